@@ -57,9 +57,7 @@ def cached_wheels(project: Project) -> list[str]:
     return [path.name for path in files if path.read_bytes().startswith(b"PK\x03\x04")]
 
 
-def test_wheels_are_fetched_once_and_a_second_audit_sends_no_request(
-    project: Project, site: Site
-) -> None:
+def test_second_audit_sends_no_request(project: Project, site: Site) -> None:
     first = project.run("audit", TARGET)
     assert first.stdout == f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n"
     assert site.received_requests(WHEEL)
@@ -70,7 +68,7 @@ def test_wheels_are_fetched_once_and_a_second_audit_sends_no_request(
     assert site.requests == []
 
 
-def test_dropped_wheels_leave_their_facts(project: Project, site: Site) -> None:
+def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
     first = project.run("audit", TARGET, "--drop")
     assert cached_wheels(project) == []
     site.requests.clear()
@@ -79,12 +77,12 @@ def test_dropped_wheels_leave_their_facts(project: Project, site: Site) -> None:
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 
-def test_offline_without_the_wheels_is_refused(project: Project) -> None:
+def test_offline_audit_without_wheels_is_refused(project: Project) -> None:
     done = project.run("audit", TARGET, "--offline", status=7)
     assert "run once without --offline" in done.stderr
 
 
-def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Site) -> None:
+def test_pins_are_audited_on_index(project: Project, site: Site) -> None:
     pins = project.folder / "pins.txt"
     pins.write_text("trl==9.0\nvllm==9.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, "--json", status=4)
@@ -100,7 +98,7 @@ def test_pins_of_an_index_are_audited_where_they_lie(project: Project, site: Sit
     assert "to audit these alone, name them" in alone.stderr
 
 
-def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_public_one(
+def test_pins_are_read_from_arguments_or_stdin(
     project: Project,
 ) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64")
@@ -112,30 +110,28 @@ def test_pins_are_named_or_read_from_stdin_and_a_local_version_is_read_as_its_pu
     assert "imports Gone from vllm" in piped.stdout
 
 
-def test_a_pin_without_a_wheel_is_left_out_and_no_success(project: Project) -> None:
+def test_pin_without_wheel_is_skipped_and_fails(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "not read: vllm==7.0: no wheel of the index fits this machine" in done.stdout
     assert "not all packages were read: vllm==7.0" in done.stderr
 
 
-def test_of_a_pin_without_a_wheel_the_sdist_is_read(project: Project) -> None:
+def test_pin_without_wheel_is_read_from_sdist(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "trl 9.0 imports Gone from vllm, which vllm 7.5 does not have there" in done.stdout
     assert "not looked at: vllm==7.5: read from its sdist, without what a build" in done.stdout
 
 
-def test_pins_offline_are_refused_since_an_index_must_be_queried(
-    project: Project, site: Site
-) -> None:
+def test_pins_are_refused_offline(project: Project, site: Site) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, "--offline", status=7)
     assert "--offline is set" in " ".join(done.stderr.split())
     assert site.requests == []
 
 
-def test_several_files_and_named_pins_are_one_set(project: Project) -> None:
+def test_files_and_named_pins_form_one_set(project: Project) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64")
     (project.folder / "bad.txt").write_text("trl==9.0\n", encoding="utf-8")
     (project.folder / "good.txt").write_text("vllm==9.0\n", encoding="utf-8")
@@ -155,16 +151,14 @@ def test_several_files_and_named_pins_are_one_set(project: Project) -> None:
     assert "stdin:1: trl==8.0 contradicts trl==9.0 in bad.txt:1" in done.stderr
 
 
-def test_what_an_extra_requires_is_audited(project: Project, site: Site) -> None:
+def test_requirements_of_extra_are_audited(project: Project, site: Site) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
     done = project.run("audit", "trl[vllm]==9.0", *machine)
     assert "trl 9.0 has no extra vllm" in done.stdout
     assert "its extras: none" in done.stdout
 
 
-def test_a_wheel_by_its_url_is_read_in_place_of_the_one_on_the_index(
-    project: Project, site: Site
-) -> None:
+def test_wheel_by_url_replaces_index_wheel(project: Project, site: Site) -> None:
     name = "vllm-9.0-py3-none-any.whl"
     files = {"vllm/__init__.py": b"class Gone: ...\n"}
     site.files[f"elsewhere/{name}"] = local_index.wheel_bytes("vllm", "9.0", files=files)
@@ -188,7 +182,7 @@ def test_a_wheel_by_its_url_is_read_in_place_of_the_one_on_the_index(
     assert f"{site.url(f'absent/{name}')} was not read" in done.stdout + done.stderr
 
 
-def test_a_name_that_contradicts_torch_is_an_error(project: Project, site: Site) -> None:
+def test_cuda_build_contradicting_torch_is_an_error(project: Project, site: Site) -> None:
     name = "attn-1.0+cu12torch2.7cxx11abiTRUE-py3-none-any.whl"
     site.files[f"elsewhere/{name}"] = local_index.wheel_bytes(
         "attn", "1.0+cu12torch2.7cxx11abiTRUE", files={"attn.py": b""}

@@ -75,13 +75,13 @@ def machine(tmp_path: Path) -> Machine:
     return machine
 
 
-def test_a_healthy_environment(machine: Machine) -> None:
+def test_valid_environment_has_no_findings(machine: Machine) -> None:
     root = machine.environment("trl==9.0", "vllm==8.0")
     done = machine.audit("--environment", str(root))
     assert done.stdout == f"{root} x86_64: 0 errors, 0 warnings, 0 notes\n"
 
 
-def test_the_finding_of_a_broken_environment_comes_first(machine: Machine) -> None:
+def test_errors_of_broken_environment_come_first(machine: Machine) -> None:
     root = machine.environment("trl==9.0", "vllm==9.0")
     done = machine.audit("--environment", str(root / "bin" / "python"), status=4)
     error, place, _, counts = done.stdout.splitlines()
@@ -92,7 +92,7 @@ def test_the_finding_of_a_broken_environment_comes_first(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_constructor_refuses_a_call_in_a_module_body_as_in_python(
+def test_invalid_constructor_call_in_module_body_is_an_error(
     machine: Machine, version: str
 ) -> None:
     repository = "class Repository:\n    def __init__(self, name, version=None):\n"
@@ -110,7 +110,7 @@ def test_a_constructor_refuses_a_call_in_a_module_body_as_in_python(
     assert ("    at app 1.0 app/__init__.py:2" in done.stdout) == fails
 
 
-def test_a_missing_requirement_is_an_error_in_an_environment_alone(machine: Machine) -> None:
+def test_missing_requirement_is_an_error_only_in_environment(machine: Machine) -> None:
     path = machine.wheels / "trl-9.0-py3-none-any.whl"
     machine.environment("trl==9.0")
     done = machine.audit("--environment", "env", "--select", "metadata", status=4)
@@ -119,7 +119,7 @@ def test_a_missing_requirement_is_an_error_in_an_environment_alone(machine: Mach
     assert named.stdout == "pins x86_64: 0 errors, 0 warnings, 0 notes\n"
 
 
-def test_a_second_audit_is_stored_until_a_file_changes(machine: Machine) -> None:
+def test_environment_audit_is_cached_until_file_changes(machine: Machine) -> None:
     root = machine.environment("trl==9.0", "vllm==9.0")
     first = machine.audit("--environment", str(root), status=4)
     assert "audited before" not in first.stderr
@@ -138,7 +138,7 @@ def test_a_second_audit_is_stored_until_a_file_changes(machine: Machine) -> None
     assert "0 errors" in machine.audit("--environment", str(root)).stdout
 
 
-def test_an_environment_without_a_value_is_the_one_in_this_folder(machine: Machine) -> None:
+def test_environment_defaults_to_venv_in_current_folder(machine: Machine) -> None:
     machine.environment("vllm==9.0").rename(machine.folder / ".venv")
     done = machine.audit("--environment", "--json")
     (report,) = json.loads(done.stdout)
@@ -146,7 +146,7 @@ def test_an_environment_without_a_value_is_the_one_in_this_folder(machine: Machi
     assert (report["findings"], report["unread"]) == ([], [])
 
 
-def test_wheels_of_this_machine_are_read_themselves(machine: Machine) -> None:
+def test_local_wheels_are_read(machine: Machine) -> None:
     pins = "".join(
         f"{name} @ {(machine.wheels / f'{name}-9.0-py3-none-any.whl').as_uri()}\n"
         for name in ("trl", "vllm")
@@ -158,7 +158,7 @@ def test_wheels_of_this_machine_are_read_themselves(machine: Machine) -> None:
     assert "0 errors" in machine.audit("-r", "pins.txt").stdout
 
 
-def test_a_package_that_cannot_be_read_is_not_a_success(machine: Machine) -> None:
+def test_unreadable_package_is_not_a_success(machine: Machine) -> None:
     root = machine.environment("vllm==9.0")
     (info,) = root.glob("lib/python3*/site-packages/vllm-9.0.dist-info")
     (info.parent / "trl-9.0.dist-info").mkdir()
@@ -168,13 +168,13 @@ def test_a_package_that_cannot_be_read_is_not_a_success(machine: Machine) -> Non
     assert 'name="packages"' in (machine.folder / "report.xml").read_text()
 
 
-def test_an_interpreter_without_an_environment_is_queried() -> None:
+def test_interpreter_without_environment_is_audited() -> None:
     environment = open_environment(os.path.realpath(sys.executable))
     assert environment.python == ".".join(map(str, sys.version_info[:3]))
     assert "pip" in {package.wheel.package for package in environment.packages}
 
 
-def test_system_packages_come_after_those_of_the_environment(machine: Machine) -> None:
+def test_environment_packages_precede_system_packages(machine: Machine) -> None:
     machine.wheel("pip", "0.1", b"")
     root = machine.environment("pip==0.1")
     config = root / "pyvenv.cfg"
@@ -187,7 +187,7 @@ def test_system_packages_come_after_those_of_the_environment(machine: Machine) -
     ] == "0.1"
 
 
-def test_a_program_that_is_not_a_python_is_refused(tmp_path: Path) -> None:
+def test_non_python_program_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "python3"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no\n")

@@ -63,7 +63,7 @@ def package_set_of(wheel: Wheel, url: str, http: Counting, store: Store) -> Pack
     )
 
 
-def test_modules_of_a_large_wheel_for_few_bytes(tmp_path: Path) -> None:
+def test_modules_of_large_wheel_are_read_by_ranges(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "big/__init__.py": "from big.a import one\n",
         "big/_c.abi3.so": BINARY,
@@ -87,7 +87,7 @@ def test_modules_of_a_large_wheel_for_few_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
+def test_wheel_of_public_index_is_read(tmp_path: Path) -> None:
     http = Http()
     page = http.text(f"{uv.default_index().rstrip('/')}/vllm/", accept=SIMPLE)
     (file,) = (
@@ -118,7 +118,7 @@ def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.parametrize(("numpy", "status"), [("2.2.6", 4), ("1.26.4", 0)])
-def test_pins_that_are_compiled_against_another_numpy(numpy: str, status: int) -> None:
+def test_pins_compiled_against_other_numpy_are_reported(numpy: str, status: int) -> None:
     pins = ("opencv-python-headless==4.9.0.80", f"numpy=={numpy}")
     options = ("--python", "3.11", "--arch", "x86_64", "--json")
     command = [sys.executable, "-m", "imgbuild", "audit", *pins, *options]

@@ -109,7 +109,7 @@ def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Find
         return [finding for finding in linking.check(package_set) if FILE in finding.where]
 
 
-def test_the_new_string_is_an_undefined_symbol(
+def test_symbol_with_new_string_abi_is_undefined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=True, typevars=True)
@@ -123,7 +123,7 @@ def test_the_new_string_is_an_undefined_symbol(
     assert (evidence.other, evidence.other_version) == ("torch", "2.6.0")
 
 
-def test_the_signature_of_an_older_torch_is_an_undefined_symbol(
+def test_symbol_of_older_torch_is_undefined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=False, typevars=False)
@@ -134,7 +134,7 @@ def test_the_signature_of_an_older_torch_is_an_undefined_symbol(
     assert finding.evidence.file == FILE
 
 
-def test_the_string_and_signature_of_this_torch_are_clean(
+def test_symbols_of_installed_torch_are_defined(
     torch: tuple[Wheel, Path], tmp_path: Path, facts: Store
 ) -> None:
     library = compiled(tmp_path, new_string=False, typevars=True)

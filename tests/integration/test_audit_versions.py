@@ -32,13 +32,13 @@ def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("torchvision", ["0.22.0", "0.22.1"])
-def test_torchvisions_own_datasets_do_not_count_for_datasets(cache: Path, torchvision: str) -> None:
+def test_torchvision_datasets_module_is_not_datasets_package(cache: Path, torchvision: str) -> None:
     pins = (f"torchvision=={torchvision}", "torchdata==0.11.0", "datasets==4.0.0")
     assert errors(cache, *pins, "--python", "3.11", "--select", "imports") == []
 
 
 @pytest.mark.long  # reads all of transformers; unit/audit/checks/test_import_calls.py has the rules
-def test_transformers_is_refused_by_kernels_that_require_a_version(cache: Path) -> None:
+def test_kernels_version_requirement_of_transformers_is_checked(cache: Path) -> None:
     words = ("transformers==5.8.1", "--python", "3.10", "--select", "support")
     problems = errors(cache, "kernels==0.15.1", *words)
     first = next(where for message, where in problems if "(kernels/layer/layer.py:76)" in message)
@@ -55,7 +55,7 @@ def test_transformers_is_refused_by_kernels_that_require_a_version(cache: Path) 
         ("2.53.0", "8.3.0", "3.10", 0),
     ],
 )
-def test_rays_commands_are_refused_for_some_clicks_and_pythons(
+def test_ray_commands_with_incompatible_click_are_reported(
     cache: Path, ray: str, click: str, python: str, count: int
 ) -> None:
     words = (f"ray=={ray}", f"click=={click}", "--python", python, "--select", "rules")

@@ -38,7 +38,7 @@ def _workers():
     workers.close()
 
 
-def test_processes_read_what_one_reads(tmp_path: Path, workers: ReaderProcesses):
+def test_worker_processes_produce_same_report(tmp_path: Path, workers: ReaderProcesses):
     large = [request(tmp_path, "large", WORTH), request(tmp_path, "other", WORTH // 8)]
     small = request(tmp_path, "small", RUNNING)
     tiny = request(tmp_path, "tiny", RUNNING // 8)

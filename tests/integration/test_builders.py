@@ -54,7 +54,7 @@ def leftovers(project: Project) -> list[str]:
     return [path.name for path in (project.folder / "build").rglob(".*") if path.is_dir()]
 
 
-def test_docker_makes_the_same_files(project):
+def test_docker_build_has_same_files(project):
     compared = json.loads(project.run(*DIFF).stdout)[0]["comparison"]
     assert compared["equal"]
     assert compared["left"]["paths"] > 1000
@@ -65,7 +65,7 @@ def test_docker_makes_the_same_files(project):
     assert leftovers(project) == []
 
 
-def test_the_image_of_docker_can_be_used_in_the_same_way(project):
+def test_docker_built_image_is_usable(project):
     answer = json.loads(project.run(*BUILD, "--json").stdout)[0]
     place = project.folder / "build/docker" / TARGET
     assert (answer["output"], answer["digest"]) == (str(place), images.verified(place).digest)
@@ -84,7 +84,7 @@ def test_the_image_of_docker_can_be_used_in_the_same_way(project):
     assert built["output"] == str(project.folder / "build" / TARGET)
 
 
-def test_a_difference_between_files_has_its_status(project, tmp_path):
+def test_file_difference_has_exit_status(project, tmp_path):
     project.run("build", TARGET)
     project.run(*BUILD)
     pair = [str(project.folder / "build" / name / TARGET) for name in (".", "docker")]
@@ -96,7 +96,7 @@ def test_a_difference_between_files_has_its_status(project, tmp_path):
 
 
 @pytest.mark.long
-def test_a_second_build_without_a_cache_gives_the_same_digest(project):
+def test_uncached_rebuild_has_same_digest(project):
     digests = set()
     for _ in range(2):
         subprocess.run(
@@ -110,7 +110,7 @@ def test_a_second_build_without_a_cache_gives_the_same_digest(project):
     assert len(digests) == 1
 
 
-def test_a_dockerfile_that_does_not_follow_from_the_lock_is_not_built(project):
+def test_stale_dockerfile_is_not_built(project):
     path = project.folder / "images" / TARGET / "Dockerfile"
     text = path.read_text()
     path.write_text(text + "RUN touch /more\n")
@@ -121,7 +121,7 @@ def test_a_dockerfile_that_does_not_follow_from_the_lock_is_not_built(project):
     path.write_text(text)
 
 
-def test_a_step_that_fails_is_an_error_and_nothing_is_left(with_step):
+def test_failed_step_is_an_error_and_leaves_nothing(with_step):
     add_step(with_step, "echo the cause && exit 3")
     out = with_step.folder / "build/fails"
     done = with_step.run(*BUILD, "--output", str(out), status=1)
@@ -134,7 +134,7 @@ def test_a_step_that_fails_is_an_error_and_nothing_is_left(with_step):
 
 
 @pytest.mark.long
-def test_paths_may_have_commas_colons_and_spaces(project, tmp_path):
+def test_paths_may_contain_commas_colons_and_spaces(project, tmp_path):
     folder = tmp_path / "a,b: c" / "é@1"
     shutil.copytree(project.folder, folder, ignore=shutil.ignore_patterns("build"))
     copy = Project(folder, project.index_url, project.cache)
@@ -143,7 +143,7 @@ def test_paths_may_have_commas_colons_and_spaces(project, tmp_path):
     assert leftovers(copy) == []
 
 
-def test_two_builds_of_one_target_take_turns(with_step, tmp_path):
+def test_concurrent_builds_of_target_are_serialized(with_step, tmp_path):
     add_step(with_step, f"echo started {uuid.uuid4().hex} && sleep 3")
     processes = []
     for number in range(2):
@@ -167,7 +167,7 @@ def test_two_builds_of_one_target_take_turns(with_step, tmp_path):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_cancels_the_build_and_leaves_nothing(with_step, sign):
+def test_interrupt_cancels_build_and_leaves_nothing(with_step, sign):
     mark = str(3600 + uuid.uuid4().int % 10**6)
     add_step(with_step, f"echo started && sleep {mark}")
     out = with_step.folder / "build/stopped"
@@ -203,7 +203,7 @@ def _sleeping(mark: str) -> int:
     return count
 
 
-def test_buildx_selects_the_builder_by_its_own_variable(project, monkeypatch):
+def test_buildx_builder_variable_selects_builder(project, monkeypatch):
     context = subprocess.run(
         ["docker", "context", "show"], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -224,7 +224,7 @@ def digest_of(archive: Path) -> str:
 
 
 @pytest.mark.long
-def test_the_commands_of_a_dockerfile_work_as_they_are_printed(project):
+def test_printed_dockerfile_commands_work(project):
     text = (project.folder / f"images/{TARGET}/Dockerfile").read_text()
     lines = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
     script = "\n".join(lines)

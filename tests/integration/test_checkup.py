@@ -47,7 +47,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
     return {finding["check"]: finding for finding in findings}
 
 
-def test_a_driver_without_a_link_is_reported_with_a_remedy(tmp_path: Path) -> None:
+def test_driver_without_link_is_reported_with_remedy(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
     findings = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
@@ -60,20 +60,20 @@ def test_a_driver_without_a_link_is_reported_with_a_remedy(tmp_path: Path) -> No
     assert "link with -lcuda" not in cured
 
 
-def test_fewer_gpus_than_were_requested(tmp_path: Path) -> None:
+def test_fewer_gpus_than_requested_are_reported(tmp_path: Path) -> None:
     findings = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
     assert findings["driver"]["severity"] == "error"
     assert "sees 2 GPUs, 4 were asked for" in findings["driver"]["message"]
 
 
 @pytest.mark.parametrize(("name", "init"), [("stubs", 0), ("elsewhere", 34)])
-def test_a_stub_is_not_taken_for_the_driver(tmp_path: Path, name: str, init: int) -> None:
+def test_stub_library_is_not_accepted_as_driver(tmp_path: Path, name: str, init: int) -> None:
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(driver(tmp_path / name, init=init)))
     assert findings["driver"]["severity"] == "error"
     assert "is a stub" in findings["driver"]["message"]
 
 
-def test_another_library_under_the_drivers_name_is_not_a_driver(tmp_path: Path) -> None:
+def test_other_library_with_driver_name_is_not_accepted(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "error"
@@ -81,7 +81,7 @@ def test_another_library_under_the_drivers_name_is_not_a_driver(tmp_path: Path) 
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
-def test_a_driver_without_a_gpu_is_not_an_error_where_none_was_requested(tmp_path: Path) -> None:
+def test_driver_without_gpu_is_no_error_if_not_requested(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", init=100)
     findings = look(LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "note"
@@ -91,7 +91,7 @@ def test_a_driver_without_a_gpu_is_not_an_error_where_none_was_requested(tmp_pat
     assert "CUDA error 100" in driver_finding["message"]
 
 
-def test_a_user_without_an_entry_in_passwd(tmp_path: Path) -> None:
+def test_user_without_passwd_entry_is_reported(tmp_path: Path) -> None:
     needs.root()
     as_arbitrary_user = (needs.tool("setpriv", "util-linux"), "--reuid=54321", "--clear-groups")
     home = {"HOME": "/root"}
@@ -112,7 +112,7 @@ def reduce_(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_torch_that_cannot_be_imported_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_torch_import_error_is_reported(tmp_path: Path) -> None:
     absent = reduce_(tmp_path, "--gpus", "8")
     assert absent.returncode == 0
     assert "not tested: the interconnect, since the image has no torch" in absent.stdout

@@ -43,7 +43,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
         yield Sample(project, registry, base, folder / "scripts")
 
 
-def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
+def test_interrupted_script_resumes_without_repeating_steps(sample):
     path = script(sample, "--all", "--registry", sample.place("rl"))
     begun = sample.project.folder / f"build/ci/{OTHER}@{ARCH}/audit.json"
     with subprocess.Popen(
@@ -90,7 +90,7 @@ def test_a_script_is_interrupted_continues_and_repeats_nothing(sample):
     assert CAUSE in outcomes[BROKEN]["error"]
 
 
-def test_a_script_for_another_lock_publishes_nothing(sample):
+def test_script_for_other_lock_publishes_nothing(sample):
     path = script(sample, BROKEN, "--registry", sample.place("stale"))
     path.write_text(path.read_text().replace(sample.digest(BROKEN), f"sha256:{'0' * 64}"))
     writes = len(sample.registry.writes())
@@ -99,13 +99,13 @@ def test_a_script_for_another_lock_publishes_nothing(sample):
     assert len(sample.registry.writes()) == writes
 
 
-def test_a_script_without_a_folder_for_results_does_nothing(sample, tmp_path):
+def test_script_without_results_folder_does_nothing(sample, tmp_path):
     (tmp_path / "file").touch()
     path = script(sample, OTHER, "--no-push", "--results", str(tmp_path / "file/results"))
     assert "ci: " not in run(sample, path, status=2)
 
 
-def test_a_job_of_another_machine_is_done_by_the_same_script_there(sample):
+def test_job_of_other_machine_runs_with_same_script(sample):
     path = script(sample, OTHER, "--registry", sample.place("machines"), "--all-published")
     text = path.read_text()
     begin = f"begin {OTHER}@{ARCH} {sample.digest(OTHER)}"
@@ -122,7 +122,7 @@ def test_a_job_of_another_machine_is_done_by_the_same_script_there(sample):
     assert sample.tags("machines")[OTHER] == sample.digest(OTHER)
 
 
-def test_nothing_is_left_to_do_but_what_failed(sample):
+def test_rerun_repeats_only_failed_steps(sample):
     command = ("ci", "jobs", "--all", "--skip-published", sample.place("rl"), "--json")
     chosen = json.loads(sample.project.run(*command).stdout)
     assert [target["target"] for target in chosen["targets"]] == [BROKEN]
@@ -138,7 +138,7 @@ def changed(sample: Sample) -> Sample:
     return sample
 
 
-def test_a_change_under_review_builds_one_target(changed):
+def test_change_under_review_builds_only_changed_target(changed):
     job_run = changed.job("images", "jobs", BASE=changed.base)
     assert job_run.status == 0, job_run.said
     jobs = {job["id"]: job for job in job_run.outputs["jobs"]}
@@ -157,7 +157,7 @@ def test_a_change_under_review_builds_one_target(changed):
     assert f"| {BROKEN} | ✅ unchanged |" in green.summary
 
 
-def test_a_night_publishes_that_one_and_reports_the_other(changed, tmp_path):
+def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
     place = changed.place("rl")
     job_run = changed.job("nightly", "jobs", REGISTRY=place)
     assert job_run.status == 0, job_run.said
@@ -230,7 +230,7 @@ def tell(sample: Sample, more: str = "", **other: str) -> None:
     (sample.project.folder / "ci.yaml").write_text(text)
 
 
-def test_a_change_that_no_machine_can_build_is_not_green(scratch_sample):
+def test_change_without_suitable_machine_fails(scratch_sample):
     tell(scratch_sample, disk="1")
     job_run = scratch_sample.job("images", "jobs", BASE=scratch_sample.base)
     assert (job_run.status, job_run.outputs["jobs"]) == (0, [])
@@ -248,7 +248,7 @@ def results_of(sample: Sample, target: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_a_moved_tag_is_put_back(scratch_sample):
+def test_moved_tag_is_restored(scratch_sample):
     place, before = scratch_sample.place("rl"), results_of(scratch_sample, OTHER)
     scratch_sample.project.run("registry", "tag", f"{place}@{scratch_sample.digest(TARGET)}", OTHER)
     assert scratch_sample.tags("rl")[OTHER] == scratch_sample.digest(TARGET)
@@ -262,7 +262,7 @@ GPU = "  - {labels: [a-gpu], arch: x86_64, disk: 20, gpus: 1}\n"
 SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
-def test_a_tier_that_fails_after_the_push_leaves_a_digest_and_no_tag(scratch_sample):
+def test_failed_tier_after_push_sets_no_tag(scratch_sample):
     """The tier for GPUs, which no machine of the tests has, on a node of a real Slurm."""
     scratch_sample.project.env.update(needs.slurm())
     tell(scratch_sample, GPU)
@@ -297,7 +297,7 @@ if "ci" in sys.orig_argv:
 """
 
 
-def test_a_tier_that_passes_on_a_node_leads_to_the_tag(scratch_sample, tmp_path):
+def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
     """From the push over a real Slurm to the tag, by a tier that no GPU is needed for."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
     scratch_sample.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
@@ -308,7 +308,7 @@ def test_a_tier_that_passes_on_a_node_leads_to_the_tag(scratch_sample, tmp_path)
     assert scratch_sample.tags("passed")[OTHER] == scratch_sample.digest(OTHER)
 
 
-def test_a_sif_is_pushed_next_to_the_published_image(scratch_sample):
+def test_sif_is_pushed_to_repository_of_image(scratch_sample):
     """Its image has passed; the SIF is pushed although no machine can run a tier."""
     needs.tool("mksquashfs", "squashfs-tools")
     tell(scratch_sample, "sif: true\n", gate="[static, gpu]")
@@ -317,7 +317,7 @@ def test_a_sif_is_pushed_next_to_the_published_image(scratch_sample):
     assert f"{TARGET}-{ARCH}-sif" in scratch_sample.tags("rl")
 
 
-def test_what_is_published_with_a_key_is_signed_before_it_has_a_tag(scratch_sample, tmp_path):
+def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
     """By the key's other half a arbitrary_user's `verify` accepts it, and so does the real cosign.
 
     Where the registry is made anew, the same script puts all of it there again.

@@ -22,7 +22,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return audit_all(ALL, tmp_path_factory.mktemp("cache"))
 
 
-def test_there_are_enough_of_every_kind() -> None:
+def test_every_kind_has_enough_combinations() -> None:
     assert len(load("held")) >= 25
     kinds = {"elf", "cuda", "imports", "calls", "support", "metadata", "rules"}
     assert {record.check for record in ALL} >= kinds
@@ -31,13 +31,13 @@ def test_there_are_enough_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_the_halves_are_drawn_by_a_fixed_rule(half: str) -> None:
+def test_combination_halves_are_selected_deterministically(half: str) -> None:
     assert {half_of(record.id) for record in load(half)} == {half}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
-def test_the_broken_combination_is_found(record: Combination, outcomes: dict[str, Outcome]) -> None:
+def test_broken_combination_is_reported(record: Combination, outcomes: dict[str, Outcome]) -> None:
     findings = outcomes[record.id].found
     assert bool(findings) == (record.id not in UNSEEN)
     assert all(finding.where and finding.message and finding.remedy for finding in findings)
@@ -45,5 +45,7 @@ def test_the_broken_combination_is_found(record: Combination, outcomes: dict[str
 
 @pytest.mark.long
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.id)
-def test_the_healthy_neighbour_is_clean(record: Combination, outcomes: dict[str, Outcome]) -> None:
+def test_valid_combination_has_no_findings(
+    record: Combination, outcomes: dict[str, Outcome]
+) -> None:
     assert outcomes[record.id].alarms == ()

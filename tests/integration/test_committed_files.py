@@ -37,7 +37,7 @@ def by_path(files: CommittedFiles) -> dict[str, Member]:
 
 
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_a_checkout_is_what_its_commit_has(tmp_path: Path, form: str) -> None:
+def test_committed_files_match_checkout(tmp_path: Path, form: str) -> None:
     repository = GitRepository(tmp_path / "repository", form=form)
     files = {"a.py": "a\n", "empty": "", "in/run": "#!/bin/sh\n", ".gitignore": "out\n"}
     (repository.folder / "in").mkdir()
@@ -59,7 +59,7 @@ def test_a_checkout_is_what_its_commit_has(tmp_path: Path, form: str) -> None:
     assert read(repository.folder, tmp_path)[1] == ("a.py", "data", "empty", "in/run", "staged")
 
 
-def test_no_filter_hook_or_setting_of_the_repository_is_used(
+def test_repository_filters_hooks_and_settings_are_ignored(
     repository: GitRepository, tmp_path: Path
 ) -> None:
     repository.commit({"a.py": "a\n", "b.txt": "x\n", ".gitattributes": "*.py filter=evil\n"})
@@ -82,7 +82,7 @@ def test_no_filter_hook_or_setting_of_the_repository_is_used(
     assert by_path(content)["a.py"].size == 2
 
 
-def test_what_is_not_complete_is_named(repository: GitRepository, tmp_path: Path) -> None:
+def test_incomplete_paths_are_listed(repository: GitRepository, tmp_path: Path) -> None:
     repository.commit({"weights.bin": POINTER, "matrix.yaml": "", ".imgbuild/x": "", "a\\b": ""})
     head = repository.git("rev-parse", "HEAD")
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{head},vendor")
@@ -96,16 +96,14 @@ def test_what_is_not_complete_is_named(repository: GitRepository, tmp_path: Path
     assert differences == ()
 
 
-def test_a_folder_of_a_repository_is_read_alone(repository: GitRepository, tmp_path: Path) -> None:
+def test_only_subfolder_of_repository_is_read(repository: GitRepository, tmp_path: Path) -> None:
     repository.commit({"top.py": "", "part/a.py": "a\n"})
     content, differences, _ = read(repository.folder / "part", tmp_path)
     assert by_path(content).keys() == {"workspace", "a.py"}
     assert differences == ()
 
 
-def test_a_folder_that_is_not_committed_is_refused(
-    repository: GitRepository, tmp_path: Path
-) -> None:
+def test_uncommitted_folder_is_refused(repository: GitRepository, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not in a git checkout"):
         committed_files.find(tmp_path)
     with pytest.raises(InputError, match="has no commit"):

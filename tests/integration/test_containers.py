@@ -20,7 +20,7 @@ from uv import find_uv_bin
 
 from imgbuild.container import engine, settings
 from imgbuild.container.load import load
-from imgbuild.container.settings import ContainerOptions, ContainerSettings
+from imgbuild.container.settings import ContainerSettings, StartOptions
 from imgbuild.oci import layout
 from imgbuild.render import compose, kubernetes, skypilot
 from imgbuild.values import Arch
@@ -33,7 +33,7 @@ DEVCONTAINERS = "@devcontainers/cli@0.89.0"
 
 def container(image: str, **options: object) -> ContainerSettings:
     """A container of the sample lock with another image."""
-    requested = ContainerOptions(**{"gpus": "0", "env": (f"A={VALUE}",), **options})  # type: ignore[arg-type]
+    requested = StartOptions(**{"gpus": "0", "env": (f"A={VALUE}",), **options})  # type: ignore[arg-type]
     return settings.settings(samples.lock(), [Arch.X86_64], image, DIGEST, requested)
 
 

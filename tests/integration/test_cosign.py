@@ -116,7 +116,7 @@ def verify(
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_cosign_verifies_what_imgbuild_signs(registry, pairs, tmp_path, kind):
+def test_cosign_verifies_imgbuild_signatures(registry, pairs, tmp_path, kind):
     top = push(registry, tmp_path, kind)
     private, public = pairs[kind]
     sign(registry, kind, top, private, *SAID)
@@ -132,7 +132,7 @@ def test_cosign_verifies_what_imgbuild_signs(registry, pairs, tmp_path, kind):
 
 
 @pytest.mark.parametrize("form", ["--new-bundle-format=true", "--new-bundle-format=false"])
-def test_imgbuild_reads_what_cosign_signs(registry, pairs, tmp_path, form):
+def test_imgbuild_reads_cosign_signatures(registry, pairs, tmp_path, form):
     name = f"theirs-{form.rpartition('=')[2]}"
     top = push(registry, tmp_path, name)
     private, public = pairs["cosign"]
@@ -162,7 +162,7 @@ def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descri
 
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
-def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pairs, tmp_path, form):
+def test_flipped_byte_in_registry_is_refused_by_both(registry, pairs, tmp_path, form):
     """A file on the registry's disk is changed, as an attacker with access to it could."""
     # An image of its own, since a registry keeps the same bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
@@ -193,7 +193,7 @@ def test_a_flipped_byte_in_the_registrys_folder_is_refused_by_both(registry, pai
 
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
-def test_a_signature_of_another_image_is_refused_by_both(registry, pairs, tmp_path, form):
+def test_signature_of_other_image_is_refused_by_both(registry, pairs, tmp_path, form):
     name = f"moved-{form}"
     signed_image = push(registry, tmp_path / "one", name, word="one")
     private, public = pairs["cosign"]

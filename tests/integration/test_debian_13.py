@@ -35,7 +35,7 @@ print(sys.version_info[:2], os.confstr("CS_GNU_LIBC_VERSION"), thewheel.VALUE, s
 """
 
 
-def test_an_image_on_debian_13(tmp_path: Path) -> None:
+def test_debian_13_image_runs(tmp_path: Path) -> None:
     needs.user_namespaces()
     with serve(Site(files=ci_repository.index().site_files())) as site:
         project = Project(tmp_path / "project", site.url("simple"), cache=None)

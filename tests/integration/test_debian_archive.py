@@ -57,7 +57,7 @@ def resolved(folder: Path) -> int:
 
 
 @pytest.mark.network
-def test_what_debian_signed_is_taken_and_kept(mirror: Site, tmp_path: Path) -> None:
+def test_signed_debian_index_is_used_and_cached(mirror: Site, tmp_path: Path) -> None:
     assert resolved(tmp_path) > 150
     assert resolved(tmp_path) > 150
     assert len(mirror.received_requests(INDEX)) == 1  # the second time it came from the store
@@ -65,7 +65,7 @@ def test_what_debian_signed_is_taken_and_kept(mirror: Site, tmp_path: Path) -> N
 
 @pytest.mark.network
 @pytest.mark.usefixtures("mirror")
-def test_tools_bring_what_the_base_lacks(tmp_path: Path) -> None:
+def test_tools_add_packages_missing_in_base(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path), Http(attempts=1))
     plain = apt.resolve_debs(base(), Arch.X86_64, context)
     more = msgspec.structs.replace(base(), tools=("jq", "python3"))
@@ -86,7 +86,7 @@ def test_tools_bring_what_the_base_lacks(tmp_path: Path) -> None:
         (b"Hash: SHA256", b"Hash: SHA1"),
     ],
 )
-def test_a_changed_release_file_is_refused(
+def test_modified_release_file_is_refused(
     mirror: Site, tmp_path: Path, old: bytes, new: bytes
 ) -> None:
     assert old in mirror.files[RELEASE]
@@ -96,7 +96,7 @@ def test_a_changed_release_file_is_refused(
 
 
 @pytest.mark.network
-def test_text_outside_the_signature_is_not_read(mirror: Site, tmp_path: Path) -> None:
+def test_text_outside_signature_is_ignored(mirror: Site, tmp_path: Path) -> None:
     forged = b"Codename: bookworm\nSHA256:\n " + b"0" * 64 + b" 1 main/binary-amd64/Packages.xz\n\n"
     mirror.files[RELEASE] = forged + mirror.files[RELEASE]
     try:
@@ -107,7 +107,7 @@ def test_text_outside_the_signature_is_not_read(mirror: Site, tmp_path: Path) ->
 
 
 @pytest.mark.network
-def test_an_unsigned_release_file_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_unsigned_release_file_is_refused(mirror: Site, tmp_path: Path) -> None:
     text = mirror.files[RELEASE]
     mirror.files[RELEASE] = text[text.index(b"\n\n") + 2 : text.index(b"-----BEGIN PGP SIGNATURE")]
     with pytest.raises(IntegrityError, match="no valid signature of Debian"):
@@ -115,7 +115,7 @@ def test_an_unsigned_release_file_is_refused(mirror: Site, tmp_path: Path) -> No
 
 
 @pytest.mark.network
-def test_an_index_of_another_hash_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_index_with_wrong_hash_is_refused(mirror: Site, tmp_path: Path) -> None:
     data = bytearray(mirror.files[INDEX])
     data[len(data) // 2] ^= 1
     mirror.files[INDEX] = bytes(data)
@@ -124,9 +124,7 @@ def test_an_index_of_another_hash_is_refused(mirror: Site, tmp_path: Path) -> No
 
 
 @pytest.mark.network
-def test_between_two_states_of_a_mirror_the_index_is_requested_by_hash(
-    mirror: Site, tmp_path: Path
-) -> None:
+def test_index_is_requested_by_hash_during_mirror_update(mirror: Site, tmp_path: Path) -> None:
     match = re.search(rb"([0-9a-f]{64}) +\d+ main/binary-amd64/Packages\.xz", mirror.files[RELEASE])
     assert match is not None
     by_hash = f"{INDEX.rpartition('/')[0]}/by-hash/SHA256/{match[1].decode()}"
@@ -136,7 +134,7 @@ def test_between_two_states_of_a_mirror_the_index_is_requested_by_hash(
 
 
 @pytest.mark.network
-def test_a_release_of_another_suite_is_refused(mirror: Site, tmp_path: Path) -> None:
+def test_release_of_other_suite_is_refused(mirror: Site, tmp_path: Path) -> None:
     mirror.files[RELEASE.replace("bookworm", "trixie")] = mirror.files[RELEASE]
     other = msgspec.structs.replace(base(), suite="trixie")
     with pytest.raises(IntegrityError, match="is signed for bookworm, not for trixie"):
@@ -144,7 +142,7 @@ def test_a_release_of_another_suite_is_refused(mirror: Site, tmp_path: Path) -> 
 
 
 @pytest.mark.network
-def test_without_a_keyring_the_remedy_is_named(
+def test_missing_keyring_error_has_hint(
     mirror: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del mirror
@@ -154,7 +152,7 @@ def test_without_a_keyring_the_remedy_is_named(
     assert caught.value.hint == apt.REMEDY
 
 
-def test_no_mirror_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_mirrors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(Site()) as site:
         monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
         with pytest.raises(FetchFailed, match="no mirror answers for Debian bookworm"):
@@ -164,7 +162,7 @@ def test_no_mirror_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         resolved(tmp_path)
 
 
-def test_the_machines_own_mirror_comes_first() -> None:
+def test_mirror_of_machine_is_tried_first() -> None:
     needs.tool("apt-get", "apt")
     configured = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout.split()
     extra = msgspec.structs.replace(base(), mirrors=("http://localhost:1/archive/",))
@@ -174,7 +172,7 @@ def test_the_machines_own_mirror_comes_first() -> None:
 
 
 @pytest.mark.network
-def test_security_updates_are_installed_in_a_base_that_requests_them(tmp_path: Path) -> None:
+def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
     needs.tool("gpgv")
     context = Context(Store.open(tmp_path), Http())
     secured = msgspec.structs.replace(base(), packages=("openssl",), security=())
@@ -197,7 +195,7 @@ def test_security_updates_are_installed_in_a_base_that_requests_them(tmp_path: P
 
 
 @pytest.mark.network
-def test_a_file_that_no_mirror_keeps_names_the_remedy(tmp_path: Path) -> None:
+def test_missing_mirror_file_error_has_hint(tmp_path: Path) -> None:
     context = Context(Store.open(tmp_path), Http(attempts=1))
     with serve(Site()) as site:
         gone = samples.deb("openssl")
@@ -213,7 +211,7 @@ def mirrored_base(site: Site) -> DebianBase:
     return msgspec.structs.replace(base(), mirrors=(site.url("debian"),))
 
 
-def test_versions_compare_as_dpkg_says() -> None:
+def test_version_order_matches_dpkg() -> None:
     dpkg = needs.tool("dpkg")
     random_ = random.Random(12)
     pieces = ["1", "0", "9", "10", "a", "~", "+", ".", "deb", "rc", "~~", "b1", "00"]

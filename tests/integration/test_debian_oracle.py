@@ -180,7 +180,7 @@ def content(folder: Path, path: str) -> bytes:
 
 
 @compared
-def test_the_same_paths(base: DebianBase, roots: Roots) -> None:
+def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> None:
     real, mine = walk(roots.real), walk(roots.ours)
     missing = {
         path
@@ -195,7 +195,7 @@ def test_the_same_paths(base: DebianBase, roots: Roots) -> None:
 
 
 @compared
-def test_the_same_kinds_modes_owners_and_targets(base: DebianBase, roots: Roots) -> None:
+def test_types_modes_owners_and_targets_match_oracle(base: DebianBase, roots: Roots) -> None:
     real, mine = walk(roots.real), walk(roots.ours)
     mode_mask = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
     faults = []
@@ -221,7 +221,7 @@ def test_the_same_kinds_modes_owners_and_targets(base: DebianBase, roots: Roots)
 
 
 @compared
-def test_the_same_contents_and_times(base: DebianBase, roots: Roots) -> None:
+def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None:
     real, mine = walk(roots.real), walk(roots.ours)
     faults, compared = [], 0
     for path in sorted(real.keys() & mine.keys()):
@@ -241,7 +241,7 @@ def test_the_same_contents_and_times(base: DebianBase, roots: Roots) -> None:
 
 @pytest.mark.long
 @whole
-def test_every_accepted_difference_is_needed(base: DebianBase, roots: Roots) -> None:
+def test_accepted_differences_are_all_needed(base: DebianBase, roots: Roots) -> None:
     real, mine, suite = walk(roots.real), walk(roots.ours), base.suite
     for patterns, paths in (
         ({**ONLY_REAL, **ONLY_REAL_OF[suite], **ONLY_REAL_EMPTY}, real.keys() - mine.keys()),
@@ -258,14 +258,14 @@ def inside(folder: Path, *command: str, network: bool = False) -> str:
     return done.stdout
 
 
-def test_ldconfig_itself_would_write_the_same_cache(ours: Path) -> None:
+def test_ldconfig_writes_same_cache(ours: Path) -> None:
     inside(ours, "ldconfig", "-X", "-C", "/root/cache")
     cache = ours / "root/cache"
     assert cache.read_bytes() == (ours / "etc/ld.so.cache").read_bytes()
     cache.unlink()
 
 
-def test_the_linker_finds_every_library_of_every_program(ours: Path) -> None:
+def test_all_program_libraries_are_found(ours: Path) -> None:
     script = "for f in /usr/bin/* /usr/sbin/* /usr/lib/x86_64-linux-gnu/*.so*; do ldd $f; done 2>&1"
     lines = inside(ours, "sh", "-c", script).splitlines()
     assert sum("=>" in line for line in lines) > 300
@@ -286,7 +286,7 @@ int main() { std::vector<int> v(3); printf("%zu", v.size()); }
 
 
 @whole
-def test_compilers(base: DebianBase, ours: Path) -> None:
+def test_compilers_run(base: DebianBase, ours: Path) -> None:
     script = f"""
 set -e
 cd /tmp
@@ -304,7 +304,7 @@ python3 -c 'import ctypes; print(ctypes.CDLL("/tmp/libc_.so").f())'
 
 
 @whole
-def test_programs(ours: Path) -> None:
+def test_programs_run(ours: Path) -> None:
     for command in (
         "git --version",
         "curl --version",
@@ -323,7 +323,7 @@ def test_programs(ours: Path) -> None:
 
 
 @whole
-def test_python_and_what_it_finds(base: DebianBase, ours: Path) -> None:
+def test_python_runs_with_its_modules(base: DebianBase, ours: Path) -> None:
     program = """
 import bz2, ctypes.util, curses, grp, hashlib, lzma, pwd, readline, socket, sqlite3, ssl
 import time, uuid, zlib, zoneinfo
@@ -341,7 +341,7 @@ print(len(context.get_ca_certs()))
     assert int(inside(ours, "python3", "-c", program)) > 100
 
 
-def test_openssl_finds_authorities_by_their_hash(ours: Path) -> None:
+def test_openssl_finds_certificates_by_hash(ours: Path) -> None:
     script = (
         "cd /usr/share/ca-certificates/mozilla && for c in *.crt; do openssl verify -no-CAfile "
     )
@@ -351,7 +351,7 @@ def test_openssl_finds_authorities_by_their_hash(ours: Path) -> None:
     assert {line.rsplit(": ", 1)[1] for line in lines} == {"OK"}
 
 
-def test_dpkg_and_apt_find_nothing_amiss(base: DebianBase, ours: Path) -> None:
+def test_dpkg_and_apt_report_no_problems(base: DebianBase, ours: Path) -> None:
     assert inside(ours, "dpkg", "--audit") == ""
     inside(ours, "apt-get", "check")
     listed = inside(ours, "dpkg-query", "--show", "--showformat", "${Package} ${Version}\\n")
@@ -369,7 +369,7 @@ def test_dpkg_and_apt_find_nothing_amiss(base: DebianBase, ours: Path) -> None:
 
 
 @whole
-def test_people_can_add_packages(base: DebianBase, ours: Path, tmp_path: Path) -> None:
+def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: Path) -> None:
     """In a copy, through the machine's own mirror: scripts and triggers of new packages run."""
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", str(ours), str(copy)], check=True)
@@ -388,7 +388,7 @@ def test_people_can_add_packages(base: DebianBase, ours: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("base", ON_ARM64, indirect=True, scope="module")
-def test_arm64_is_all_arm64_and_its_own_ldconfig_agrees(base: DebianBase, tmp_path: Path) -> None:
+def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path) -> None:
     """Assembled with no emulation; only the check of the cache runs arm64's own ldconfig."""
     needs.root()
     emulator = needs.emulator("aarch64")

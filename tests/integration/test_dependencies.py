@@ -37,7 +37,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
 
 
 @pytest.mark.usefixtures("index")
-def test_offline_is_refused(
+def test_unavailable_metadata_is_refused_offline(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline")
@@ -46,7 +46,7 @@ def test_offline_is_refused(
     assert "run once without --offline" in done.stderr
 
 
-def test_metadata_is_read_from_the_index_with_a_bar(
+def test_metadata_is_read_from_index_with_progress_bar(
     index: LocalIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with servers.serve(servers.Site(files=index.site_files())) as site:

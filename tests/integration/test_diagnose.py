@@ -27,27 +27,27 @@ def diagnosed(text: bytes) -> list[dict[str, object]]:
     return answer
 
 
-def test_a_module_that_python_does_not_find(tmp_path: Path) -> None:
+def test_missing_python_module_is_diagnosed(tmp_path: Path) -> None:
     text = output_of(sys.executable, "-c", "import flash_attn", cwd=tmp_path)
     assert diagnosed(text)[0]["code"] == "IMG723"
 
 
-def test_a_library_that_the_loader_does_not_find(tmp_path: Path) -> None:
+def test_missing_shared_library_is_diagnosed(tmp_path: Path) -> None:
     code = "import ctypes; ctypes.CDLL('libcudart.so.11.0')"
     assert diagnosed(output_of(sys.executable, "-c", code, cwd=tmp_path))[0]["code"] == "IMG770"
 
 
-def test_a_process_that_is_killed(tmp_path: Path) -> None:
+def test_killed_process_is_diagnosed(tmp_path: Path) -> None:
     text = output_of("bash", "-c", "sh -c 'kill -9 $$'; echo after", cwd=tmp_path)
     assert diagnosed(text)[0]["code"] == "IMG535"
 
 
-def test_a_library_that_crashes(tmp_path: Path) -> None:
+def test_crashing_library_is_diagnosed(tmp_path: Path) -> None:
     code = "import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)"
     assert diagnosed(output_of(sys.executable, "-c", code, cwd=tmp_path))[0]["code"] == "IMG569"
 
 
-def test_output_of_pytest_and_pip_is_healthy(tmp_path: Path) -> None:
+def test_successful_pytest_and_pip_output_has_no_failure(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("def test_error_is_fatal():\n    assert True\n")
     text = output_of(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", cwd=tmp_path)
     assert b"1 passed" in text
@@ -55,7 +55,7 @@ def test_output_of_pytest_and_pip_is_healthy(tmp_path: Path) -> None:
     assert diagnosed(output_of("git", "--help", "--all", cwd=tmp_path)) == []
 
 
-def test_collect_has_this_machine_and_no_secrets() -> None:
+def test_collected_data_describes_machine_without_secrets() -> None:
     environment = os.environ | {"HF_TOKEN": "hf_secret", "NCCL_DEBUG": "INFO"}
     done = subprocess.run(
         [*PROGRAM, "doctor", "--collect", "--json"],

@@ -140,7 +140,7 @@ def byurl(work: Workplace, **fragment: str) -> str:
     return f"byurl @ {work.site.url('files/byurl-1.5-py3-none-any.whl')}{end}"
 
 
-def test_a_wheel_by_url_and_a_git_repository_are_locked_and_built_again(work, tmp_path):
+def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     commit = work.repository.commit(git_files("byurl>=1"), tag="v1.2")
     work.site.files.update(work.repository.dumb_files("fromgit.git"))
     url = work.site.url("fromgit.git")
@@ -178,7 +178,7 @@ def test_a_wheel_by_url_and_a_git_repository_are_locked_and_built_again(work, tm
     assert [finding.message for finding in report.findings] == []
 
 
-def test_offline_an_address_that_is_not_in_the_cache_is_refused(work, tmp_path):
+def test_uncached_url_is_refused_offline(work, tmp_path):
     work.repository.commit(git_files())
     lock = work.lock(byurl(work), f"fromgit @ {work.repository.url}")
     resolution = lock.arch[host_arch()]
@@ -188,7 +188,7 @@ def test_offline_an_address_that_is_not_in_the_cache_is_refused(work, tmp_path):
         offline.fetch_missing(lock, {wheel.sha256})
 
 
-def test_a_wheel_with_a_hash_is_read_in_parts(work):
+def test_wheel_with_hash_is_read_by_ranges(work):
     data = wheel_bytes("byurl", "1.5", files={"byurl.py": b"# read in parts\n"})
     work.site.files["files/byurl-1.5-py3-none-any.whl"] = data
     work.settle(byurl(work, sha256=sha256(data)))
@@ -200,7 +200,7 @@ def test_a_wheel_with_a_hash_is_read_in_parts(work):
     assert all(ranges)
 
 
-def test_a_wheel_that_is_not_what_its_hash_says_is_refused(work):
+def test_wheel_with_wrong_hash_is_refused(work):
     wrong = "0" * 64
     settled = work.settle(byurl(work, sha256=wrong))
     lock = make_lock(work.matrix, TARGET, dict(settled.resolutions))
@@ -214,7 +214,7 @@ def test_a_wheel_that_is_not_what_its_hash_says_is_refused(work):
         work.settle(byurl(work, sha512="00"))
 
 
-def test_a_wheel_of_the_project_is_locked_by_its_path(work):
+def test_project_wheel_is_locked_by_path(work):
     (work.folder / "wheels").mkdir()
     name = "byurl-1.5-py3-none-any.whl"
     (work.folder / "wheels" / name).write_bytes(work.site.files[f"files/{name}"])
@@ -233,13 +233,13 @@ def test_a_wheel_of_the_project_is_locked_by_its_path(work):
         ("byurl-1.5-py3-none-win_amd64.whl", "it is for Windows amd64, Python py3"),
     ],
 )
-def test_a_wheel_for_another_machine_is_refused_with_its_tags(work, name, reason):
+def test_incompatible_wheel_is_refused_with_its_tags(work, name, reason):
     with pytest.raises(NoSolution, match="does not fit this target") as caught:
         work.settle(f"byurl @ {work.site.url(f'files/{name}')}")
     assert reason in " ".join(caught.value.reasons)
 
 
-def test_a_marker_excludes_an_address(work):
+def test_marker_excludes_url_requirement(work):
     other = f"byurl @ {work.site.url('files/byurl-1.5-py3-none-win_amd64.whl')}"
     settled = work.settle(f'{other} ; sys_platform == "win32"')
     assert "byurl" not in settled.resolutions[host_arch()].versions
@@ -266,7 +266,7 @@ def test_a_marker_excludes_an_address(work):
         ("byurl @ file:///etc/passwd", "is not a wheel"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_named_with_its_line(work, text, message):
+def test_invalid_url_requirement_is_reported_with_line(work, text, message):
     with pytest.raises(InputError, match=message) as caught:
         work.settle(text)
     assert caught.value.message.startswith("matrix.yaml: byurl @ ")
@@ -274,19 +274,19 @@ def test_an_address_that_cannot_be_used_is_named_with_its_line(work, text, messa
     assert "token=" not in caught.value.message
 
 
-def test_a_url_that_redirects_to_a_file_is_refused(work):
+def test_redirect_to_local_file_is_refused(work):
     work.site.redirects["/files/byurl-1.5-py3-none-any.whl"] = "file:///etc/passwd"
     with pytest.raises(FetchFailed, match="not a web address"):
         work.settle(byurl(work))
 
 
-def test_two_addresses_of_a_package_are_refused(work):
+def test_two_urls_of_package_are_refused(work):
     other = byurl(work).replace("byurl-1.5", "byurl-1.6")
     with pytest.raises(InputError, match="byurl has two addresses"):
         work.settle(byurl(work), other)
 
 
-def test_the_version_of_a_git_repository_is_that_of_its_history(work):
+def test_git_version_follows_from_history(work):
     work.repository.commit(git_files(scm=True), tag="v1.2")
     commit = work.repository.commit({"README": "more"})
     settled = work.settle(f"fromgit @ {work.repository.url}", byurl(work))
@@ -302,9 +302,7 @@ def test_the_version_of_a_git_repository_is_that_of_its_history(work):
         ("hatchling', 'hatch-vcs", "hatchling.build", "[tool.hatch.version]\nsource = 'vcs'"),
     ],
 )
-def test_real_build_backends_take_the_version_of_the_history(
-    requires, backend, extra, work, tmp_path
-):
+def test_build_backends_derive_version_from_history(requires, backend, extra, work, tmp_path):
     pyproject = (
         f"[build-system]\nrequires = ['{requires}']\nbuild-backend = '{backend}'\n"
         f"[project]\nname = 'fromgit'\ndynamic = ['version']\n{extra}\n"
@@ -327,7 +325,7 @@ def test_real_build_backends_take_the_version_of_the_history(
     assert built.sdist.file == f"fromgit-{built.version}.tar.gz"
 
 
-def test_an_address_in_metadata_has_to_be_named_by_the_user(work):
+def test_url_in_metadata_must_be_declared_by_user(work):
     work.repository.commit(git_files("byurl @ https://files.example/byurl-1.0-py3-none-any.whl"))
     line = f"fromgit @ {work.repository.url}"
     with pytest.raises(NoSolution) as caught:
@@ -340,7 +338,7 @@ def test_an_address_in_metadata_has_to_be_named_by_the_user(work):
     assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
 
 
-def test_a_repository_that_compiles_cuda_is_refused_before_its_build(work):
+def test_cuda_repository_is_refused_before_build(work):
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('a', ['a.cu'])\n"
     work.repository.commit({"setup.py": setup})
     with pytest.raises(NoSolution) as caught:
@@ -349,7 +347,7 @@ def test_a_repository_that_compiles_cuda_is_refused_before_its_build(work):
     assert "name a wheel of it" in str(caught.value.hint)
 
 
-def test_a_build_that_fails_says_what_it_compiles(work):
+def test_failed_build_error_names_compiled_files(work):
     files = {**git_files(), "setup.py": "setup(ext_modules=[])", "own.py": "raise OSError('no c')"}
     work.repository.commit(files)
     with pytest.raises(NoSolution) as caught:
@@ -358,14 +356,14 @@ def test_a_build_that_fails_says_what_it_compiles(work):
     assert any("no c" in reason for reason in caught.value.reasons)
 
 
-def test_a_repository_of_another_package_is_refused(work):
+def test_repository_of_other_package_is_refused(work):
     work.repository.commit(git_files())
     with pytest.raises(NoSolution) as caught:
         work.settle(f"other @ {work.repository.url}")
     assert caught.value.reasons[0].startswith("it builds the package fromgit: fromgit-3.0-py3")
 
 
-def test_a_submodule_that_the_build_names_is_refused(work, tmp_path):
+def test_submodule_needed_by_build_is_refused(work, tmp_path):
     other = GitRepository(tmp_path / "other")
     other.commit(project_files())
     work.repository.git(

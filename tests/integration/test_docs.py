@@ -46,12 +46,12 @@ def _environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environm
         yield environments
 
 
-def test_slow_files_exist() -> None:
+def test_slow_test_files_exist() -> None:
     assert set(SLOW) <= {parameter.id for parameter in FILES}
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_the_commands_print_what_the_docs_show(path: Path, environments: Environments) -> None:
+def test_commands_print_documented_output(path: Path, environments: Environments) -> None:
     shells: dict[str, Shell] = {}
     with contextlib.ExitStack() as stack:
         for block in runs(path):

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.network, pytest.mark.engine, pytest.mark.disk(22)]
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-def test_the_arm64_image_compiles_and_imports(tmp_path):
+def test_arm64_image_compiles_and_imports(tmp_path):
     if platform.machine() != "aarch64" and not FORMATS.exists():
         needs.missing("the kernel does not start arm64 programs", needs.INSTALL)
     out = tmp_path / "cu130-vllm"

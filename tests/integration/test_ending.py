@@ -57,7 +57,7 @@ def workers(session: int) -> list[int]:
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("everyone", [False, True])
-def test_a_signal_ends_a_lock_with_workers_in_one_sentence(
+def test_signal_stops_lock_with_one_message(
     project: Project, sign: signal.Signals, everyone: bool
 ) -> None:
     process = subprocess.Popen(
@@ -97,7 +97,7 @@ def test_a_signal_ends_a_lock_with_workers_in_one_sentence(
     assert not (project.folder / "images" / TARGET).exists()
 
 
-def test_an_ignored_signal_stays_ignored(project: Project) -> None:
+def test_ignored_signal_stays_ignored(project: Project) -> None:
     done = subprocess.run(
         ["nohup", "sh", "-c", 'kill -HUP $$; exec "$@"', "-", *project.command("list")],
         cwd=project.folder, env=project.environment(), capture_output=True, text=True, check=False,

@@ -61,7 +61,7 @@ def ran(container_engine: Engine, reference: str, *command: str) -> process.Resu
     return process.run(container_engine.command("run", "--rm", reference, *command), check=False)
 
 
-def test_the_engine_has_the_very_image_and_runs_it(container_engine, folder, tag):
+def test_loaded_image_is_identical_and_runs(container_engine, folder, tag):
     read = layout.read(images.tiny(folder))
     loaded = load(container_engine, read, Arch.X86_64, tag)
     stored = read.image(Arch.X86_64)
@@ -72,7 +72,7 @@ def test_the_engine_has_the_very_image_and_runs_it(container_engine, folder, tag
     assert (completed.status, completed.stdout) == (7, "1000\n/opt\ntwo words\n"), completed
 
 
-def test_docker_with_the_containerd_store_keeps_the_published_digest(folder, monkeypatch):
+def test_containerd_store_keeps_published_digest(folder, monkeypatch):
     needs.docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     container_engine = engine.require("docker")
@@ -83,7 +83,7 @@ def test_docker_with_the_containerd_store_keeps_the_published_digest(folder, mon
         engine.remove(container_engine, loaded.reference)
 
 
-def test_a_second_load_sends_nothing(container_engine, folder, tag):
+def test_second_load_sends_nothing(container_engine, folder, tag):
     read = layout.read(images.tiny(folder, word="once"))
     first = load(container_engine, read, Arch.X86_64, tag)
     path = read.blob(read.image(Arch.X86_64).layers[0].digest)
@@ -102,7 +102,7 @@ def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackI
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_layers_that_the_engine_has_are_not_sent(container_engine, folder, tag, near, monkeypatch):
+def test_existing_engine_layers_are_not_sent(container_engine, folder, tag, near, monkeypatch):
     if not near:
         monkeypatch.setattr(loopback, "serve", nowhere)
     old, new = (layout.read(images.tiny(folder, word=f"{word}{near}")) for word in ("old", "new"))
@@ -138,7 +138,7 @@ class Told(Silent):
         return super().progress(title, total, **options)
 
 
-def test_an_engine_elsewhere_is_sent_an_archive(container_engine, folder, tag, monkeypatch):
+def test_remote_engine_receives_archive(container_engine, folder, tag, monkeypatch):
     monkeypatch.setattr(loopback, "serve", nowhere)
     read = layout.read(images.tiny(folder, word=f"far{container_engine.version}"))
     stored = read.image(Arch.X86_64)
@@ -148,7 +148,7 @@ def test_an_engine_elsewhere_is_sent_an_archive(container_engine, folder, tag, m
     )
 
 
-def test_an_error_of_the_engine_is_reported(container_engine, folder, tag):
+def test_engine_error_is_reported(container_engine, folder, tag):
     read = layout.read(images.tiny(folder, word=f"damaged{container_engine.version}"))
     last = read.blob(read.image(Arch.X86_64).layers[-1].digest)
     data = last.read_bytes()
@@ -160,7 +160,7 @@ def test_an_error_of_the_engine_is_reported(container_engine, folder, tag):
     assert engine.inspect(container_engine, tag) is None
 
 
-def test_a_new_image_takes_the_tag(container_engine, folder, tag):
+def test_new_image_replaces_tag(container_engine, folder, tag):
     old, _ = (
         load(container_engine, layout.read(images.tiny(folder, word=word)), Arch.X86_64, tag)
         for word in ("old", "new")
@@ -169,7 +169,7 @@ def test_a_new_image_takes_the_tag(container_engine, folder, tag):
     engine.remove(container_engine, old.id)
 
 
-def test_removing_a_name_removes_the_image_and_may_be_repeated(container_engine, loaded):
+def test_image_removal_is_idempotent(container_engine, loaded):
     engine.remove(container_engine, loaded)
     engine.remove(container_engine, loaded)
     assert (
@@ -177,7 +177,7 @@ def test_removing_a_name_removes_the_image_and_may_be_repeated(container_engine,
     )
 
 
-def test_settings_reach_the_command(container_engine, loaded):
+def test_container_settings_apply_to_command(container_engine, loaded):
     settings = ContainerOptions(
         env={"MORE": "a b"}, user="4321", network=False, options=("--workdir=/bin",)
     )
@@ -189,7 +189,7 @@ def test_settings_reach_the_command(container_engine, loaded):
     assert completed.stdout.split()[-1] == "lo"
 
 
-def test_files_go_in_without_a_shared_folder(container_engine, loaded):
+def test_files_are_copied_without_shared_folder(container_engine, loaded):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         info = tarfile.TarInfo("given/word")
@@ -207,7 +207,7 @@ def test_files_go_in_without_a_shared_folder(container_engine, loaded):
     engine.discard(container_engine, container)
 
 
-def test_an_engine_that_does_not_answer_is_reported_with_a_remedy(monkeypatch):
+def test_unreachable_engine_is_reported_with_remedy(monkeypatch):
     needs.tool("docker", "docker.io docker-cli")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     assert engine.find("docker") is None
@@ -216,14 +216,14 @@ def test_an_engine_that_does_not_answer_is_reported_with_a_remedy(monkeypatch):
     assert "DOCKER_HOST" in str(caught.value.hint)
 
 
-def test_with_no_engine_installed_none_is_found(monkeypatch, tmp_path):
+def test_no_engine_is_found_without_installation(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert engine.find() is None
     with pytest.raises(ToolMissing, match="no container engine found"):
         engine.require()
 
 
-def test_container_host_puts_podman_first(monkeypatch):
+def test_podman_is_preferred_with_container_host(monkeypatch):
     needs.podman()
     needs.docker()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -233,7 +233,7 @@ def test_container_host_puts_podman_first(monkeypatch):
         engine.find()
 
 
-def test_another_engine_does_not_replace_the_one_that_is_named(monkeypatch):
+def test_unreachable_named_engine_is_not_replaced(monkeypatch):
     needs.podman()
     needs.docker()
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
@@ -243,7 +243,7 @@ def test_another_engine_does_not_replace_the_one_that_is_named(monkeypatch):
     assert engine.require("podman").kind == "podman"
 
 
-def test_a_false_diff_id_is_refused(container_engine, tmp_path, tag):
+def test_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
     """Docker refuses it itself; podman would take it."""
 
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:

@@ -79,7 +79,7 @@ def start(
 
 
 @pytest.mark.parametrize("way", [MOUNTED, CREATED], ids=["mounted", "created"])
-def test_words_run_through_the_entry_point_in_the_images_environment(way, image, tmp_path):
+def test_arguments_run_through_entry_point_with_image_environment(way, image, tmp_path):
     code = (
         "import os, sys, alpha\n"
         "print(sys.argv[1:], sys.prefix, os.getcwd(), alpha.VALUE, os.getuid())\n"
@@ -97,6 +97,6 @@ def test_words_run_through_the_entry_point_in_the_images_environment(way, image,
     assert done.returncode == 0
 
 
-def test_without_words_the_images_command_runs(image, tmp_path):
+def test_default_command_of_image_runs(image, tmp_path):
     done = start(MOUNTED, image, tmp_path, stdin='echo "in $PWD"; exit 7\n')
     assert (done.stdout, done.returncode) == ("in /workspace\n", 7), done.stderr

@@ -102,12 +102,12 @@ def read() -> Callable[[str, str, str], list[str]]:
     return _read
 
 
-def test_many_variables_name_places_in_wheels() -> None:
+def test_many_variables_have_locations_in_wheels() -> None:
     assert len(NAMED) > 15
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_places_exist_and_mention_the_variable(
+def test_variable_locations_exist_and_mention_variable(
     name: str, read: Callable[[str, str, str], list[str]]
 ) -> None:
     shown = []
@@ -124,7 +124,7 @@ def test_the_places_exist_and_mention_the_variable(
 @pytest.mark.parametrize(
     "version", sorted({version for version, _ in dashboards.lacking().values()})
 )
-def test_the_listed_packages_of_the_dashboard_are_those_of_rays_wheel(
+def test_dashboard_packages_match_ray_wheel(
     version: str, read: Callable[[str, str, str], list[str]]
 ) -> None:
     lines = read("ray", version, f"ray-{version}.dist-info/METADATA")

@@ -130,7 +130,7 @@ def paths(folder: Path, digest: str) -> dict[str, int]:
         return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
 
 
-def test_what_is_published_stays_as_it_is(published_site: PublishedSite, user: Project) -> None:
+def test_published_layers_are_unchanged(published_site: PublishedSite, user: Project) -> None:
     below = layers(published_site.published, TARGET)
     user_layers = layers(user, OWN)
     assert user_layers[: len(below)] == below
@@ -157,7 +157,7 @@ def test_what_is_published_stays_as_it_is(published_site: PublishedSite, user: P
     )
 
 
-def test_only_added_layers_are_made_and_the_image_runs(
+def test_only_added_layers_are_built_and_image_runs(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     needs.user_namespaces()
@@ -184,9 +184,7 @@ def test_only_added_layers_are_made_and_the_image_runs(
     assert "nothing to do" in fresh.run("build", OWN, "--output", str(tmp_path / "image")).stderr
 
 
-def test_without_an_image_the_same_bytes_are_made_from_the_lock(
-    user: Project, tmp_path: Path
-) -> None:
+def test_layers_without_image_are_built_from_lock(user: Project, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
@@ -196,7 +194,7 @@ def test_without_an_image_the_same_bytes_are_made_from_the_lock(
     assert images.verified(tmp_path / "image").digest == user.run("digest", OWN).stdout.strip()
 
 
-def test_layers_are_taken_from_a_registry_too(
+def test_layers_are_fetched_from_registry(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -209,7 +207,7 @@ def test_layers_are_taken_from_a_registry_too(
     assert built.digest == user.run("digest", OWN).stdout.strip()
 
 
-def test_the_layer_of_system_packages_has_what_differs_only(
+def test_system_packages_layer_has_only_differences(
     published_site: PublishedSite, user: Project, tmp_path: Path
 ) -> None:
     user.run("build", OWN, "--output", str(tmp_path / "image"))
@@ -226,7 +224,7 @@ def test_the_layer_of_system_packages_has_what_differs_only(
     }, "no folder or file of the base gets another mode"
 
 
-def test_a_file_that_changed_makes_the_lock_stale(user: Project, tmp_path: Path) -> None:
+def test_changed_file_makes_lock_stale(user: Project, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
@@ -240,7 +238,7 @@ def test_a_file_that_changed_makes_the_lock_stale(user: Project, tmp_path: Path)
     assert "train.sh: No such file" in other.run("build", OWN, status=5).stderr
 
 
-def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) -> None:
+def test_changed_published_lock_makes_lock_stale(user: Project, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(user.folder, copy, ignore=shutil.ignore_patterns("build"))
     other = Project(copy, user.index_url, cache=None)
@@ -254,7 +252,7 @@ def test_another_published_lock_makes_it_stale(user: Project, tmp_path: Path) ->
     assert other.run("lock", "--check", OWN).returncode == 0
 
 
-def test_a_package_that_needs_another_torch_is_refused(
+def test_package_requiring_other_torch_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "newer", "--add", "newer==3.0")
@@ -268,7 +266,7 @@ def test_a_package_that_needs_another_torch_is_refused(
     assert not (project.folder / ".imgbuild/images" / OWN).exists()
 
 
-def test_a_range_of_which_no_version_fits_is_refused(
+def test_range_without_compatible_version_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "range", "--add", "newer>=3")
@@ -277,14 +275,14 @@ def test_a_range_of_which_no_version_fits_is_refused(
     assert "nor does any other of 2 versions of newer fit" in result
 
 
-def test_the_audit_covers_what_is_added(published_site: PublishedSite, tmp_path: Path) -> None:
+def test_audit_covers_added_packages(published_site: PublishedSite, tmp_path: Path) -> None:
     project = published_site.user(tmp_path / "broken", "--add", "broken")
     result = project.run("lock", OWN, status=8).stderr
     assert "GONE" in result
     assert "broken.py:1" in result
 
 
-def test_the_published_cut_off_counts_unless_the_row_says_another(
+def test_published_cut_off_applies_unless_overridden(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "late", "--add", "late")
@@ -296,7 +294,7 @@ def test_the_published_cut_off_counts_unless_the_row_says_another(
     assert layers(project, OWN)[: len(below)] == below
 
 
-def test_a_script_without_a_reviewed_hash_is_refused(
+def test_script_without_reviewed_hash_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "scripts", "--system", "mariadb-common")
@@ -305,7 +303,7 @@ def test_a_script_without_a_reviewed_hash_is_refused(
     assert "mariadb-common" in result
 
 
-def test_verbs_that_show_images_support_an_extension(user: Project) -> None:
+def test_show_commands_support_extensions(user: Project) -> None:
     (row,) = json.loads(user.run("list", "--json").stdout)
     assert (row["target"], row["state"]) == (OWN, "locked")
     assert row["pins"] == {"thewheel": "1.0", "torch": "2.6.0"}
@@ -347,7 +345,7 @@ def kept_files(cache: Path) -> set[str]:
     return {path.name for path in (cache / "files").glob("*/*")}
 
 
-def test_locking_downloads_nothing_of_a_published_target_with_facts(
+def test_lock_uses_facts_of_published_target_without_download(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
     words = ("--add", "gadget", "--file", "train.sh:/opt/team/train.sh")
@@ -367,7 +365,7 @@ def test_locking_downloads_nothing_of_a_published_target_with_facts(
     assert project.files() == reference.files()
 
 
-def test_an_addition_is_checked_against_the_facts_of_published_files(
+def test_addition_is_checked_against_published_facts(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
     project = published_site.user(tmp_path / "broken", "--add", "broken")
@@ -379,7 +377,7 @@ def test_an_addition_is_checked_against_the_facts_of_published_files(
     assert "helper.py has different contents in helper, overwriting" in result
 
 
-def test_an_audit_of_a_published_target_with_facts_downloads_nothing(
+def test_audit_of_published_target_uses_facts_without_download(
     published_site: PublishedSite, with_facts: dict[str, str], tmp_path: Path
 ) -> None:
     published = published_site.published

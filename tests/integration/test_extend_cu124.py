@@ -63,7 +63,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_the_published_layers_keep_their_digests(ours: Path) -> None:
+def test_published_layers_keep_digests(ours: Path) -> None:
     lock = lock_file.read_lock(ROOT / "images", TARGET)
     below = image_digests.read_digests(ROOT / "images", lock).arch[Arch.X86_64].layers
     extension_lock = lock_file.read_lock(ours / ".imgbuild/images", OWN)
@@ -80,13 +80,13 @@ def test_the_published_layers_keep_their_digests(ours: Path) -> None:
     assert "jq" in added.debs
 
 
-def test_the_sum_is_audited(ours: Path) -> None:
+def test_extension_is_audited_with_published_packages(ours: Path) -> None:
     (report,) = json.loads(imgbuild(ours, "audit", OWN, "--json").stdout)
     assert report["target"] == OWN
     assert [finding for finding in report["findings"] if finding["severity"] == "error"] == []
 
 
-def test_it_runs(ours: Path) -> None:
+def test_extended_image_runs(ours: Path) -> None:
     needs.user_namespaces()
     out = ours / "image"
     imgbuild(ours, "build", OWN, "--output", str(out))
@@ -97,7 +97,7 @@ def test_it_runs(ours: Path) -> None:
     assert ran.stdout == "jq-1.6\neinx 2.6.0+cu124\n"
 
 
-def test_what_needs_another_torch_is_refused(tmp_path: Path) -> None:
+def test_addition_requiring_other_torch_is_refused(tmp_path: Path) -> None:
     imgbuild(
         tmp_path, "init", OWN, "--extends", TARGET, "--lock", str(ROOT), "--add",
         "torch-tensorrt==2.7.0",

@@ -172,7 +172,7 @@ def timed(fault_run: FaultRun, verb: str, out: Path) -> float:
     return time.monotonic() - started
 
 
-def test_workers_end_with_a_parent_that_is_killed():
+def test_workers_exit_if_parent_is_killed():
     command = [sys.executable, "-c", WORKERS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
@@ -182,7 +182,7 @@ def test_workers_end_with_a_parent_that_is_killed():
     ended(process.pid)
 
 
-def test_a_command_succeeds_after_it_was_killed(fault_run, tmp_path, record_testsuite_property):
+def test_killed_command_succeeds_on_rerun(fault_run, tmp_path, record_testsuite_property):
     if "sif" in VERBS:
         needs.tool("mksquashfs", "squashfs-tools")
     chance = random.Random(SEED)
@@ -229,7 +229,7 @@ ALL = [(verb, fault) for verb in ("lock", "build", "archive", "sif", "pull") for
 
 
 @pytest.mark.parametrize(("verb", "fault"), ALL if COUNT else FEW)
-def test_a_disk_that_fails_is_named_and_the_next_run_is_right(fault_run, tmp_path, verb, fault):
+def test_disk_error_is_reported_and_next_run_succeeds(fault_run, tmp_path, verb, fault):
     needs.root()
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -324,7 +324,7 @@ def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
     return "healed" if "is damaged" in done.stderr else "harmless"
 
 
-def test_a_damaged_cache_gives_no_other_image(fault_run, tmp_path, record_testsuite_property):
+def test_damaged_cache_does_not_change_image(fault_run, tmp_path, record_testsuite_property):
     """Each kind of entry with each harm, in turn; the next run has nothing to complain about."""
     chance, out = random.Random(SEED), tmp_path / "out"
     cases = [(kind, harm) for harm in HARMS for kind in KINDS]

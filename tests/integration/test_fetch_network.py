@@ -26,7 +26,7 @@ def index() -> str:
     return words[words.index("--index-url") + 1].rstrip("/")
 
 
-def test_a_wheel_of_the_index(tmp_path: Path) -> None:
+def test_wheel_of_index_is_fetched(tmp_path: Path) -> None:
     http = Http()
     page = http.text(f"{index()}/six/", accept="text/html")
     link = re.findall(r'href="([^"]+-1\.17\.0-[^"]+\.whl#sha256=[0-9a-f]{64})"', page.text)[-1]
@@ -42,7 +42,7 @@ def test_a_wheel_of_the_index(tmp_path: Path) -> None:
     assert "six.py" in zipfile.ZipFile(BytesIO(path.read_bytes())).namelist()
 
 
-def test_a_package_that_is_not_there() -> None:
+def test_missing_package_is_reported() -> None:
     with pytest.raises(Refused) as caught:
         Http().text(f"{index()}/imgbuild-has-no-such-package/")
     assert caught.value.status == 404

@@ -182,12 +182,12 @@ def _outcomes(prepared: Foreign) -> list[Outcome]:
         return list(threads.map(prepared.run, range(len(CASES))))
 
 
-def test_all_verbs_are_tried() -> None:
+def test_all_commands_are_tested() -> None:
     assert set(verbs()) == {name for name, _, _ in CASES}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _, _ in CASES])
-def test_a_verb_uses_nothing_of_the_folder(outcomes: list[Outcome], number: int) -> None:
+def test_command_uses_nothing_from_current_folder(outcomes: list[Outcome], number: int) -> None:
     outcome = outcomes[number]
     assert outcome.triggered == {}, outcome.done.stderr
     assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
@@ -195,7 +195,7 @@ def test_a_verb_uses_nothing_of_the_folder(outcomes: list[Outcome], number: int)
     assert "\nTraceback" not in f"\n{outcome.done.stderr}"
 
 
-def test_a_task_of_an_array_uses_nothing_of_the_folder(
+def test_array_task_uses_nothing_from_current_folder(
     prepared: Foreign, outcomes: list[Outcome], tmp_path: Path
 ) -> None:
     assert outcomes
@@ -208,7 +208,7 @@ def test_a_task_of_an_array_uses_nothing_of_the_folder(
     assert done.returncode == 0, done.stderr
 
 
-def test_python_m_imports_nothing_else_from_the_folder(prepared: Foreign, tmp_path: Path) -> None:
+def test_python_m_imports_nothing_from_current_folder(prepared: Foreign, tmp_path: Path) -> None:
     planted, flags = Traps(tmp_path / "traps"), tmp_path / "flags"
     flags.mkdir()
     for name in ("pickle", "json", "msgspec", "yaml", "typer", "rich"):
@@ -237,14 +237,14 @@ def _checkout(tmp_path: Path) -> tuple[Path, Traps]:
     ["grep", "text", "HEAD"], ["ls-tree", "HEAD"], ["rev-list", "HEAD"],
     ["remote", "get-url", "origin"],
 ], ids=lambda words: words[0])  # fmt: skip
-def test_reading_a_repository_runs_nothing_of_it(checkout, words) -> None:
+def test_reading_repository_runs_no_code_of_it(checkout, words) -> None:
     folder, planted = checkout
     assert repositories.run(folder, *words).status == 0
     assert planted.triggered() == {}
 
 
 @pytest.mark.parametrize("words", [["status"], ["log"], ["update-index", "--refresh"]])
-def test_any_git_that_is_started_runs_no_hook_and_no_monitor(checkout, words) -> None:
+def test_git_runs_no_hooks_or_monitors(checkout, words) -> None:
     folder, planted = checkout
     for name in (".gitattributes", ".git/info/attributes"):
         (folder / name).write_text("")  # without filters: their names are any that one chooses
@@ -252,7 +252,7 @@ def test_any_git_that_is_started_runs_no_hook_and_no_monitor(checkout, words) ->
     assert planted.triggered() == {}
 
 
-def test_a_missing_object_is_not_fetched(checkout) -> None:
+def test_missing_git_object_is_not_fetched(checkout) -> None:
     folder, planted = checkout
     blob = repositories.run(folder, "rev-parse", "HEAD:./file").stdout.strip()
     traps.git(folder, "config", "extensions.partialClone", "origin")
@@ -261,7 +261,7 @@ def test_a_missing_object_is_not_fetched(checkout) -> None:
     assert planted.triggered() == {}
 
 
-def test_a_repository_without_a_checkout_is_not_read(tmp_path: Path) -> None:
+def test_bare_repository_is_not_read(tmp_path: Path) -> None:
     planted, folder = Traps(tmp_path / "flags"), tmp_path / "folder"
     folder.mkdir()
     traps.git(tmp_path, "init", "--quiet", "--bare", "bare")

@@ -220,7 +220,7 @@ def requested_paths(site: Site) -> set[str]:
     return {unquote(path) for _, path, _ in site.requests}
 
 
-def test_torch_of_the_pytorch_index_for_arm64(project: Project, net: Net) -> None:
+def test_arm64_torch_from_pytorch_index(project: Project, net: Net) -> None:
     project.run("lock", "arm")
     locked_wheels = wheels(project, "arm", "arm64")
     torch = locked_wheels["torch"]
@@ -238,7 +238,7 @@ def test_torch_of_the_pytorch_index_for_arm64(project: Project, net: Net) -> Non
     project.run("lock", "--check", "arm")
 
 
-def test_a_wheel_that_flashinfer_compiled_for_one_torch(project: Project, net: Net) -> None:
+def test_flashinfer_wheel_for_specific_torch(project: Project, net: Net) -> None:
     project.run("lock", "ready")
     wheel = wheels(project, "ready")["flashinfer-python"]
     assert (wheel["version"], wheel["index"]) == ("0.2.5+cu124torch2.6", "flashinfer")
@@ -252,7 +252,7 @@ def test_a_wheel_that_flashinfer_compiled_for_one_torch(project: Project, net: N
     project.run("build", "ready")
 
 
-def test_a_cache_of_compiled_kernels(project: Project) -> None:
+def test_compiled_kernel_cache_package(project: Project) -> None:
     project.run("lock", "cached")
     locked_wheels = wheels(project, "cached")
     cache = locked_wheels["flashinfer-jit-cache"]
@@ -260,7 +260,7 @@ def test_a_cache_of_compiled_kernels(project: Project) -> None:
     assert locked_wheels["flashinfer-python"]["index"] == "pypi"
 
 
-def test_a_cache_with_a_package_for_each_generation(project: Project) -> None:
+def test_kernel_cache_package_for_each_gpu_generation(project: Project) -> None:
     project.run("lock", "parted")
     locked_wheels = wheels(project, "parted")
     assert {
@@ -277,7 +277,7 @@ def test_a_cache_with_a_package_for_each_generation(project: Project) -> None:
     assert locked_wheels["flashinfer-jit-cache-sm90a"]["version"] == "0.7.2+cu130"
 
 
-def test_a_wheel_that_the_user_brings(project: Project) -> None:
+def test_user_provided_wheel(project: Project) -> None:
     done = project.run("lock", "own", status=8)
     assert "own needs a wheel of flash-attn in wheels/" in " ".join(done.stderr.split())
     (project.folder / "wheels").mkdir()
@@ -297,7 +297,7 @@ def test_a_wheel_that_the_user_brings(project: Project) -> None:
     project.run("build", "own", status=9)
 
 
-def test_all_accepts_what_the_default_index_has_and_reports_the_rest(project: Project) -> None:
+def test_all_targets_without_default_index_are_reported(project: Project) -> None:
     done = project.run("lock", "--all")
     expected = {"near", "layers.json", "packages.json"}
     assert {path.split("/")[0] for path in project.files()} == expected
@@ -318,14 +318,14 @@ def test_all_accepts_what_the_default_index_has_and_reports_the_rest(project: Pr
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"near", "ready"}
 
 
-def test_an_index_that_does_not_answer_is_named(project: Project, net: Net) -> None:
+def test_unreachable_index_is_named(project: Project, net: Net) -> None:
     net.pytorch.refusals = [(403, {})] * 20
     done = project.run("lock", "arm", status=7)
     assert "403" in done.stderr
     assert not (project.folder / "images" / "arm" / "lock.json").exists()
 
 
-def test_a_cpu_build_of_the_default_index_is_refused(project: Project) -> None:
+def test_cpu_build_of_default_index_is_refused(project: Project) -> None:
     path = project.folder / "matrix.yaml"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("indexes: {torch: pytorch, triton: pytorch}", "indexes: {}"))

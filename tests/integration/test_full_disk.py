@@ -106,7 +106,7 @@ def full(disk: Path) -> str:
     return f"mount -o remount,size=1m {disk}"
 
 
-def test_a_lock_in_a_read_only_folder_ends_before_it_works(project, tmp_path):
+def test_lock_in_read_only_folder_fails_early(project, tmp_path):
     disk = tmp_path / "disk"
     done = mounted(project, disk, read_only(disk), "lock", TARGET)
     assert done.returncode == 2
@@ -122,7 +122,7 @@ def test_a_lock_in_a_read_only_folder_ends_before_it_works(project, tmp_path):
         ("render", TARGET, "--format", "requirements"),
     ],
 )
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(project, tmp_path, verb):
+def test_unwritable_output_is_refused_early(project, tmp_path, verb):
     disk = tmp_path / "disk"
     words = (*verb, "--matrix", str(project.folder), "--output", "some/where")
     done = mounted(project, disk, read_only(disk), *words)
@@ -132,7 +132,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(project, tm
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_a_full_disk_at_the_output_is_named_and_left_clean(project, tmp_path):
+def test_full_output_disk_is_reported_and_cleaned_up(project, tmp_path):
     disk = tmp_path / "disk"
     words = ("build", TARGET, "--matrix", str(project.folder), "--output", "image")
     done = mounted(project, disk, full(disk), *words)
@@ -142,7 +142,7 @@ def test_a_full_disk_at_the_output_is_named_and_left_clean(project, tmp_path):
     assert "/image" not in done.stdout
 
 
-def test_an_archive_on_a_full_disk_is_named_and_removed(project, tmp_path):
+def test_archive_on_full_disk_is_reported_and_removed(project, tmp_path):
     disk = tmp_path / "disk"
     form = ("--format", "oci-archive", "--output", "image.tar")
     words = ("build", TARGET, "--matrix", str(project.folder), *form)
@@ -152,7 +152,7 @@ def test_an_archive_on_a_full_disk_is_named_and_removed(project, tmp_path):
     assert "image.tar" not in done.stdout
 
 
-def test_a_lock_on_a_full_disk_ends_before_it_works(project, tmp_path):
+def test_lock_on_full_disk_fails_early(project, tmp_path):
     disk = tmp_path / "disk"
     fill = f"{full(disk)}; cat /dev/zero > {disk}/zeros 2>&- || true"
     done = mounted(project, disk, fill, "lock", TARGET)
@@ -163,7 +163,7 @@ def test_a_lock_on_a_full_disk_ends_before_it_works(project, tmp_path):
     assert ".tmp" not in done.stdout + done.stderr
 
 
-def test_layers_that_a_full_cache_cannot_hold_unpacked_are_removed(project, tmp_path):
+def test_partially_unpacked_layers_on_full_disk_are_removed(project, tmp_path):
     """The cache is on the full disk; its 1 MB is less than the wheel of the layer `large`."""
     image, disk = tmp_path / "image", tmp_path / "disk"
     project.run("build", TARGET, "--output", str(image))
@@ -179,7 +179,7 @@ def test_layers_that_a_full_cache_cannot_hold_unpacked_are_removed(project, tmp_
     assert names - notice == left
 
 
-def test_a_disk_that_is_full_when_an_unpacked_layer_is_added(project, tmp_path):
+def test_full_disk_while_adding_unpacked_layer(project, tmp_path):
     disk = tmp_path / "disk"
     done = in_disk(
         disk, full(disk), [sys.executable, "-c", ADD], project.folder, project.environment()
@@ -204,7 +204,7 @@ SIZES = ("40k", "100k", "400k", "1m", "2500k", "3100k", "3500k", "4500k", "6000k
         *((("lock", TARGET), size) for size in SIZES[:6]),
     ],
 )
-def test_a_cache_of_any_size_on_a_full_disk_is_named(project, tmp_path, verb, size):
+def test_full_cache_disk_is_reported(project, tmp_path, verb, size):
     """Whatever is written when the disk is full: the error names the cache, and where it is."""
     disk, image = tmp_path / "disk", tmp_path / "image"
     words = [*verb, str(image)] if verb[-1] == "--output" else [*verb, "--again"]

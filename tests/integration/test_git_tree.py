@@ -53,7 +53,7 @@ def content_of(tree: git_tree.GitTree, context: Context) -> dict[str, bytes]:
     }
 
 
-def test_an_archive_follows_from_the_commit_alone(repository, tmp_path):
+def test_git_archive_depends_only_on_commit(repository, tmp_path):
     files = {"src/a.py": b"a\r\n" * 40_000, "src/run": "#!/bin/sh\n", **project_files()}
     commit = repository.commit(files)
     digests = set()
@@ -70,7 +70,7 @@ def test_an_archive_follows_from_the_commit_alone(repository, tmp_path):
     assert len(digests) == 1
 
 
-def test_the_bytes_of_an_archive_are_those_of_this_format(repository, context):
+def test_git_archive_bytes_match_golden_digest(repository, context):
     commit = repository.commit({"pyproject.toml": "", "demo.py": "print()\n"})
     tree = fetch(f"{repository.url}@{commit}", context)
     assert (commit, tree.sha256) == (
@@ -80,7 +80,7 @@ def test_the_bytes_of_an_archive_are_those_of_this_format(repository, context):
 
 
 @pytest.mark.parametrize("form", ["sha1", "sha256"])
-def test_branches_tags_and_commits_mean_one_commit(form, tmp_path, context):
+def test_branches_tags_and_hashes_resolve_to_commit(form, tmp_path, context):
     repository = GitRepository(tmp_path / "repository", form=form)
     first = repository.commit(project_files(), tag="v1.0")
     second = repository.commit({"new.py": ""})
@@ -102,7 +102,7 @@ def test_branches_tags_and_commits_mean_one_commit(form, tmp_path, context):
     assert "v1.0" in str(caught.value.hint)
 
 
-def test_a_commit_in_the_cache_is_not_fetched_again(repository, context):
+def test_cached_commit_is_not_fetched_again(repository, context):
     commit = repository.commit(project_files())
     tree = fetch(f"{repository.url}@{commit}", context)
     repository.folder.rename(repository.folder.parent / "gone")
@@ -111,14 +111,14 @@ def test_a_commit_in_the_cache_is_not_fetched_again(repository, context):
         fetch(f"{repository.url}@main", context)
 
 
-def test_offline_only_the_cache_is_used(context):
+def test_only_cache_is_used_offline(context):
     offline = Context(context.store, Http(offline=True))
     commit = "0" * 40
     with pytest.raises(FetchFailed, match="--offline is set"):
         fetch(f"git+https://git.example/team/demo@{commit}", offline)
 
 
-def test_a_folder_has_what_its_links_lead_to(repository, context):
+def test_subfolder_includes_link_targets(repository, context):
     files = {
         "LICENSE": "free\n",
         "shared/data/a.txt": "a",
@@ -138,7 +138,7 @@ def test_a_folder_has_what_its_links_lead_to(repository, context):
         fetch(f"{repository.url}@{commit}#subdirectory=rust", context)
 
 
-def test_links_that_lead_out_are_left_out(repository, context):
+def test_links_outside_repository_are_excluded(repository, context):
     links = {
         "passwd": "/etc/passwd",
         "up": "../../secret",
@@ -155,7 +155,7 @@ def test_links_that_lead_out_are_left_out(repository, context):
 @pytest.mark.parametrize(
     "name", ["a\nb.py", "a\x1bb.py", "a\\b.py", b"a\xffb.py".decode("utf-8", "surrogateescape")]
 )
-def test_names_that_an_archive_cannot_have_are_left_out(name, repository, context):
+def test_invalid_archive_names_are_excluded(name, repository, context):
     Path(os.fsencode(repository.folder / name).decode("utf-8", "surrogateescape")).write_text("x")
     repository.commit({"a.py": ""})
     tree = fetch(repository.url, context)
@@ -163,7 +163,7 @@ def test_names_that_an_archive_cannot_have_are_left_out(name, repository, contex
     assert content_of(tree, context) == {"a.py": b""}
 
 
-def test_nothing_that_a_repository_configures_is_run(repository, context, tmp_path):
+def test_configured_repository_commands_are_not_run(repository, context, tmp_path):
     mark = tmp_path / "mark"
     evil = tmp_path / "evil"
     evil.write_text(EVIL.format(mark=mark))
@@ -190,7 +190,7 @@ def test_nothing_that_a_repository_configures_is_run(repository, context, tmp_pa
     assert not mark.exists()
 
 
-def test_submodules_are_listed_and_not_fetched(repository, context, tmp_path):
+def test_submodules_are_listed_but_not_fetched(repository, context, tmp_path):
     other = GitRepository(tmp_path / "other")
     other.commit({"b.py": ""})
     repository.git(
@@ -202,7 +202,7 @@ def test_submodules_are_listed_and_not_fetched(repository, context, tmp_path):
     assert set(content_of(tree, context)) == {"a.py", ".gitmodules"}
 
 
-def test_more_files_than_an_sdist_may_have_are_refused(repository, context, monkeypatch):
+def test_too_many_files_are_refused(repository, context, monkeypatch):
     monkeypatch.setattr(git_tree, "LARGEST", 1000)
     repository.commit({"big": b"x" * 1001})
     with pytest.raises(IntegrityError, match="1 files of 1001 bytes"):
@@ -215,7 +215,7 @@ def _site() -> Iterator[Site]:
         yield site
 
 
-def test_a_repository_on_a_plain_web_server_is_fetched(repository, context, site):
+def test_repository_on_http_server_is_fetched(repository, context, site):
     first = repository.commit(project_files(), tag="v1.0")
     repository.commit({"new.py": ""})
     site.files.update(repository.dumb_files())
@@ -224,7 +224,7 @@ def test_a_repository_on_a_plain_web_server_is_fetched(repository, context, site
     assert fetch(f"{text}@{first}", context).commit == first
 
 
-def test_a_redirect_to_a_file_is_not_followed(repository, context, site):
+def test_git_redirect_to_local_file_is_not_followed(repository, context, site):
     repository.commit(project_files())
     site.redirects["/demo.git/info/refs"] = f"file://{repository.folder}/.git/info/refs"
     repository.git("update-server-info")
@@ -232,14 +232,14 @@ def test_a_redirect_to_a_file_is_not_followed(repository, context, site):
         fetch(f"git+{site.url('demo.git')}", context)
 
 
-def test_a_login_that_is_missing_is_not_requested(context, site):
+def test_missing_credentials_are_not_prompted_for(context, site):
     site.login = ("me", "secret")
     with pytest.raises(FetchFailed, match="git cannot fetch it") as caught:
         fetch(f"git+{site.url('demo.git')}", context)
     assert "git ls-remote" in str(caught.value.hint)
 
 
-def test_versions_follow_from_the_history(repository, context):
+def test_git_versions_follow_from_history(repository, context):
     scm = {"pyproject.toml": '[build-system]\nrequires = ["setuptools>=64", "setuptools-scm>=8"]\n'}
     commit = repository.commit(scm)
     steps = [(commit, f"0.1.dev1+g{commit[:9]}")]

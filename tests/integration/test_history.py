@@ -33,7 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(matrix=tmp_path / "matrix.yaml")
 
 
-def test_outside_a_repository_this_is_said(project: Project) -> None:
+def test_folder_outside_repository_is_reported(project: Project) -> None:
     needs.tool("git")
     with pytest.raises(InputError, match="is not in a git repository") as caught:
         revisions.locked_at(project, TARGET, "main")
@@ -41,7 +41,7 @@ def test_outside_a_repository_this_is_said(project: Project) -> None:
     assert caught.value.hint == "this needs a checkout with its history"
 
 
-def test_a_revision_has_a_lock_none_or_a_damaged_one(project: Project) -> None:
+def test_locks_of_revisions_are_read(project: Project) -> None:
     git(project.root, "init", "--quiet")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing yet")
     assert revisions.locked_at(project, TARGET, "HEAD") is None
@@ -72,14 +72,14 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
-def test_an_unknown_revision_is_refused(project: Project) -> None:
+def test_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")
     with pytest.raises(InputError, match="absent is not a revision of the repository"):
         revisions.digests_at(project, "absent")
 
 
-def test_a_repository_that_waits_for_a_pipe_is_an_error(
+def test_repository_with_pipe_is_an_error(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(project.root, "init", "--quiet")

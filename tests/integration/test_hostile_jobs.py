@@ -91,7 +91,7 @@ def job(kind: ScriptKind, folder: Path, *, pyxis: bool, hostile: bool = True) ->
 
 @pytest.mark.parametrize("pyxis", [False, True], ids=["apptainer", "pyxis"])
 @pytest.mark.parametrize("kind", ScriptKind)
-def test_a_job_gets_the_words_that_were_given(
+def test_job_receives_exact_arguments(
     kind: ScriptKind, pyxis: bool, programs: Programs, tmp_path: Path
 ) -> None:
     made = job(kind, tmp_path, pyxis=pyxis)
@@ -141,9 +141,7 @@ def part(words: list[str], expected: tuple[str, ...]) -> bool:
     return any(tuple(words[start : start + len(expected)]) == expected for start in starts)
 
 
-def test_a_task_of_an_array_gets_the_words_that_were_given(
-    programs: Programs, tmp_path: Path
-) -> None:
+def test_array_task_receives_exact_arguments(programs: Programs, tmp_path: Path) -> None:
     folder, root = tmp_path / f"order{FOLDER}", tmp_path / f"root{FOLDER}"
     folder.mkdir()
     root.mkdir()
@@ -164,7 +162,7 @@ def test_a_task_of_an_array_gets_the_words_that_were_given(
     assert options == ["--job-name=build-x", "--array=0-1", *OPTIONS]
 
 
-def test_steps_of_a_ci_script_get_the_words_that_were_given(
+def test_ci_script_steps_receive_exact_arguments(
     sample: Sample, programs: Programs, tmp_path: Path
 ) -> None:
     folder = tmp_path / f"project{FOLDER}"
@@ -225,7 +223,7 @@ def source() -> image.SifSource:
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_the_environment_of_a_sif_has_the_values_of_the_image(shell: str, programs: Programs):
+def test_sif_environment_matches_image(shell: str, programs: Programs):
     place = programs.folder / "environment"
     place.write_text(files.environment(source()))
     done = subprocess.run(
@@ -238,7 +236,7 @@ def test_the_environment_of_a_sif_has_the_values_of_the_image(shell: str, progra
 
 
 @pytest.mark.parametrize("script", [files.runscript, enroot.start])
-def test_a_start_script_runs_the_command_of_the_image(script, programs: Programs):
+def test_start_script_runs_image_command(script, programs: Programs):
     text = script(source()).replace(" /etc/rc.local", f" {programs.folder}/rc.local")
     done = programs.run(text)
     assert done.returncode == 0, done.stderr
@@ -247,7 +245,7 @@ def test_a_start_script_runs_the_command_of_the_image(script, programs: Programs
 
 
 @pytest.mark.parametrize("text", [*WORDS, "/etc /etc none rw", "\t", "\n/home /home none bind,rw"])
-def test_a_volume_is_one_line_of_an_fstab_or_refused(text: str):
+def test_volume_is_one_fstab_line_or_refused(text: str):
     settings = msgspec.structs.replace(source().settings, volumes={f"/data/{text}": {}})
     made = msgspec.structs.replace(source(), settings=settings)
     if not re.fullmatch(r"[A-Za-z0-9@+=:,./!-]*", text):

@@ -301,7 +301,7 @@ RENDERERS |= {
 
 
 @pytest.mark.parametrize("text", PAYLOADS)
-def test_texts_that_a_lock_may_have_are_quoted(text: str, shell) -> None:
+def test_lock_texts_are_quoted(text: str, shell) -> None:
     lock, matrix = typed(text)
     decoded = lock_file.decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
     assert decoded == lock
@@ -319,7 +319,7 @@ def test_texts_that_a_lock_may_have_are_quoted(text: str, shell) -> None:
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(text=st.text(st.characters(codec="utf-8"), max_size=20)
        .filter(lambda text: not re.search(f"[{CONTROLS}]", text) and "{{" not in text))  # fmt: skip
-def test_any_text_that_a_lock_may_have_is_quoted(text: str, shell) -> None:
+def test_arbitrary_lock_texts_are_quoted(text: str, shell) -> None:
     lock, matrix = typed(text)
     for name, render in RENDERERS.items():
         check(name, render(lock, matrix), shell, lock)
@@ -367,7 +367,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
-def test_texts_that_the_types_refuse_are_quoted_or_refused_again(path, shell) -> None:
+def test_invalid_texts_are_quoted_or_refused(path, shell) -> None:
     """A renderer may fail on a lock that no reader accepts, but writes nothing that would run."""
     number, matrix = PATHS.index(path), render_sample.matrix()
     for text in (
@@ -423,7 +423,7 @@ def check_bypassed(name: str, text: str, shell: Callable[[str], Any]) -> None:
 
 
 @pytest.mark.parametrize("text", [*PAYLOADS, *BREAKS])
-def test_words_of_a_user_stay_words_in_a_job(text: str, shell) -> None:
+def test_user_arguments_are_quoted_in_job(text: str, shell) -> None:
     lock = render_sample.lock()
     allocation = Allocation(more=("--comment=x",))
     container = Container(image=f"/images/{text.strip()}", words=(text,))
@@ -441,6 +441,6 @@ def test_words_of_a_user_stay_words_in_a_job(text: str, shell) -> None:
     assert shlex.split(call.rpartition(" &\nwait")[0]) == ["train", text]
 
 
-def test_a_line_of_sbatch_is_read_as_one_word() -> None:
+def test_sbatch_line_is_one_argument() -> None:
     for text in ("--comment=a b", "--comment=a#b", "--constraint='x|y'", 'a"b', "a\\b", "--x=é"):
         assert shlex.split(quoting.sbatch(text), comments=True) == [text]

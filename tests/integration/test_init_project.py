@@ -43,7 +43,7 @@ def row(folder: Path) -> dict[str, Any]:
     return dict(entry)
 
 
-def test_a_project_as_they_are_published(tmp_path: Path) -> None:
+def test_published_project_is_initialized(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(REQUIREMENTS)
     answer = imgbuild(tmp_path, "init")
     choice = answer["choice"]
@@ -61,7 +61,7 @@ def test_a_project_as_they_are_published(tmp_path: Path) -> None:
     assert entry["requirements"] == ["requirements.txt"]
 
 
-def test_a_project_that_no_index_can_meet(tmp_path: Path) -> None:
+def test_unsatisfiable_project_is_refused(tmp_path: Path) -> None:
     lines = ("torch==2.6.0", "vllm==0.8.99", "nosuch-package-of-anyone", "numpy==1.21.0")
     (tmp_path / "requirements.txt").write_text("\n".join(lines))
     answer = imgbuild(tmp_path, "init", status=8)
@@ -70,14 +70,14 @@ def test_a_project_that_no_index_can_meet(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["requirements.txt"]
 
 
-def test_an_addition_that_is_newer_than_the_target_moves_the_cut_off(tmp_path: Path) -> None:
+def test_newer_addition_moves_cut_off(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.6.0\nvllm\nmath-verify==0.8.0\n")
     imgbuild(tmp_path, "init")
     assert row(tmp_path)["extends"] == "cu124-vllm"
     assert row(tmp_path)["as_of"].isoformat() == "2025-07-03"
 
 
-def test_a_git_repository_at_a_revision(tmp_path: Path) -> None:
+def test_project_from_git_revision(tmp_path: Path) -> None:
     repository, here = tmp_path / "repository", tmp_path / "here"
     (repository / "train").mkdir(parents=True)
     here.mkdir()

@@ -118,14 +118,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield Shop(project, registry, pushed)
 
 
-def test_all_is_attached_where_tools_look_for_it(shop):
+def test_attachments_are_found_by_tools(shop):
     assert set(shop.referrers(shop.pushed["digest"])) == {STATEMENT, LOCK}
     for digest in shop.pushed["arch"].values():
         assert set(shop.referrers(digest)) == {CYCLONEDX, SPDX, STATEMENT, LOCK}
 
 
 @pytest.mark.parametrize("arch", list(Arch))
-def test_sboms_are_valid_and_name_what_is_in_the_image(shop, tmp_path, arch: Arch):
+def test_sboms_are_valid_and_list_image_contents(shop, tmp_path, arch: Arch):
     digest = shop.pushed["arch"][arch]
     (data,) = shop.files(digest, CYCLONEDX, tmp_path / "one").values()
     valid_cyclonedx(data)
@@ -141,7 +141,7 @@ def test_sboms_are_valid_and_name_what_is_in_the_image(shop, tmp_path, arch: Arc
     valid_spdx(data)
 
 
-def test_provenance_names_the_commit_and_no_secret(shop, tmp_path):
+def test_provenance_has_commit_and_no_secrets(shop, tmp_path):
     (data,) = shop.files(shop.pushed["digest"], STATEMENT, tmp_path / "one").values()
     predicate = valid_provenance(data)
     head = git(shop.project.folder, "rev-parse", "HEAD")
@@ -163,7 +163,7 @@ def test_provenance_names_the_commit_and_no_secret(shop, tmp_path):
     }
 
 
-def test_second_push_writes_nothing_also_at_another_commit(shop):
+def test_second_push_at_other_commit_writes_nothing(shop):
     (shop.project.folder / "README").write_text("words")
     git(shop.project.folder, "add", ".")
     git(shop.project.folder, "commit", "--quiet", "--message", "words")
@@ -173,7 +173,7 @@ def test_second_push_writes_nothing_also_at_another_commit(shop):
     assert len(shop.registry.received_requests()) > before
 
 
-def test_image_is_built_again_from_nothing_but_inputs(shop, tmp_path):
+def test_image_is_rebuilt_from_inputs_only(shop, tmp_path):
     """No checkout and an empty cache: the reference, the index and the base's registry."""
     here = Project(tmp_path / "here", shop.project.index_url, cache=tmp_path / "cache")
     here.folder.mkdir()
@@ -194,7 +194,7 @@ def test_image_is_built_again_from_nothing_but_inputs(shop, tmp_path):
     assert built_image["digest"] == shop.pushed["digest"]
 
 
-def test_lock_that_is_not_committed_claims_no_commit(shop, tmp_path):
+def test_uncommitted_lock_has_no_commit_in_provenance(shop, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(shop.project.folder, folder)
     head = git(folder, "rev-parse", "HEAD")
@@ -214,7 +214,7 @@ def test_lock_that_is_not_committed_claims_no_commit(shop, tmp_path):
 # -- the images of this repository
 
 
-def test_sboms_of_a_target_here_are_valid(tmp_path: Path):
+def test_sboms_of_local_target_are_valid(tmp_path: Path):
     project = Project(ROOT, "", cache=tmp_path / "cache")
     for form, check in (("cyclonedx", valid_cyclonedx), ("spdx", valid_spdx)):
         folder = tmp_path / form
@@ -227,7 +227,7 @@ def test_sboms_of_a_target_here_are_valid(tmp_path: Path):
             check(Path(item["output"]).read_bytes())
 
 
-def test_every_locked_file_says_something_of_itself():
+def test_every_locked_file_has_metadata():
     """A bill says "nothing is known" of a file that was never read; none of ours is such a one."""
     project = find(ROOT / "matrix.yaml")
     recorded = packages.read_packages(project.images).packages
@@ -241,7 +241,7 @@ def test_every_locked_file_says_something_of_itself():
     assert unknown == set()
 
 
-def test_a_sif_of_the_pushed_image_is_that_of_the_target(shop, tmp_path):
+def test_sif_of_pushed_image_matches_target(shop, tmp_path):
     """The lock comes from the registry, whatever else was attached there by whom."""
     needs.tool("mksquashfs", "squashfs-tools")
     place = f"{shop.registry.host}/for-sif"

@@ -207,7 +207,7 @@ def user(
     return User(machine, machine.home, digest).elsewhere("work")
 
 
-def test_the_wheel_has_what_verbs_read_and_nothing_that_follows_from_it(wheel: Path) -> None:
+def test_wheel_has_data_files_without_derived_ones(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = [
             name.removeprefix(CATALOGUE) for name in opened.namelist() if name.startswith(CATALOGUE)
@@ -221,13 +221,13 @@ def test_the_wheel_has_what_verbs_read_and_nothing_that_follows_from_it(wheel: P
     ]  # fmt: skip
 
 
-def test_the_wheel_has_the_facts_of_published_files(wheel: Path) -> None:
+def test_wheel_has_facts_of_published_files(wheel: Path) -> None:
     committed = facts_path()
     with zipfile.ZipFile(wheel) as opened:
         assert opened.read("imgbuild/data/facts/published.zip") == committed.read_bytes()
 
 
-def test_targets_are_shown_and_built_anywhere(user: User) -> None:
+def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
     catalogue = user.run("list", "-v").stderr
     assert catalogue.count("targets from the catalogue of imgbuild") == 1
     listed = user.run("list")
@@ -244,7 +244,7 @@ def test_targets_are_shown_and_built_anywhere(user: User) -> None:
     assert [path.name for path in user.folder.iterdir()] == ["build"]
 
 
-def test_the_catalogue_is_not_written_to(user: User) -> None:
+def test_catalogue_is_not_modified(user: User) -> None:
     tools = user.machine.home / ".local/share/uv/tools"
     (folder,) = tools.glob("imgbuild/lib/*/site-packages/imgbuild/data/catalogue")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -255,7 +255,7 @@ def test_the_catalogue_is_not_written_to(user: User) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User) -> None:
+def test_extending_project_is_initialized_locked_and_built(user: User) -> None:
     user_project = user.elsewhere("own")
     user_project.run("init", "ours", "--extends", TARGET, "--add", "gadget")
     first, *_ = (user_project.folder / "matrix.yaml").read_text().splitlines()
@@ -277,7 +277,7 @@ def test_a_project_that_extends_a_target_is_started_locked_and_built(user: User)
     ]  # fmt: skip
 
 
-def test_a_project_is_started_without_any_word(user: User) -> None:
+def test_project_is_initialized_without_arguments(user: User) -> None:
     user_project = user.elsewhere("plain")
     user_project.run("init")
     user_project.run("lock")

@@ -105,7 +105,7 @@ def no_root():
     raise AssertionError("nothing here is built from an sdist")
 
 
-def test_the_loop_ends_with_versions_that_the_code_supports(stack, monkeypatch, tmp_path):
+def test_learning_ends_with_compatible_versions(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     settlement = small.settle()
     versions = settlement.resolution.versions
@@ -126,7 +126,7 @@ def test_the_loop_ends_with_versions_that_the_code_supports(stack, monkeypatch, 
     assert whole == []  # no wheel was downloaded
 
 
-def test_what_was_learned_is_used_at_once_and_never_learned_twice(stack, monkeypatch, tmp_path):
+def test_learned_constraints_are_reused(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     first = small.settle()
     text = constraints.constraints_path(small.images).read_bytes()
@@ -138,7 +138,7 @@ def test_what_was_learned_is_used_at_once_and_never_learned_twice(stack, monkeyp
     assert constraints.constraints_path(small.images).read_bytes() == text
 
 
-def test_a_constraint_adds_no_package(stack, monkeypatch, tmp_path):
+def test_constraint_adds_no_package(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     small.settle()
     small.matrix = samples.matrix(pins={"torch": "2.6.0"}, requires={"trl": WANTED})
@@ -148,7 +148,7 @@ def test_a_constraint_adds_no_package(stack, monkeypatch, tmp_path):
     assert versions["transformers"] == "5.1.0"
 
 
-def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, tmp_path):
+def test_incompatible_pins_are_refused_with_learned_constraints(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins={**PINS, "trl": "1.2.0"})
     with pytest.raises(NoSolution) as caught:
         small.settle()
@@ -156,7 +156,7 @@ def test_pins_that_clash_are_refused_with_what_was_learned(stack, monkeypatch, t
     assert "trl==1.2.0 needs vllm>=0.11.0 (imports, trl/trainer.py:3, vllm.net" in text
 
 
-def test_an_interrupted_run_continues_with_its_learned_constraints(stack, monkeypatch, tmp_path):
+def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
     ask = solve.ask
     calls = []
@@ -180,7 +180,7 @@ def test_an_interrupted_run_continues_with_its_learned_constraints(stack, monkey
 @pytest.mark.long
 @pytest.mark.network
 @pytest.mark.timeout(1800)
-def test_an_old_vllm_without_a_cut_off_gets_versions_that_its_code_supports(tmp_path):
+def test_old_vllm_without_cut_off_gets_compatible_versions(tmp_path):
     needs.network()
     repository_matrix = load(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(

@@ -58,7 +58,7 @@ def whole(site: Site, path: str) -> int:
     )
 
 
-def test_a_second_lock_writes_the_same_bytes_anywhere(site, project, base, tmp_path):
+def test_lock_is_deterministic_across_machines(site, project, base, tmp_path):
     first = project.files()
     assert set(first) == {"layers.json", "packages.json", *(f"{TARGET}/{name}" for name in OWN)}
     project.run("lock", TARGET)
@@ -70,7 +70,7 @@ def test_a_second_lock_writes_the_same_bytes_anywhere(site, project, base, tmp_p
     assert other.files() == first
 
 
-def test_check_is_clean_until_a_pin_changes(project, base, site):
+def test_check_passes_until_pin_changes(project, base, site):
     digest = project.read(f"{TARGET}/digests.json")["digest"]
     before, request_count = project.files(), len(site.requests)
     assert project.run("lock", TARGET, "--check").stdout.strip() == f"{TARGET} {digest}"
@@ -93,7 +93,7 @@ def test_check_is_clean_until_a_pin_changes(project, base, site):
         ("requirements-x86_64.txt", "helper==0.5", "helper==0.6"),
     ],
 )
-def test_check_detects_a_file_that_was_edited(project, name, before, after):
+def test_check_detects_edited_file(project, name, before, after):
     path = project.folder / "images" / TARGET / name
     text = path.read_text()
     assert before in text
@@ -108,7 +108,7 @@ def test_check_detects_a_file_that_was_edited(project, name, before, after):
     assert result in done.stderr.replace("\n", "")
 
 
-def test_check_requires_every_file(project):
+def test_check_detects_missing_file(project):
     for name in OWN:
         path = project.folder / "images" / TARGET / name
         data = path.read_bytes()
@@ -123,7 +123,7 @@ def git(project: Project, *arguments: str) -> None:
     subprocess.run(["git", *name, *arguments], cwd=project.folder, check=True, capture_output=True)
 
 
-def test_diff_says_what_changed_in_words_and_bytes(project, base):
+def test_diff_reports_changes_and_sizes(project, base):
     git(project, "init", "--quiet")
     git(project, "add", ".")
     git(project, "commit", "--quiet", "--message", "thewheel 1.0")
@@ -151,7 +151,7 @@ def test_diff_says_what_changed_in_words_and_bytes(project, base):
     assert "no-such-branch is not a revision" in " ".join(done.stderr.split())
 
 
-def test_a_target_that_is_new_since_the_revision(project):
+def test_diff_of_new_target(project):
     git(project, "init", "--quiet")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "nothing")
     (comparison,) = json.loads(project.run("lock", TARGET, "--diff", "HEAD", "--json").stdout)
@@ -161,7 +161,7 @@ def test_a_target_that_is_new_since_the_revision(project):
     assert {change["before"] for change in result["changes"]} == {""}
 
 
-def test_drop_leaves_no_wheel_in_the_cache(site, base, tmp_path):
+def test_drop_removes_wheels_from_cache(site, base, tmp_path):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(base)
     project.run("lock", TARGET, "--drop")
@@ -223,9 +223,7 @@ def stop(
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM, signal.SIGKILL]
 )
-def test_a_lock_that_is_stopped_leaves_the_old_one_and_goes_on(
-    site, project, base, tmp_path, number
-):
+def test_interrupted_lock_keeps_old_one_and_resumes(site, project, base, tmp_path, number):
     before = project.files()
     project.write(base, thewheel="2.0")
     another = next(item for item in sample_project.index().published if item.package == "another")
@@ -259,7 +257,7 @@ def downloads(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("keep", [pytest.param("--keep", marks=pytest.mark.long), "--drop"])
-def test_downloads_of_all_targets_are_announced_once_before_the_first(site, base, tmp_path, keep):
+def test_downloads_of_all_targets_are_announced_once(site, base, tmp_path, keep):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.write(base)
     text = (project.folder / "matrix.yaml").read_text()

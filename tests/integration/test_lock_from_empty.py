@@ -33,7 +33,7 @@ def imgbuild(folder: Path, *words: str) -> list[dict[str, Any]]:
     return answer
 
 
-def test_a_target_locks_builds_and_audits_clean(tmp_path):
+def test_target_locks_builds_and_audits_cleanly(tmp_path):
     """What the index offers may differ from what was locked, so no committed file is compared."""
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     assert [item["target"] for item in imgbuild(tmp_path, "lock", TARGET, "--keep")] == [TARGET]

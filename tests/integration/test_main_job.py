@@ -84,7 +84,7 @@ def loaded(built):
         subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
 
 
-def test_the_digest_is_the_locked_digest(built, target_digests):
+def test_built_digest_matches_lock(built, target_digests):
     image_layout = images.verified(built)
     assert image_layout.digest == target_digests.digest
     assert imgbuild("digest", TARGET).stdout.strip() == target_digests.digest
@@ -94,7 +94,7 @@ def test_the_digest_is_the_locked_digest(built, target_digests):
     )
 
 
-def test_a_second_build_has_nothing_to_do(built, target_digests):
+def test_second_build_does_nothing(built, target_digests):
     answer = json.loads(imgbuild("build", TARGET, "--output", str(built), "--json").stdout)
     assert [(item["unchanged"], item["made"], item["digest"]) for item in answer] == [
         (True, 0, target_digests.digest)
@@ -102,7 +102,7 @@ def test_a_second_build_has_nothing_to_do(built, target_digests):
 
 
 @pytest.mark.long
-def test_no_file_is_in_two_layers(built):
+def test_each_file_is_in_one_layer(built):
     """Layers are disjoint but for one empty file that all nvidia wheels share, byte for byte.
 
     A layer depends on its own wheels alone, so it cannot leave out what another one has.
@@ -122,7 +122,7 @@ def test_no_file_is_in_two_layers(built):
 @pytest.mark.long
 @pytest.mark.apptainer
 @pytest.mark.timeout(3000)
-def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_path):
+def test_sif_has_image_files_and_passes_static_tests(built, tmp_path):
     """The SIF is deleted at the end: the disk has no room for it beside the engine's copy."""
     needs.apptainer()
     needs.disk(5)
@@ -160,12 +160,12 @@ def test_the_sif_has_the_images_files_and_passes_its_static_tests(built, tmp_pat
 
 
 @pytest.mark.engine
-def test_the_engine_has_the_layouts_image(loaded, target_digests):
+def test_loaded_image_matches_layout(loaded, target_digests):
     assert loaded[1]["id"] == target_digests.digest
 
 
 @pytest.mark.engine
-def test_a_random_user_id_with_a_read_only_root_works(loaded):
+def test_image_runs_with_random_user_and_read_only_root(loaded):
     docker, image = loaded
     code = (
         "import getpass, os, pathlib, torch;"
@@ -182,7 +182,7 @@ def test_a_random_user_id_with_a_read_only_root_works(loaded):
 
 
 @pytest.mark.engine
-def test_the_image_passes_its_smoke_tests(loaded, built):
+def test_image_passes_smoke_tests(loaded, built):
     answer = imgbuild(
         "smoke",
         TARGET,
@@ -209,7 +209,7 @@ def test_the_image_passes_its_smoke_tests(loaded, built):
 
 
 @pytest.mark.engine
-def test_without_gcc_the_compilers_case_fails(loaded, tmp_path):
+def test_compiler_case_fails_without_gcc(loaded, tmp_path):
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         container.damage("rm /usr/bin/cc /usr/bin/*gcc*")
         lock = lock_file.read_lock(ROOT / "images", TARGET)
@@ -222,7 +222,7 @@ def test_without_gcc_the_compilers_case_fails(loaded, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_with_a_transformers_too_new_vllm_reads_no_model(loaded, tmp_path):
+def test_vllm_fails_with_too_new_transformers(loaded, tmp_path):
     """After `pip install -U transformers` every import succeeds, and vLLM fails at the start."""
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         site = "/opt/venv/lib/python3.11/site-packages"
@@ -257,7 +257,7 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, target_digests, registry):
+def test_pulled_image_has_pushed_digest(built, target_digests, registry):
     """With layers of gigabytes; test_push.py has the same with small ones, in the short form."""
     running, pushed = registry
     needs.disk(13)
@@ -278,7 +278,7 @@ def test_a_pull_of_what_was_pushed_gives_the_same_digest(built, target_digests, 
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_a_second_push_moves_no_blob(registry):
+def test_second_push_uploads_no_blob(registry):
     running, _ = registry
     before = len(running.received_requests())
     assert push(running)["sent"] == 0
@@ -287,7 +287,7 @@ def test_a_second_push_moves_no_blob(registry):
 
 @pytest.mark.long
 @pytest.mark.engine
-def test_a_changed_trl_pin_pushes_under_two_megabytes_beyond_the_package(tmp_path, registry):
+def test_changed_trl_pin_pushes_little_besides_package(tmp_path, registry):
     """Locked with another version of trl; the sizes are counted on the registry's disk."""
     running, _ = registry
     shutil.copytree(ROOT / "images", tmp_path / "images")

@@ -48,14 +48,14 @@ def inputs():
     return Inputs(MATRIX, Context(Store.open(), Http()))
 
 
-def test_there_are_targets_to_look_at():
+def test_sample_has_targets():
     assert {"cu124-vllm", "cu130-vllm", "cu130-trl"} < set(REACHED)
     outside = {name for name, target in MATRIX.targets.items() if target.indexes}
     assert outside.isdisjoint(REACHED)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_is_locked_and_its_code_is_clean(name, inputs):
+def test_target_is_locked_with_clean_audit(name, inputs):
     lock, target_digests = current.read_current(PROJECT, MATRIX, name)
     assert target_digests.arch[Arch.X86_64].floors is not None
     learned_constraints = constraints.read(PROJECT.images)

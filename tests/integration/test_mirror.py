@@ -119,7 +119,7 @@ def manifest(sample: Sample, tag: str) -> dict[str, Any]:
     return document
 
 
-def test_every_input_of_the_lock_is_there_and_named(sample):
+def test_mirror_has_every_input_of_lock(sample):
     lock = sample.project.read(f"{TARGET}/lock.json")
     blobs = sample.registry.blobs()
     for arch in BOTH:
@@ -140,7 +140,7 @@ def test_every_input_of_the_lock_is_there_and_named(sample):
         assert manifest(sample, tag) == manifest(sample, f"{TARGET}-{item['arch']}-inputs")
 
 
-def test_a_second_push_writes_nothing(sample):
+def test_second_push_writes_nothing(sample):
     before = len(sample.registry.received_requests())
     done = sample.project.run(*MIRROR, "push", TARGET, sample.place, "--json")
     again = json.loads(done.stdout)
@@ -150,7 +150,7 @@ def test_a_second_push_writes_nothing(sample):
     assert sample.registry.writes(before) == []
 
 
-def test_a_build_with_no_other_network(sample, tmp_path):
+def test_build_uses_only_mirror(sample, tmp_path):
     """An empty cache, upstream out of reach: the mirror alone gives the locked digest."""
     before = sample.project.files()
     project = sample.fresh(tmp_path / "cache")
@@ -168,7 +168,7 @@ def test_a_build_with_no_other_network(sample, tmp_path):
     assert '"GET /v2/team/inputs/blobs/sha256:' in access_log
 
 
-def test_there_is_no_other_network(sample, tmp_path):
+def test_network_is_isolated(sample, tmp_path):
     """The same build without the mirror, in the same namespace, cannot work."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"
@@ -183,7 +183,7 @@ def build_options(sample, output):
     return (*build, "--mirror", sample.place)
 
 
-def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path):
+def test_input_missing_in_mirror_is_fetched_or_reported(sample, tmp_path):
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     place = sample.registry.storage / "docker/registry/v2"
     link = place / f"repositories/team/inputs/_layers/sha256/{wheel['sha256']}/link"
@@ -211,7 +211,7 @@ def test_what_the_mirror_lacks_comes_from_the_index_or_is_named(sample, tmp_path
     sample.project.run(*MIRROR, "status", TARGET, sample.place)
 
 
-def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
+def test_damaged_mirror_file_is_not_used(sample, tmp_path):
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]
     key = wheel["sha256"]
     blob = sample.registry.storage / f"docker/registry/v2/blobs/sha256/{key[:2]}/{key}/data"
@@ -228,14 +228,14 @@ def test_a_damaged_file_of_the_mirror_is_never_used(sample, tmp_path):
     assert images.verified(tmp_path / "image").digest in sample.project.run("digest", TARGET).stdout
 
 
-def test_a_mirror_that_does_not_answer_is_passed_over(sample, tmp_path):
+def test_unreachable_input_mirror_is_skipped(sample, tmp_path):
     nobody = "127.0.0.1:9/team/inputs"
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR=nobody)
     done = project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     assert f"the mirror {nobody} is skipped" in done.stderr
 
 
-def test_a_damaged_cache_is_not_published(sample, tmp_path):
+def test_damaged_cache_file_is_not_uploaded(sample, tmp_path):
     """The damaged file is fetched anew, and the mirror gets that one."""
     project = sample.fresh(tmp_path / "cache")
     project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))

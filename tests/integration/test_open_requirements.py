@@ -41,7 +41,7 @@ def write(project: Project, **files: str) -> None:
         path.write_text(text)
 
 
-def test_requirements_without_versions_are_solved_for_and_audited(project: Project) -> None:
+def test_open_requirements_are_resolved_and_audited(project: Project) -> None:
     nested = "kit[more]\nthewheel; python_version < '3'\n"
     write(project, requirements_txt="thewheel<2\n-r in/more.txt\n", in__more_txt=nested)
     audited = project.run("audit", "-r", "requirements.txt", "--json")
@@ -53,20 +53,20 @@ def test_requirements_without_versions_are_solved_for_and_audited(project: Proje
     assert "solved" not in project.run("audit", "-r", "pins.txt").stderr
 
 
-def test_what_is_solved_is_what_the_audit_refuses(project: Project) -> None:
+def test_audit_reports_incompatible_resolution(project: Project) -> None:
     write(project, requirements_txt="engine<2\ntrl\n")
     audited = project.run("audit", "-r", "requirements.txt", status=4)
     assert "engine" in audited.stdout
 
 
-def test_versions_that_do_not_exist_are_refused_with_the_reason(project: Project) -> None:
+def test_missing_versions_are_refused_with_reason(project: Project) -> None:
     write(project, requirements_txt="thewheel>5\n")
     refused = project.run("audit", "-r", "requirements.txt", status=8)
     assert "no versions fit Python" in refused.stderr
     assert "thewheel>5" in refused.stderr.replace(" ", "")
 
 
-def test_a_git_address_among_requirements_is_named_as_not_read(project: Project) -> None:
+def test_git_requirement_is_reported_as_unread(project: Project) -> None:
     write(project, requirements_txt="thewheel\ngone @ git+https://example.org/gone@v1\n")
     audited = project.run("audit", "-r", "requirements.txt", status=4)
     assert "not read: gone @ git+https://example.org/gone@v1" in audited.stdout
@@ -75,7 +75,7 @@ def test_a_git_address_among_requirements_is_named_as_not_read(project: Project)
 @pytest.mark.parametrize(
     "words", [("pyproject.toml",), ("-r", "pyproject.toml"), ("--requirements", ".")]
 )
-def test_resolve_takes_the_files_of_a_project(project: Project, words: tuple[str, ...]) -> None:
+def test_resolve_reads_project_files(project: Project, words: tuple[str, ...]) -> None:
     write(project, pyproject_toml=PYPROJECT)
     answer = json.loads(project.run("resolve", *words, "--arch", "x86_64", "--json").stdout)
     assert answer["target"]["cuda"] == "12.4"
@@ -83,14 +83,14 @@ def test_resolve_takes_the_files_of_a_project(project: Project, words: tuple[str
     assert answer["requested"] == ["thewheel", "torch"]
 
 
-def test_bounds_of_files_and_of_the_command_line_hold_together(project: Project) -> None:
+def test_bounds_of_files_and_command_line_are_combined(project: Project) -> None:
     write(project, requirements_txt="thewheel>=1\ntorch\n")
     words = ("thewheel<2", "-r", "requirements.txt", "--arch", "x86_64", "--json")
     answer = json.loads(project.run("resolve", *words).stdout)
     assert answer["target"]["pins"]["thewheel"] == "1.0"
 
 
-def test_a_file_that_does_not_exist_is_named(project: Project) -> None:
+def test_missing_file_is_named(project: Project) -> None:
     refused = project.run("resolve", "in/requirements.txt", status=2).stderr
     assert "in/requirements.txt: no such file or folder" in refused
 
@@ -114,9 +114,7 @@ def private() -> Iterator[str]:
     ],
     ids=["open", "pinned", "nested"],
 )
-def test_audit_takes_packages_from_the_indexes_that_a_file_names(
-    project: Project, private: str, text: str
-) -> None:
+def test_audit_uses_indexes_declared_in_file(project: Project, private: str, text: str) -> None:
     write(project, requirements_txt=text.format(index=private))
     write(project, named_txt=f"--extra-index-url={private}\n")
     audited = project.run("audit", "-r", "requirements.txt", "--json")
@@ -126,16 +124,14 @@ def test_audit_takes_packages_from_the_indexes_that_a_file_names(
     assert not [item for item in report["unread"] if "team" in item["what"]]
 
 
-def test_audit_of_standard_input_takes_packages_from_its_indexes(
-    project: Project, private: str
-) -> None:
+def test_audit_uses_indexes_declared_in_stdin(project: Project, private: str) -> None:
     pins = f"--extra-index-url {private}\nteam-rewards==1.4\nteam-base==2.0\n"
     audited = project.run("audit", "-r", "-", "--json", stdin=pins)
     (report,) = json.loads(audited.stdout)
     assert not report["unread"]
 
 
-def test_audit_takes_packages_from_a_folder_that_a_file_names(
+def test_audit_uses_wheel_folder_declared_in_file(
     project: Project,
 ) -> None:
     write(project, in__requirements_txt="--find-links wheels\nteam-rewards==1.4\n")
@@ -147,7 +143,7 @@ def test_audit_takes_packages_from_a_folder_that_a_file_names(
     assert not report["unread"]
 
 
-def test_an_index_of_a_file_that_does_not_answer_is_named(project: Project) -> None:
+def test_unreachable_declared_index_is_named(project: Project) -> None:
     text = "--extra-index-url http://localhost:9/simple\nthewheel==1.0\nteam-rewards==1.4\n"
     write(project, requirements_txt=text)
     audited = project.run("audit", "-r", "requirements.txt", status=4)
@@ -157,9 +153,7 @@ def test_an_index_of_a_file_that_does_not_answer_is_named(project: Project) -> N
     assert "team-rewards==1.4" in audited.stdout
 
 
-def test_resolve_takes_packages_from_the_indexes_that_a_file_names(
-    project: Project, private: str
-) -> None:
+def test_resolve_uses_indexes_declared_in_file(project: Project, private: str) -> None:
     write(project, requirements_txt=f"--extra-index-url {private}\ntorch\nteam-rewards\n")
     words = ("resolve", "-r", "requirements.txt", "--arch", "x86_64")
     answered = project.run(*words, "--json")

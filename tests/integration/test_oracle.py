@@ -26,12 +26,12 @@ def _installed(folder, **files):
     return oracle_probe.Probe(folder, [site], folder / "bytecode")
 
 
-def test_what_imports_has_no_failure(tmp_path):
+def test_importable_module_has_no_failure(tmp_path):
     probe = _installed(tmp_path, user=USER, library=LIBRARY)
     assert probe.ask(modules=["user"], names=["library.Thing.part"])["failures"] == []
 
 
-def test_a_failure_has_its_error_and_its_lines(tmp_path):
+def test_import_failure_has_error_and_lines(tmp_path):
     probe = _installed(tmp_path, user=b"\n" + USER, library=b"")
     (failure,) = probe.ask(modules=["user"])["failures"]
     assert failure["name"] == "user"
@@ -39,19 +39,19 @@ def test_a_failure_has_its_error_and_its_lines(tmp_path):
     assert failure["trace"] == ["user.py:2"]
 
 
-def test_a_name_that_is_gone_is_a_failure(tmp_path):
+def test_removed_name_is_a_failure(tmp_path):
     probe = _installed(tmp_path, library=LIBRARY)
     (failure,) = probe.ask(names=["library.Thing.gone"])["failures"]
     assert failure["error"].startswith("AttributeError: type object 'Thing' has no")
 
 
-def test_a_process_that_dies_is_a_failure_of_what_it_imported(tmp_path):
+def test_crashed_process_is_a_failure_of_its_import(tmp_path):
     probe = _installed(tmp_path, fine=b"", dies=b"import os; os.abort()")
     (failure,) = probe.ask(modules=["fine", "dies"])["failures"]
     assert (failure["name"], failure["error"]) == ("dies", "exit status -6")
 
 
-def test_a_library_that_cannot_be_opened_is_a_failure(tmp_path):
+def test_unloadable_library_is_a_failure(tmp_path):
     library = tmp_path / "broken.so"
     library.write_bytes(b"not ELF")
     (failure,) = _installed(tmp_path, fine=b"").ask(libraries=[str(library)])["failures"]
@@ -78,6 +78,6 @@ def test_a_library_that_cannot_be_opened_is_a_failure(tmp_path):
         ("window", "library<1", "unknown"),
     ],
 )
-def test_claims_are_looked_up(tmp_path, relation, subject, expected):
+def test_audit_claims_are_checked(tmp_path, relation, subject, expected):
     probe = _installed(tmp_path, library=LIBRARY, broken=b"1 / 0")
     assert probe.ask(facts=[{"relation": relation, "subject": subject}])["facts"] == [expected]

@@ -36,7 +36,7 @@ def decide(
 
 @pytest.mark.parametrize("script", ["single", "ray-pyxis"])
 @pytest.mark.parametrize(("row", "name"), ROWS, ids=[name for _, name in ROWS])
-def test_a_job_script_decides_as_run_does(
+def test_job_script_passes_same_paths_as_run(
     row: PathVariables, name: str, script: str, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -60,13 +60,13 @@ def test_a_job_script_decides_as_run_does(
 
 
 @pytest.mark.parametrize("value", ["/", "/opt", "/tmp", "/proc/absent", "/a,b"])
-def test_a_job_script_refuses_what_cannot_be_mounted(value: str, tmp_path: Path) -> None:
+def test_job_script_refuses_unmountable_paths(value: str, tmp_path: Path) -> None:
     binds, mounted, lines = decide("single", {"HF_HUB_CACHE": value}, tmp_path)
     assert (binds, mounted) == ([], [])
     assert any(f"job: HF_HUB_CACHE={value} is not passed: " in line for line in lines)
 
 
-def test_a_job_script_reports_other_variables_with_a_path(tmp_path: Path) -> None:
+def test_job_script_reports_other_path_variables(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     env = {"UCX_FILE": str(tmp_path), "FI_FILE": "/absent", "OTHER": str(tmp_path)}
     _, _, (line,) = decide("single", env, tmp_path / "here")

@@ -89,7 +89,7 @@ def hashed_folder(bundle: Path) -> Path:
 
 
 @pytest.mark.parametrize("variable", BUNDLES)
-def test_the_page_and_its_file_with_a_bundle_of_ones_own(
+def test_page_and_file_with_custom_certificate_bundle(
     variable: str, bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The login stands in the index's address; the file's address has none, as pages write it."""
@@ -103,7 +103,7 @@ def test_the_page_and_its_file_with_a_bundle_of_ones_own(
     assert download(tmp_path, http, site.url("files/trl.whl")) == WHEEL
 
 
-def test_two_variables_that_name_different_bundles(
+def test_certificate_bundles_of_two_variables(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
@@ -113,7 +113,7 @@ def test_two_variables_that_name_different_bundles(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_an_authority_that_is_not_trusted(
+def test_untrusted_certificate_authority_is_refused(
     named: bool, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if named:
@@ -125,7 +125,7 @@ def test_an_authority_that_is_not_trusted(
     assert site.requests == [], "no login went to a server that could not prove its name"
 
 
-def test_a_certificate_for_another_host_is_refused(
+def test_certificate_for_other_host_is_refused(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -133,7 +133,7 @@ def test_a_certificate_for_another_host_is_refused(
         impatient().bytes(f"https://127.0.0.1:{site.port}/files/trl.whl")
 
 
-def test_credentials_from_netrc(
+def test_netrc_credentials_are_used(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -143,7 +143,9 @@ def test_credentials_from_netrc(
     assert [headers.get("Range") for headers in site.received_requests("files/trl.whl")] == [None]
 
 
-def test_no_redirect_out_of_tls(bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirect_from_https_to_http_is_refused(
+    bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     with serve(Site(files={"x": b"x"})) as open_site:
         site.redirects["/files/trl.whl"] = open_site.url("x")
@@ -155,7 +157,7 @@ def test_no_redirect_out_of_tls(bundle: Path, site: Site, monkeypatch: pytest.Mo
 # -- a proxy
 
 
-def test_a_proxy_with_a_password(
+def test_proxy_with_password(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index's name leads nowhere but through the proxy."""
@@ -173,7 +175,7 @@ def test_a_proxy_with_a_password(
 @pytest.mark.parametrize(
     ("login", "words"), [("", "proxy requires a user"), ("p:w0rong@", "proxy")]
 )
-def test_a_proxy_that_refuses(
+def test_proxy_refusing_credentials_is_reported(
     login: str, words: str, bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -187,7 +189,7 @@ def test_a_proxy_that_refuses(
     assert "w0rong" not in shown(caught.value)
 
 
-def test_a_proxy_that_finds_no_way(
+def test_proxy_without_route_is_reported(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
@@ -247,7 +249,7 @@ except ImgbuildError as error:
 @pytest.mark.parametrize("way", ["module", "program"])
 @pytest.mark.parametrize("user", ["", "me@"])
 @pytest.mark.parametrize("service", ["https://localhost:{port}/files/", "localhost:{port}"])
-def test_a_login_from_keyring(
+def test_keyring_credentials_are_used(
     way: str, user: str, service: str, bundle: Path, site: Site, tmp_path: Path
 ) -> None:
     """The real keyring with a backend of this test's own, through its module and its program."""
@@ -272,7 +274,7 @@ def test_a_login_from_keyring(
     assert SECRET.encode() not in done.stderr
 
 
-def test_a_keyring_without_a_login(bundle: Path, site: Site, tmp_path: Path) -> None:
+def test_keyring_without_credentials_is_reported(bundle: Path, site: Site, tmp_path: Path) -> None:
     environment = {**os.environ, "SSL_CERT_FILE": str(bundle)}
     done = subprocess.run(
         [sys.executable, "-c", FETCH, site.url("files/trl.whl"), "module"],
@@ -302,7 +304,7 @@ def shown(error: BaseException) -> str:
 @pytest.mark.parametrize(
     "path", ["files/none.whl", "files/trl.whl", "files/cut.whl", "files/busy.whl"]
 )
-def test_nothing_shows_a_secret(
+def test_output_contains_no_secrets(
     path: str,
     bundle: Path,
     site: Site,
@@ -332,7 +334,7 @@ def test_nothing_shows_a_secret(
         assert file.is_dir() or SECRET.encode() not in file.read_bytes()
 
 
-def test_a_wrong_password_is_not_shown(
+def test_wrong_password_is_not_shown(
     bundle: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

@@ -81,7 +81,7 @@ def versions(resolved_wheels):
     return {wheel.package: wheel.version for wheel in resolved_wheels}
 
 
-def test_cut_off_cuda_release_and_two_equal_answers(stack, default, tmp_path):
+def test_resolution_with_cut_off_and_cuda_release_is_deterministic(stack, default, tmp_path):
     site = stack.enter_context(serve(Site(files=sample().site_files())))
     default(site.url("simple"))
     matrix = samples.matrix(requires={"nvidia-cuda-nvcc-cu12": Wanted(reason="for the test")})
@@ -111,7 +111,7 @@ def private(stack, tmp_path):
     return site, path
 
 
-def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, monkeypatch, capfd):
+def test_private_index_with_tls_and_password(private, default, tmp_path, monkeypatch, capfd):
     site, authority = private
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
@@ -133,7 +133,7 @@ def test_a_private_index_with_tls_and_a_password(private, default, tmp_path, mon
     assert str(site.port) not in msgspec.json.encode(lock).decode()
 
 
-def test_credentials_from_netrc(private, default, tmp_path, monkeypatch):
+def test_netrc_credentials_are_used(private, default, tmp_path, monkeypatch):
     site, authority = private
     netrc = tmp_path / "netrc"
     netrc.write_text("machine localhost login reader password s3cret-word\n")
@@ -145,9 +145,7 @@ def test_credentials_from_netrc(private, default, tmp_path, monkeypatch):
     assert versions(wheels(samples.matrix(), tmp_path))["numpy"] == "2.2.6"
 
 
-def test_a_wrong_password_is_reported_without_the_password(
-    private, default, tmp_path, monkeypatch, capfd
-):
+def test_wrong_password_error_does_not_contain_it(private, default, tmp_path, monkeypatch, capfd):
     site, authority = private
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
@@ -164,7 +162,7 @@ def assigned(url, *, flat=False, **indexes):
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": package_index})
 
 
-def test_pytorch_style_index_for_a_cuda_tag(stack, default, tmp_path):
+def test_pytorch_style_index_for_cuda_tag(stack, default, tmp_path):
     local_index, public = LocalIndex(), sample()
     tag = "cp311-cp311-linux_x86_64"
     local_index.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
@@ -180,7 +178,7 @@ def test_pytorch_style_index_for_a_cuda_tag(stack, default, tmp_path):
     assert not first.received_requests("whl/cu124/numpy/")
 
 
-def test_flashinfer_style_index_for_a_cuda_tag_and_a_torch(stack, default, tmp_path):
+def test_flashinfer_style_index_for_cuda_tag_and_torch(stack, default, tmp_path):
     local_index = LocalIndex()
     published_wheel = local_index.wheel(
         "flashinfer-python", "0.2.5+cu124torch2.6", ["numpy", "torch==2.6.*"],
@@ -198,7 +196,7 @@ def test_flashinfer_style_index_for_a_cuda_tag_and_a_torch(stack, default, tmp_p
     assert wheel.sha256 == sha256(published_wheel.data)
 
 
-def test_a_flat_index(stack, default, tmp_path):
+def test_flat_index_is_read(stack, default, tmp_path):
     local_index = LocalIndex()
     local_index.wheel("trl", "0.18.2", ["torch"])
     links = "".join(
@@ -214,7 +212,7 @@ def test_a_flat_index(stack, default, tmp_path):
     assert versions(wheels(matrix, tmp_path))["trl"] == "0.18.2"
 
 
-def test_a_hostile_default_index_cannot_win_an_assigned_package(stack, default, tmp_path):
+def test_hostile_default_index_cannot_provide_assigned_package(stack, default, tmp_path):
     local_index, public = LocalIndex(), sample()
     local_index.wheel("company-kernels", "1.0", ["torch"])
     public.wheel("company-kernels", "99.0", ["torch"])
@@ -233,7 +231,7 @@ def test_a_hostile_default_index_cannot_win_an_assigned_package(stack, default, 
     assert not hostile.received_requests("simple/company-kernels/")
 
 
-def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default, tmp_path):
+def test_removed_package_is_not_taken_from_other_index(stack, default, tmp_path):
     public = sample()
     public.wheel("company-kernels", "1.0")
     first = stack.enter_context(serve(Site()))
@@ -247,7 +245,7 @@ def test_a_package_that_left_its_index_is_not_taken_from_another(stack, default,
     assert caught.value.reasons == ("company-kernels: the index own has no such package",)
 
 
-def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
+def test_cpu_build_is_refused_in_cuda_target(stack, default, tmp_path):
     default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
     with pytest.raises(NoSolution, match="small cannot be solved for arm64") as caught:
         wheels(samples.matrix(), tmp_path, arch=Arch.ARM64)
@@ -257,7 +255,7 @@ def test_a_cpu_build_is_refused_in_a_cuda_world(stack, default, tmp_path):
     )
 
 
-def test_packages_that_cannot_be_together(stack, default, tmp_path):
+def test_incompatible_packages_are_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("trl", "0.18.2", ["numpy>=2.3"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
@@ -267,7 +265,7 @@ def test_packages_that_cannot_be_together(stack, default, tmp_path):
     assert any("trl" in reason and "numpy" in reason for reason in caught.value.reasons)
 
 
-def test_a_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
+def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("kernels", "1.0", ["nvidia-cublas-cu11"])
     index.wheel("nvidia-cublas-cu11", "11.11.3.6")
@@ -280,7 +278,7 @@ def test_a_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     )
 
 
-def test_a_torch_of_another_cuda_is_refused(stack, default, tmp_path):
+def test_torch_for_other_cuda_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("torch", "2.7.0", [f"nvidia-cublas-cu12==12.6.4.1; {X86}"])
     default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
@@ -290,7 +288,7 @@ def test_a_torch_of_another_cuda_is_refused(stack, default, tmp_path):
     assert "12.6.4.1" in caught.value.reasons[0]
 
 
-def test_pips_index_counts_where_uv_has_none(default, tmp_path, monkeypatch):
+def test_pip_index_is_used_without_uv_index(default, tmp_path, monkeypatch):
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -301,7 +299,7 @@ def test_pips_index_counts_where_uv_has_none(default, tmp_path, monkeypatch):
     assert uv.default_index() == "https://own.example/simple"
 
 
-def test_a_replaced_file_is_not_fetched(stack, default, tmp_path):
+def test_replaced_file_is_not_fetched(stack, default, tmp_path):
     index = sample()
     site = stack.enter_context(serve(Site(files=index.site_files())))
     default(site.url("simple"))

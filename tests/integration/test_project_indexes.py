@@ -87,7 +87,7 @@ def imgbuild(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_index_of_a_file_is_written_into_the_row_without_its_login(
+def test_index_is_written_to_row_without_credentials(
     form: str, private: Site, imgbuild: Command
 ) -> None:
     address = private.url("simple/", "${USER}:${TOKEN}" if "req" in form else ":".join(LOGIN))
@@ -109,7 +109,7 @@ def test_an_index_of_a_file_is_written_into_the_row_without_its_login(
     )
 
 
-def test_an_index_is_used_for_files_that_the_default_index_lacks(imgbuild: Command) -> None:
+def test_declared_index_is_used_for_missing_files(imgbuild: Command) -> None:
     """It may be a copy of the default one; a file of its own counts, whatever its name."""
     copy = LocalIndex()
     copy.wheel("tool", "1.0")
@@ -132,7 +132,7 @@ def test_an_index_is_used_for_files_that_the_default_index_lacks(imgbuild: Comma
     assert matrix["indexes"]["localhost"] == {"url": site.url("simple")}
 
 
-def test_an_index_without_its_login_is_named_with_the_packages_that_are_missing(
+def test_index_without_credentials_is_reported_with_missing_packages(
     private: Site, imgbuild: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
@@ -147,7 +147,7 @@ def test_an_index_without_its_login_is_named_with_the_packages_that_are_missing(
 
 @pytest.mark.engine
 @pytest.mark.network
-def test_lock_takes_the_packages_from_the_index_that_init_wrote(
+def test_lock_uses_index_written_by_init(
     published_site: PublishedSite, private: Site, imgbuild: Command, tmp_path: Path
 ) -> None:
     Path("requirements.txt").write_text(
@@ -171,7 +171,7 @@ def test_lock_takes_the_packages_from_the_index_that_init_wrote(
 
 
 @pytest.mark.parametrize("line", ["git+{url}", "-e git+{url}#subdirectory=package", "git+{url}@v1"])
-def test_the_name_of_a_repository_is_read_from_its_files(
+def test_repository_name_is_read_from_its_files(
     line: str, imgbuild: Command, tmp_path: Path
 ) -> None:
     repository = GitRepository(tmp_path / "repository")
@@ -194,9 +194,7 @@ def test_the_name_of_a_repository_is_read_from_its_files(
     assert f"added: {package}" in done.stdout
 
 
-def test_a_repository_whose_files_do_not_have_its_name_is_refused(
-    imgbuild: Command, tmp_path: Path
-) -> None:
+def test_repository_without_name_is_refused(imgbuild: Command, tmp_path: Path) -> None:
     repository = GitRepository(tmp_path / "repository")
     script = "from setuptools import setup\nsetup(name=open('NAME').read())\n"
     repository.commit({"setup.py": script})
@@ -208,9 +206,7 @@ def test_a_repository_whose_files_do_not_have_its_name_is_refused(
     assert not Path("matrix.yaml").exists()
 
 
-def test_lock_says_the_name_of_a_repository_that_was_added_to_a_file(
-    imgbuild: Command, tmp_path: Path
-) -> None:
+def test_lock_reports_name_of_added_repository(imgbuild: Command, tmp_path: Path) -> None:
     repository = GitRepository(tmp_path / "repository")
     repository.commit(project_files("team-tool", "1.0"))
     Path("requirements.txt").write_text("torch\n")
@@ -232,7 +228,7 @@ nosuch
 """
 
 
-def test_causes_of_all_kinds_are_listed_at_once(imgbuild: Command) -> None:
+def test_all_causes_are_listed_at_once(imgbuild: Command) -> None:
     Path("requirements.txt").write_text(CAUSES)
     Path("pyproject.toml").write_text(UV.format(url=f"{UNREACHABLE}/simple"))
     done = imgbuild("init", "--system", "nosuchdeb")
@@ -249,7 +245,7 @@ def test_causes_of_all_kinds_are_listed_at_once(imgbuild: Command) -> None:
     assert not Path("matrix.yaml").exists()
 
 
-def test_a_repository_alone_that_cannot_be_fetched_ends_with_the_status_of_downloads(
+def test_unreachable_repository_has_download_exit_status(
     imgbuild: Command,
 ) -> None:
     for line in CAUSES.splitlines()[:3]:
@@ -259,7 +255,7 @@ def test_a_repository_alone_that_cannot_be_fetched_ends_with_the_status_of_downl
         assert "requirements.txt:1" in done.stderr
 
 
-def test_lock_lists_repositories_with_what_the_index_lacks(imgbuild: Command) -> None:
+def test_lock_lists_repositories_and_missing_packages(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch\n")
     assert imgbuild("init").status == 0
     Path("requirements.txt").write_text(CAUSES)
@@ -270,16 +266,14 @@ def test_lock_lists_repositories_with_what_the_index_lacks(imgbuild: Command) ->
     assert "nosuch: the index has no such package" in text
 
 
-def test_what_is_excluded_is_no_cause(imgbuild: Command) -> None:
+def test_excluded_package_is_not_a_cause(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("".join(CAUSES.splitlines(keepends=True)[1:]) + "torch\n")
     words = (word for name in ("named", "pinned", "nosuch") for word in ("--exclude", name))
     done = imgbuild("init", *words)
     assert done.status == 0, done.stderr
 
 
-def test_add_reads_the_name_of_a_repository_into_a_row_with_like(
-    imgbuild: Command, tmp_path: Path
-) -> None:
+def test_add_writes_repository_name_to_row_with_like(imgbuild: Command, tmp_path: Path) -> None:
     repository = GitRepository(tmp_path / "repository")
     repository.commit(project_files("team-tool", "1.0"))
     Path("requirements.txt").write_text("torch\ntransformers==4.51.99\n")

@@ -75,7 +75,7 @@ def packages(project: Project) -> dict[str, object]:
     return dict(project.read(f"{ROW}/lock.json")["project"]["packages"]["my-trainer"])
 
 
-def test_version_requirements_and_scripts_of_a_backend_are_locked(
+def test_backend_version_requirements_and_scripts_are_locked(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     trainer = project(published_site, tmp_path, "'0.' + str(3)", "extras: [fast]")
@@ -93,7 +93,7 @@ def test_version_requirements_and_scripts_of_a_backend_are_locked(
     assert ran.stdout == "0.3 42\n"
 
 
-def test_the_version_of_a_git_tag_is_that_of_the_history_or_of_a_variable(
+def test_git_tag_version_follows_from_history_or_variable(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     version = "os.environ['SETUPTOOLS_SCM_PRETEND_VERSION']"
@@ -113,7 +113,7 @@ def test_the_version_of_a_git_tag_is_that_of_the_history_or_of_a_variable(
     assert packages(trainer)["version"] == "2.1"
 
 
-def test_a_backend_that_fails_is_reported_with_its_reason(
+def test_failing_backend_is_reported_with_reason(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     trainer = project(published_site, tmp_path, "sys.exit('no GPU here')")
@@ -124,7 +124,7 @@ def test_a_backend_that_fails_is_reported_with_its_reason(
     assert packages(trainer)["version"] == "0.0.0"
 
 
-def test_a_package_whose_name_only_its_script_computes_is_named_by_its_backend(
+def test_computed_package_name_is_read_from_backend(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     needs.user_namespaces()

@@ -73,7 +73,7 @@ def versions(project: Project) -> dict[str, str]:
     return {item["package"]: item["version"] for item in lock["wheels"]}
 
 
-def test_a_project_is_importable_with_its_metadata_and_scripts(
+def test_installed_project_has_metadata_and_scripts(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     needs.user_namespaces()
@@ -106,7 +106,7 @@ def test_a_project_is_importable_with_its_metadata_and_scripts(
     assert "kernel caches of images: " in project.run("cache", "info").stdout
 
 
-def test_like_solves_anew_and_prefers_the_versions_of_its_target(
+def test_like_resolves_with_preferred_versions_of_target(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nas_of: 2025-12-01\nrequirements: [requirements.txt]"
@@ -124,7 +124,7 @@ def test_like_solves_anew_and_prefers_the_versions_of_its_target(
     assert shared & {layer["digest"] for layer in layers(project, ROW)}
 
 
-def test_extends_names_every_requirement_that_its_target_contradicts(
+def test_extends_reports_every_contradicting_requirement(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
@@ -136,7 +136,7 @@ def test_extends_names_every_requirement_that_its_target_contradicts(
     assert f"like: {TARGET}" in messages
 
 
-def test_all_impossible_requirements_are_named_before_anything_is_solved(
+def test_all_impossible_requirements_are_reported_before_resolving(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
@@ -150,7 +150,7 @@ def test_all_impossible_requirements_are_named_before_anything_is_solved(
     assert "requirements.txt:4: another==7" in messages
 
 
-def test_an_open_torch_is_one_for_the_cuda_release_of_the_row(
+def test_open_torch_resolves_to_cuda_release_of_row(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -168,9 +168,7 @@ def test_an_open_torch_is_one_for_the_cuda_release_of_the_row(
     assert "CUDA 13.0" in refused
 
 
-def test_a_version_from_long_before_the_newest_that_is_accepted_is_refused(
-    published_site: PublishedSite, tmp_path: Path
-) -> None:
+def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path: Path) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
     text = "torch==2.6.0\ndrift<=0.6\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
@@ -184,7 +182,7 @@ def test_a_version_from_long_before_the_newest_that_is_accepted_is_refused(
         assert versions(project)["drift"] == "0.2"
 
 
-def test_an_old_version_that_other_requirements_want_is_locked_with_a_warning(
+def test_required_old_version_is_locked_with_warning(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -196,7 +194,7 @@ def test_an_old_version_that_other_requirements_want_is_locked_with_a_warning(
     assert "thewheel<2" in messages
 
 
-def test_a_preferred_version_does_not_hold_a_required_package_far_back(
+def test_preferred_version_does_not_force_outdated_package(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
@@ -206,7 +204,7 @@ def test_a_preferred_version_does_not_hold_a_required_package_far_back(
     assert versions(project).items() >= {"thewheel": "2.0", "eager": "2.0"}.items()
 
 
-def test_a_changed_requirement_makes_the_lock_stale_and_a_comment_does_not(
+def test_changed_requirement_but_not_comment_makes_lock_stale(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [requirements.txt]"
@@ -220,7 +218,7 @@ def test_a_changed_requirement_makes_the_lock_stale_and_a_comment_does_not(
     assert "the project requires another now" in messages
 
 
-def test_a_package_is_left_out_and_the_audit_says_what_requires_it(
+def test_excluded_package_is_reported_with_requiring_packages(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = (
@@ -241,7 +239,7 @@ def test_a_package_is_left_out_and_the_audit_says_what_requires_it(
     )
 
 
-def test_no_deps_overrules_versions_and_still_installs_what_is_needed(
+def test_no_deps_overrides_versions_and_installs_needed_packages(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"like: {TARGET}\nrequirements: [Dockerfile]"
@@ -259,7 +257,7 @@ def test_no_deps_overrules_versions_and_still_installs_what_is_needed(
     assert any("needs helper<0.5" in message and "--no-deps" in message for message in warnings)
 
 
-def test_a_relaxed_version_replaces_the_one_of_the_files(
+def test_relaxed_version_replaces_declared_version(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = (
@@ -272,7 +270,7 @@ def test_a_relaxed_version_replaces_the_one_of_the_files(
     assert versions(project)["thewheel"] == "1.0"
 
 
-def test_a_python_that_the_project_does_not_accept_is_refused(
+def test_python_outside_requires_python_is_refused(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]"
@@ -294,7 +292,7 @@ def test_a_python_that_the_project_does_not_accept_is_refused(
         (f'extends: {TARGET}\ncuda: "12.6"', "the published target has a CUDA release already"),
     ],
 )
-def test_keys_of_a_row_are_checked_together(
+def test_row_keys_are_validated_together(
     published_site: PublishedSite, tmp_path: Path, row: str, words: str
 ) -> None:
     project = begin(published_site, tmp_path / "project", row, requirements_txt="gadget\n")
@@ -303,7 +301,7 @@ def test_keys_of_a_row_are_checked_together(
     assert "matrix.yaml:" in messages
 
 
-def test_the_committed_files_are_a_layer_with_the_same_digest_in_every_clone(
+def test_committed_files_layer_has_same_digest_in_every_clone(
     published_site: PublishedSite, tmp_path: Path
 ) -> None:
     needs.user_namespaces()

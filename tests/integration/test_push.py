@@ -114,7 +114,7 @@ def sent(writes: Sequence[docker_registry.Asked]) -> list[str]:
     ]
 
 
-def test_the_first_push_moves_all_and_the_others_what_is_new(shop):
+def test_first_push_uploads_all_and_later_ones_only_changes(shop):
     first, again, newer, other = shop.pushed
     assert {row["state"] for row in first["blobs"]} == {"sent"}
     assert {row["digest"] for row in newer["blobs"] if row["state"] == "sent"} == (
@@ -130,7 +130,7 @@ def test_the_first_push_moves_all_and_the_others_what_is_new(shop):
     assert sorted(moved) == sorted(locked_digests)
 
 
-def test_a_second_push_moves_nothing(shop):
+def test_second_push_uploads_nothing(shop):
     before = len(shop.registry.received_requests())
     done = shop.json("push", "--all", shop.place)
     assert [item["sent"] for item in done] == [0, 0, 0]
@@ -138,7 +138,7 @@ def test_a_second_push_moves_nothing(shop):
     assert len(shop.registry.received_requests()) > before
 
 
-def test_docker_pulls_both_architectures_and_runs_them(shop):
+def test_docker_pulls_and_runs_both_architectures(shop):
     docker = needs.docker()
     machines = {Arch.X86_64: "x86_64"}
     if Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
@@ -164,7 +164,7 @@ def test_docker_pulls_both_architectures_and_runs_them(shop):
     assert identity == shop.digests_of(NEWER).digest
 
 
-def test_podman_and_skopeo_have_the_same_digest(shop):
+def test_podman_and_skopeo_read_same_digest(shop):
     podman, skopeo = needs.podman(), needs.tool("skopeo")
     for arch in Arch:
         image = output(podman, "pull", "--quiet", "--tls-verify=false", "--arch", arch.oci,
@@ -182,7 +182,7 @@ def test_podman_and_skopeo_have_the_same_digest(shop):
     assert names <= set(inspected["RepoTags"])
 
 
-def test_list_diff_and_pull_agree_with_the_digests(shop, tmp_path):
+def test_list_diff_and_pull_match_digests(shop, tmp_path):
     listed = shop.json("registry", "ls", shop.registry.host)
     assert {entry["target"]: entry["digest"] for entry in listed["entries"]} == {
         target: shop.digests_of(target).digest for target in TARGETS
@@ -211,7 +211,7 @@ def test_list_diff_and_pull_agree_with_the_digests(shop, tmp_path):
     assert images.verified(tmp_path / "again").digest == shop.digests_of().digest
 
 
-def test_a_revision_of_git_is_a_side(shop):
+def test_diff_accepts_git_revision(shop):
     git, folder = needs.tool("git"), shop.project.folder
     name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
     for words in (["init", "-q"], ["add", "images"], [*name, "commit", "-q", "-m", "locked"]):
@@ -223,7 +223,7 @@ def test_a_revision_of_git_is_a_side(shop):
     }  # fmt: skip
 
 
-def test_layers_are_mounted_and_pushes_at_once_share_them(shop):
+def test_concurrent_pushes_share_mounted_layers(shop):
     """Two processes push the same target to a new repository: no byte of a blob is sent."""
     before = len(shop.registry.received_requests())
     words = ("push", TARGET, f"{shop.registry.host}/mounted", "--mount-from", shop.place)
@@ -233,7 +233,7 @@ def test_layers_are_mounted_and_pushes_at_once_share_them(shop):
     assert layers(shop.digests_of()).isdisjoint(sent(shop.registry.writes(before)))
 
 
-def test_pushes_at_once_send_each_blob_once(shop):
+def test_concurrent_pushes_send_each_blob_once(shop):
     before = len(shop.registry.received_requests())
     words = [("push", target, f"{shop.registry.host}/at-once") for target in (*TARGETS, TARGET)]
     with ThreadPoolExecutor() as threads:
@@ -243,7 +243,7 @@ def test_pushes_at_once_send_each_blob_once(shop):
     assert sorted(moved) == sorted(locked_digests)
 
 
-def test_the_base_is_where_online_dockerfiles_find_it(shop, tmp_path):
+def test_base_is_pushed_for_online_dockerfiles(shop, tmp_path):
     (done,) = shop.json("push", TARGET, shop.place, "--only", "base")
     assert done["sent"] < 10_000  # its layers are those of the images: configurations are new
     out = tmp_path / "base"
@@ -255,7 +255,7 @@ def test_the_base_is_where_online_dockerfiles_find_it(shop, tmp_path):
 
 
 @pytest.mark.long
-def test_the_registry_holds_what_the_digests_say(shop):
+def test_registry_content_matches_digests(shop):
     command = [
         sys.executable, str(ROOT / "lab/sharing.py"), "--registry", shop.place,
         "--images", str(shop.project.folder / "images"), "--storage", str(shop.registry.storage),
@@ -276,7 +276,7 @@ def test_the_registry_holds_what_the_digests_say(shop):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_push_that_is_killed_leaves_no_tag_and_goes_on(shop, how):
+def test_killed_push_leaves_no_tag_and_resumes(shop, how):
     base = shop.digests_of().arch[Arch.X86_64].layers[0].digest
     reached, go_on = threading.Event(), threading.Event()
 

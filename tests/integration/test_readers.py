@@ -47,7 +47,7 @@ def inspect(*reference: str) -> dict[str, object]:
     return image_facts
 
 
-def test_skopeo_inspects_the_layout(single_arch):
+def test_skopeo_inspects_layout(single_arch):
     image_facts = inspect(f"oci:{single_arch}:tiny")
     stored = layout.read(single_arch).image(Arch.X86_64)
     assert image_facts["Digest"] == stored.manifest.digest
@@ -63,7 +63,7 @@ def test_skopeo_finds_each_architecture(two):
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_skopeo_reads_archives(single_arch, tmp_path, form):
+def test_skopeo_reads_image_archives(single_arch, tmp_path, form):
     archive.write(single_arch, tmp_path / "tiny.tar", form, "tiny:1")
     image_facts = inspect(f"{form}:{tmp_path / 'tiny.tar'}:tiny:1")
     diff_ids = layout.read(single_arch).image(Arch.X86_64).diff_ids
@@ -76,7 +76,7 @@ def test_skopeo_reads_archives(single_arch, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
+def test_umoci_unpacks_same_tree(single_arch, tmp_path):
     needs.root()
     umoci = needs.tool("umoci")
     process.run([umoci, "unpack", "--image", f"{single_arch}:tiny", str(tmp_path / "bundle")])
@@ -89,7 +89,7 @@ def test_umoci_unpacks_the_same_tree(single_arch, tmp_path):
     assert completed.stdout == b"hello\n"
 
 
-def test_a_registry_keeps_every_digest(two, repository, tmp_path):
+def test_registry_keeps_every_digest(two, repository, tmp_path):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     process.run([skopeo, "copy", "--all", "--dest-tls-verify=false", f"oci:{two}:tiny", pushed])
@@ -114,13 +114,13 @@ def _docker_image(single_arch: Path, repository: str) -> Iterator[str]:
     process.run([needs.docker(), "image", "rm", name], check=False)
 
 
-def test_docker_pulls_and_runs_it(docker_image):
+def test_docker_pulls_and_runs_image(docker_image):
     docker = needs.docker()
     process.run([docker, "pull", "--quiet", docker_image])
     assert process.run([docker, "run", "--rm", docker_image]).stdout == "hello\n"
 
 
-def test_docker_20_pulls_and_runs_it(docker_image):
+def test_docker_20_pulls_and_runs_image(docker_image):
     old = needs.docker20()
     docker = needs.tool("docker")
     try:
@@ -130,7 +130,7 @@ def test_docker_20_pulls_and_runs_it(docker_image):
         process.run([docker, "image", "rm", docker_image], env=old, check=False)
 
 
-def test_podman_pulls_and_runs_it(docker_image):
+def test_podman_pulls_and_runs_image(docker_image):
     podman = needs.podman()
     try:
         process.run([podman, "pull", "--quiet", "--tls-verify=false", docker_image])
@@ -139,7 +139,7 @@ def test_podman_pulls_and_runs_it(docker_image):
         process.run([podman, "image", "rm", docker_image], check=False)
 
 
-def test_podman_runs_an_oci_archive(single_arch, tmp_path):
+def test_podman_runs_oci_archive(single_arch, tmp_path):
     podman = needs.podman()
     name = f"localhost/test-{uuid.uuid4().hex[:12]}:1"
     archive.write(single_arch, tmp_path / "tiny.tar", "oci-archive", name)
@@ -150,7 +150,7 @@ def test_podman_runs_an_oci_archive(single_arch, tmp_path):
         process.run([podman, "image", "rm", name], check=False)
 
 
-def test_a_base_is_read_back_from_a_registry(two, repository, tmp_path):
+def test_base_is_read_back_from_registry(two, repository, tmp_path):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     process.run([skopeo, "copy", "--all", "--dest-tls-verify=false", f"oci:{two}:tiny", pushed])
@@ -176,7 +176,7 @@ def test_a_base_is_read_back_from_a_registry(two, repository, tmp_path):
         assert store.file(layer.digest.removeprefix("sha256:")) is None
 
 
-def test_a_base_in_dockers_own_format_is_translated(single_arch, repository):
+def test_docker_format_base_is_converted(single_arch, repository):
     skopeo = needs.tool("skopeo")
     pushed = f"docker://{repository}:tiny"
     command = [skopeo, "copy", "--format", "v2s2", "--dest-tls-verify=false"]
@@ -190,13 +190,13 @@ def test_a_base_in_dockers_own_format_is_translated(single_arch, repository):
     assert {layer.media_type for layer in base.layers} == {gzip}
 
 
-def test_an_absent_architecture_of_a_base_is_named(single_arch, docker_image):
+def test_missing_base_architecture_is_named(single_arch, docker_image):
     digest = layout.read(single_arch).digest
     with pytest.raises(InputError, match="is for x86_64, not for arm64"):
         base_image.base(f"{docker_image.rpartition(':')[0]}@{digest}", Arch.ARM64)
 
 
-def test_a_damaged_layout_is_seen_before_anything_is_sent(single_arch, tmp_path):
+def test_damaged_layout_is_detected_before_upload(single_arch, tmp_path):
     out = tmp_path / "copy"
     process.run(["cp", "-r", str(single_arch), str(out)])
     copied_layout = layout.read(out)

@@ -35,7 +35,7 @@ def shown_tests(project: Project, target: str) -> str:
     return text
 
 
-def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None:
+def test_smoke_run_is_recorded_and_shown_in_list(project: Project) -> None:
     assert shown_tests(project, TARGET) == "no test record for this digest"
     done = project.run("smoke", TARGET, *SMOKE, "--record")
     (report,) = json.loads(done.stdout)
@@ -55,7 +55,7 @@ def test_a_run_is_recorded_by_smoke_and_known_to_prove(project: Project) -> None
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == 1
 
 
-def test_a_failed_run_is_recorded_too(project: Project) -> None:
+def test_failed_run_is_recorded(project: Project) -> None:
     project.run("smoke", BROKEN, *SMOKE, "--record", status=1)
     (run,) = project.read(f"{BROKEN}/smoke.json")["runs"]
     assert (run["result"], run["failed"] > 0) == ("fail", True)
@@ -63,7 +63,7 @@ def test_a_failed_run_is_recorded_too(project: Project) -> None:
     assert shown_tests(project, BROKEN).startswith("static failed, ")
 
 
-def test_an_image_of_another_target_is_not_tested(project: Project) -> None:
+def test_image_of_other_target_is_not_tested(project: Project) -> None:
     layout = str(project.folder / "build" / TARGET)
     done = project.run("smoke", OTHER, "--layout", layout, *SMOKE, "--record", status=2)
     assert "is not a test record" in done.stderr
@@ -71,7 +71,7 @@ def test_an_image_of_another_target_is_not_tested(project: Project) -> None:
     assert not (project.folder / "images" / OTHER / "smoke.json").exists()
 
 
-def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> None:
+def test_concurrent_processes_record_runs(project: Project, tmp_path: Path) -> None:
     (report,) = json.loads((project.folder / "answer.json").read_text())
     count = 6
     for number in range(count):
@@ -88,7 +88,7 @@ def test_several_processes_record_at_once(project: Project, tmp_path: Path) -> N
     assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == count + 1
 
 
-def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path: Path) -> None:
+def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) -> None:
     if driver.libraries() is not None:
         pytest.skip("this machine has a driver: run it where there is none")
     junit = tmp_path / "report.xml"
@@ -102,9 +102,7 @@ def test_a_tier_that_cannot_run_takes_no_report_along(project: Project, tmp_path
     assert junit.read_text().count("<testsuite ") == 2
 
 
-def test_a_tier_that_cannot_run_has_a_report_though_it_is_the_only_one(
-    project: Project, tmp_path: Path
-) -> None:
+def test_single_unavailable_tier_has_report(project: Project, tmp_path: Path) -> None:
     if driver.libraries() is not None:
         pytest.skip("this machine has a driver: run it where there is none")
     junit = tmp_path / "report.xml"
@@ -118,7 +116,7 @@ def test_a_tier_that_cannot_run_has_a_report_though_it_is_the_only_one(
     assert (alone.stdout, alone.stderr.splitlines()[-2:]) == ("", done.stderr.splitlines()[-2:])
 
 
-def test_a_target_that_is_not_built_takes_no_report_along(project: Project) -> None:
+def test_unbuilt_target_keeps_other_reports(project: Project) -> None:
     layout = project.folder / "build" / OTHER
     layout.rename(layout.with_name("aside"))
     try:

@@ -129,7 +129,7 @@ def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_the_bases_layers_are_taken_as_they_are(sample, arch):
+def test_base_layers_are_copied_unchanged(sample, arch):
     below = manifest_of(sample.base, arch)["layers"]
     stored = images.verified(sample.output).image(arch)
     base_layers = stored.layers[: len(below)]
@@ -141,7 +141,7 @@ def test_the_bases_layers_are_taken_as_they_are(sample, arch):
     assert sample.project.run("digest", TARGET).stdout.strip() == layout.read(sample.output).digest
 
 
-def test_both_kinds_of_base_are_what_they_are_called(pushed):
+def test_both_base_types_have_expected_layers(pushed):
     kinds = [
         json.loads(skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{image}"))
         for image in (pushed.oci, pushed.docker)
@@ -153,7 +153,7 @@ def test_both_kinds_of_base_are_what_they_are_called(pushed):
     assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
-def test_the_user_is_known_and_the_wheel_works_in_docker(sample):
+def test_user_exists_and_wheel_works_in_docker(sample):
     docker = needs.docker()
     loaded = json.loads(
         sample.project.run(
@@ -186,7 +186,7 @@ def test_the_user_is_known_and_the_wheel_works_in_docker(sample):
     ]
 
 
-def test_it_runs_in_a_root_folder(sample):
+def test_registry_based_image_runs_in_root_folder(sample):
     done = sample.project.run(
         "run", TARGET, "--through", "root", "--arch", "x86_64", "--layout", str(sample.output),
         "--", "python", "-c", LOOK,
@@ -194,7 +194,7 @@ def test_it_runs_in_a_root_folder(sample):
     assert done.stdout.strip() == SEEN
 
 
-def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(sample):
+def test_second_lock_is_identical_and_check_passes(sample):
     before = sample.project.files()
     sample.project.run("lock", TARGET, "--check")
     sample.project.run("lock", TARGET)
@@ -202,7 +202,7 @@ def test_a_second_lock_writes_the_same_bytes_and_check_is_clean(sample):
     assert {"layers.json", f"{TARGET}/lock.json", f"{TARGET}/requirements-arm64.txt"} <= set(before)
 
 
-def test_an_empty_cache_gives_the_same_digest(sample, tmp_path):
+def test_empty_cache_yields_same_digest(sample, tmp_path):
     project = Project(sample.project.folder, sample.project.index_url, cache=tmp_path / "cache")
     project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     assert images.verified(tmp_path / "image").digest == layout.read(sample.output).digest
@@ -219,7 +219,7 @@ def test_an_empty_cache_gives_the_same_digest(sample, tmp_path):
     assert images.verified(tmp_path / "again").digest == layout.read(sample.output).digest
 
 
-def test_the_base_alone(sample, tmp_path):
+def test_base_only_image(sample, tmp_path):
     sample.project.run(
         "build", TARGET, "--arch", "all", "--only", "base", "--output", str(tmp_path / "base")
     )
@@ -232,7 +232,7 @@ def test_the_base_alone(sample, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_archives_hold_the_bases_layers(sample, tmp_path, form):
+def test_archives_contain_base_layers(sample, tmp_path, form):
     archive = tmp_path / "small.tar"
     # A docker-archive has one architecture.
     sample.project.run(
@@ -243,7 +243,7 @@ def test_archives_hold_the_bases_layers(sample, tmp_path, form):
     assert tuple(config["rootfs"]["diff_ids"]) == diff_ids
 
 
-def test_layers_without_compression_and_one_layer_twice(tmp_path):
+def test_uncompressed_and_duplicate_base_layers(tmp_path):
     """Old images repeat their empty layer; some registries keep plain tars."""
     members = [
         *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
@@ -309,7 +309,7 @@ class TestRefusals:
         assert [word for word in words if word not in message] == [], message
         assert not (project.folder / "images").exists() or project.files() == {}
 
-    def test_a_lacking_architecture(self, project, pushed):
+    def test_base_without_architecture_is_refused(self, project, pushed):
         digest = next(
             entry["digest"]
             for entry in json.loads(
@@ -321,12 +321,12 @@ class TestRefusals:
         project.write(sample_project.registry_base(image), arches=("arm64",))
         self.refuse(project, 2, image, "is for x86_64, not for arm64", "has this architecture")
 
-    def test_a_digest_that_is_not_there(self, project, pushed):
+    def test_missing_base_digest_is_reported(self, project, pushed):
         image = f"{pushed.oci.partition('@')[0]}@sha256:{'0' * 64}"
         project.write(sample_project.registry_base(image))
         self.refuse(project, 7, "404", "0" * 64)
 
-    def test_a_layer_of_zstd(self, project):
+    def test_zstd_base_layer_is_refused(self, project):
         folder = project.folder.parent
         # Of its own each time: skopeo takes a gzip that it knows to be of the same content.
         self.write_layers(project, [images.text("word", uuid.uuid4().hex)])
@@ -342,7 +342,7 @@ class TestRefusals:
         project.write(sample_project.registry_base(image))
         self.refuse(project, 2, image, f"the type {documents.LAYER_ZSTD}", "layers are gzip")
 
-    def test_no_accounts(self, project):
+    def test_base_without_passwd_is_refused(self, project):
         image = push(
             self.write_layers(project, [images.text("usr/bin/python3.11", "", mode=0o755)])
         )
@@ -356,7 +356,7 @@ class TestRefusals:
             ({"python": "3.12"}, ["python3.11 is /usr/bin/python3.11, not Python 3.12"]),
         ],
     )
-    def test_another_python(self, project, pushed, changes, words):
+    def test_base_with_other_python_is_refused(self, project, pushed, changes, words):
         project.write(sample_project.registry_base(pushed.oci, **changes))
         self.refuse(project, 2, pushed.oci, "it has /usr/bin/python3.11", "interpreter", *words)
 

@@ -117,7 +117,7 @@ def named(repository: Repository, target: str) -> Reference:
 # -- pull
 
 
-def test_pull(client, repository, tmp_path):
+def test_image_is_pulled(client, repository, tmp_path):
     pushed = push(client, repository, "one")
     for target in ("one", pushed.digest):
         assert client.resolve(named(repository, target)) == pushed
@@ -129,7 +129,7 @@ def test_pull(client, repository, tmp_path):
     assert (tmp_path / "blob").read_bytes() == LARGE.open(0).read()
 
 
-def test_what_is_not_there(client, repository):
+def test_missing_manifest_is_not_found(client, repository):
     push(client, repository, "one")
     other = Repository(repository.host, "client/nobody")
     zeros = f"sha256:{'0' * 64}"
@@ -146,7 +146,7 @@ def test_what_is_not_there(client, repository):
 
 
 @pytest.mark.parametrize("chunk", [None, 1_000_000, 6_000_000])
-def test_push_in_one_piece_and_in_chunks(repository, chunk):
+def test_push_in_one_request_and_in_chunks(repository, chunk):
     blob = bytes_source(random.Random(chunk).randbytes(5_500_000))
     counted: list[int] = []
     outcome = Client(chunk=chunk).upload(repository, blob, advance=counted.append)
@@ -156,7 +156,7 @@ def test_push_in_one_piece_and_in_chunks(repository, chunk):
     assert Client().upload(repository, blob) is UploadOutcome.PRESENT
 
 
-def test_a_blob_is_mounted(client, repository):
+def test_blob_is_mounted(client, repository):
     blob = bytes_source(random.Random(str(repository)).randbytes(1000))
     other = Repository(repository.host, f"{repository.name}/other")
     client.upload(other, blob)
@@ -167,7 +167,7 @@ def test_a_blob_is_mounted(client, repository):
     assert client.has(repository, blob.digest) == blob.size
 
 
-def test_an_image_that_skopeo_reads(client, repository, tmp_path):
+def test_pushed_image_is_read_by_skopeo(client, repository, tmp_path):
     layers = [images.layer(tmp_path / "b", [images.text("word", word)]) for word in ("a", "b")]
     arches = (Arch.X86_64, Arch.ARM64)
     layout.write(tmp_path / "l", {arch: images.summary(layers, arch) for arch in arches}, "base")
@@ -189,13 +189,13 @@ def test_an_image_that_skopeo_reads(client, repository, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["docker-registry"], indirect=True)
-def test_a_manifest_without_its_blobs_is_refused(client, repository):
+def test_manifest_without_blobs_is_refused(client, repository):
     with pytest.raises(FetchFailed, match="MANIFEST_BLOB_UNKNOWN"):
         client.put_manifest(repository, image(), documents.MANIFEST, tag="one")
     assert client.resolve(named(repository, "one")) is None
 
 
-def test_an_upload_with_another_digest_is_refused(client, repository):
+def test_upload_with_wrong_digest_is_refused(client, repository):
     wrong = uploads.BlobSource(f"sha256:{'1' * 64}", EMPTY.size, EMPTY.open)
     with pytest.raises(IntegrityError, match=f"{wrong.digest} .*DIGEST_INVALID"):
         client.upload(repository, wrong)
@@ -203,7 +203,7 @@ def test_an_upload_with_another_digest_is_refused(client, repository):
 
 
 @pytest.mark.parametrize("cuts", [[1_000_000], [2_000_000, 500_000], [100_000] * 3])
-def test_a_line_that_breaks(repository, monkeypatch, cuts):
+def test_dropped_connection_is_resumed(repository, monkeypatch, cuts):
     monkeypatch.setattr(uploads, "CHUNK", 2_000_000)
     blob = bytes_source(random.Random(str(cuts)).randbytes(5_000_000))
     with breaking_line.line_to(repository.host) as line:
@@ -224,7 +224,7 @@ def test_a_line_that_breaks(repository, monkeypatch, cuts):
 # -- content discovery
 
 
-def test_tags_and_referrers(client, repository):
+def test_tags_and_referrers_are_listed(client, repository):
     pushed = push(client, repository, "one")
     for tag in ("two", "three"):
         push(client, repository, tag)
@@ -246,12 +246,12 @@ def test_tags_and_referrers(client, repository):
     assert [each.digest for each in client.referrers(repository, pushed.digest)] == [second.digest]
 
 
-def test_an_unknown_repository_has_no_tags(client, host):
+def test_unknown_repository_has_no_tags(client, host):
     with pytest.raises(NotFound, match="client/nobody"):
         list(client.tags(Repository(host, "client/nobody")))
 
 
-def test_a_catalog_of_more_than_one_page(client, tmp_path):
+def test_catalog_with_several_pages_is_read(client, tmp_path):
     names = [f"catalog/{number:03}" for number in range(101)]  # one more than a page of its own
     with docker_registry.serve(tmp_path / "registry") as registry:
         for name in names:
@@ -268,14 +268,14 @@ def test_a_catalog_of_more_than_one_page(client, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["docker-registry"], indirect=True)
-def test_deleting(client, repository):
+def test_manifests_and_tags_are_deleted(client, repository):
     pushed = push(client, repository, "one")
     assert client.delete(repository, pushed.digest)
     assert not client.delete(repository, pushed.digest)
     assert client.resolve(named(repository, "one")) is None
 
 
-def test_a_tag_is_deleted_or_the_refusal_is_reported(client, repository, request):
+def test_tag_is_deleted_or_refusal_reported(client, repository, request):
     """crane deletes tags; docker-registry 2.8 takes only digests."""
     pushed = push(client, repository, "one")
     if "docker-registry" in request.node.name:

@@ -68,7 +68,7 @@ def answer(user: str, secret: str) -> str:
 # -- programs
 
 
-def test_the_program_for_a_host_comes_before_that_for_all(tmp_path):
+def test_credential_helper_for_host_takes_precedence(tmp_path):
     configure(tmp_path, credsStore="all", credHelpers={"h:1": "one"})
     program(tmp_path, "all", answer("me", "of all"))
     program(tmp_path, "one", answer("me", "of one"))
@@ -78,7 +78,7 @@ def test_the_program_for_a_host_comes_before_that_for_all(tmp_path):
     assert calls == ["get h:1", "get https://index.docker.io/v1/"]
 
 
-def test_a_program_may_answer_with_an_identity_token(tmp_path):
+def test_credential_helper_may_return_identity_token(tmp_path):
     configure(tmp_path, credsStore="all")
     program(tmp_path, "all", answer("<token>", "identity"))
     assert logins.find("h:1") == RegistryLogin(identity="identity")
@@ -93,7 +93,7 @@ def test_a_program_may_answer_with_an_identity_token(tmp_path):
         ("echo '{}'", ""),
     ],
 )
-def test_a_program_without_an_answer(tmp_path, capsys, script, result):
+def test_credential_helper_without_result(tmp_path, capsys, script, result):
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(tmp_path, credsStore="all", auths={"h:1": {"auth": auth}})
     program(tmp_path, "all", script)
@@ -127,7 +127,7 @@ def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Rep
         yield Repository(registry.host, "me/x")
 
 
-def test_tls_a_login_and_the_program_that_keeps_it(tmp_path, capfd):
+def test_credential_helper_with_tls_registry(tmp_path, capfd):
     (tmp_path / "htpasswd").write_text(HTPASSWD)
     settings = {
         "REGISTRY_AUTH": "htpasswd",
@@ -197,7 +197,7 @@ def coded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def test_a_real_registry_takes_the_tokens_that_are_requested(tmp_path):
+def test_docker_registry_accepts_requested_tokens(tmp_path):
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tokens")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (

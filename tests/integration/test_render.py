@@ -115,7 +115,7 @@ def checked(venv: Path) -> None:
     assert (site / "rival/__init__.py").exists()
 
 
-def test_a_script_makes_an_environment_with_uv(project, wheels, with_uv, tmp_path):
+def test_script_creates_environment_with_uv(project, wheels, with_uv, tmp_path):
     done = run_script(project, with_uv, tmp_path / "my venv", wheels)
     assert done.returncode == 0, done.stderr
     assert "packages as the lock has them" in done.stderr
@@ -128,14 +128,14 @@ def test_a_script_makes_an_environment_with_uv(project, wheels, with_uv, tmp_pat
     assert "LANG=C.UTF-8" in shown
 
 
-def test_a_script_makes_an_environment_with_pip(project, wheels, with_pip, tmp_path):
+def test_script_creates_environment_with_pip(project, wheels, with_pip, tmp_path):
     done = run_script(project, with_pip, tmp_path / "venv", wheels)
     assert done.returncode == 0, done.stderr
     checked(tmp_path / "venv")
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
-def test_a_script_builds_what_its_index_has_no_wheel_of(project, path, request, tmp_path):
+def test_script_builds_packages_without_wheels(project, path, request, tmp_path):
     """As imgbuild does: under the environment of the matrix, by what the lock has for the build."""
     done = run_script(
         project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
@@ -145,7 +145,7 @@ def test_a_script_builds_what_its_index_has_no_wheel_of(project, path, request, 
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
-def test_what_builds_a_package_is_compared_with_its_hash(
+def test_build_requirements_are_checked_by_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
     """The index has another maker by the same name: nothing of it runs."""
@@ -165,7 +165,7 @@ def test_what_builds_a_package_is_compared_with_its_hash(
 
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
-def test_a_script_refuses_a_wheel_with_other_bytes(project, wheels, path, request, tmp_path):
+def test_script_refuses_wheel_with_wrong_hash(project, wheels, path, request, tmp_path):
     wheel = wheels / "helper-0.5-py3-none-any.whl"
     wheel.write_bytes(wheel.read_bytes() + b"\0")
     done = run_script(project, request.getfixturevalue(path), tmp_path / "venv", wheels)
@@ -173,7 +173,7 @@ def test_a_script_refuses_a_wheel_with_other_bytes(project, wheels, path, reques
     assert "hash" in (done.stdout + done.stderr).lower()
 
 
-def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path):
+def test_script_does_not_modify_existing_folder(project, wheels, with_uv, tmp_path):
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv/mine").write_text("mine")
     done = run_script(project, with_uv, tmp_path / "venv", wheels)
@@ -189,7 +189,7 @@ def test_a_script_never_touches_what_is_there(project, wheels, with_uv, tmp_path
         ('f"import {module}"', 'f"import {module}, no_such"', "No module named 'no_such'"),
     ],
 )
-def test_a_script_detects_what_is_wrong(project, wheels, with_uv, tmp_path, old, new, result):
+def test_script_detects_invalid_preconditions(project, wheels, with_uv, tmp_path, old, new, result):
     text = (project.folder / "small.sh").read_text()
     assert text.count(old) == 1
     (tmp_path / "small.sh").write_text(text.replace(old, new))
@@ -216,7 +216,7 @@ def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProc
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-def test_a_step_installs_only_what_the_lock_says(project, wheels, tmp_path):
+def test_install_step_installs_only_locked_packages(project, wheels, tmp_path):
     done = step(project, wheels, tmp_path / "good")
     assert done.returncode == 0, done.stderr
     left = {path.name for path in (tmp_path / "good").rglob("*")}
@@ -229,7 +229,7 @@ def test_a_step_installs_only_what_the_lock_says(project, wheels, tmp_path):
     assert "Hash mismatch" in refused.stderr
 
 
-def test_uv_installs_a_pylock(project, tmp_path):
+def test_uv_installs_pylock(project, tmp_path):
     project.run("render", TARGET, "--format", "pylock", "--output", str(tmp_path / "pylock.toml"))
     venv = tmp_path / "venv"
     subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", python(), venv], check=True)
@@ -239,7 +239,7 @@ def test_uv_installs_a_pylock(project, tmp_path):
     assert printed(venv / "bin/python", "-c", LOOK).split()[0] == "42"
 
 
-def test_steps_of_a_shell_make_the_members(tmp_path):
+def test_shell_steps_create_expected_members(tmp_path):
     """In a folder of the test's own. Only the paths that scripts of the image name are plain."""
     root = tmp_path / "ro ot"
     files_recipe = FilesRecipe(
@@ -266,7 +266,7 @@ def test_steps_of_a_shell_make_the_members(tmp_path):
 
 
 @pytest.mark.engine
-def test_docker_builds_the_online_variant_from_its_folder_alone(project, tmp_path):
+def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
     """The base comes from a registry by digest, the wheels from the index; no step has network."""
     docker, registry, skopeo = needs.buildx(), needs.registry(), needs.tool("skopeo")
     name = f"{registry.replace('127.0.0.1', 'localhost')}/render-test"
@@ -289,7 +289,7 @@ def test_docker_builds_the_online_variant_from_its_folder_alone(project, tmp_pat
 
 
 @pytest.mark.engine
-def test_the_steps_of_a_definition_file_run_in_its_base(project, tmp_path):
+def test_definition_file_steps_run_in_base(project, tmp_path):
     """As Apptainer runs them, where there is none: in the base, with no network."""
     docker = needs.docker()
     archive, tag = tmp_path / "base.tar", f"imgbuild-definition-{os.getpid()}"
@@ -327,7 +327,7 @@ def test_the_steps_of_a_definition_file_run_in_its_base(project, tmp_path):
 
 
 @pytest.mark.apptainer
-def test_apptainer_builds_the_definition_file(project, tmp_path):
+def test_apptainer_builds_definition_file(project, tmp_path):
     apptainer = needs.apptainer()
     project.run("build", TARGET, "--only", "base", "--output", "build/base/small")
     project.run("render", TARGET, "--format", "apptainer", "--output", "small.def")
@@ -344,7 +344,7 @@ def test_apptainer_builds_the_definition_file(project, tmp_path):
     assert f"dev.imgbuild.target: {TARGET}" in printed(apptainer, "inspect", "--labels", image)
 
 
-def test_lock_renders_and_check_reports_what_is_stale(project, tmp_path):
+def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
     project.run("render", TARGET, "--check")
     dockerfile = project.folder / "images" / TARGET / "Dockerfile"
     text = dockerfile.read_text()
@@ -377,13 +377,13 @@ def test_lock_renders_and_check_reports_what_is_stale(project, tmp_path):
         (["--online", "--output", "x"], "no registry has its base"),
     ],
 )
-def test_flags_that_contradict_each_other(project, words, result):
+def test_contradicting_flags_are_refused(project, words, result):
     """Said at once: no index is asked before, and here none would answer."""
     alone = Project(project.folder, "http://127.0.0.1:1/simple", cache=None)
     assert result in alone.run("render", TARGET, *words, status=2).stderr
 
 
-def test_an_installed_imgbuild_has_the_templates(tmp_path):
+def test_installed_imgbuild_has_templates(tmp_path):
     """Installed from a wheel, outside any checkout, and a project has none of its own."""
     root = Path(__file__).parents[2]
     source = Path(shutil.copytree(root / "builder", tmp_path / "source/builder"))

@@ -60,7 +60,7 @@ def matrix() -> Matrix:
 
 
 @pytest.mark.long
-def test_cu124_is_the_proven_package_set_and_twice_the_same(store, tmp_path):
+def test_cu124_resolves_deterministically_to_tested_package_set(store, tmp_path):
     wheels = ask(matrix(), "cu124-vllm", Arch.X86_64, store)
     versions = {wheel.package: wheel.version for wheel in wheels}
     assert {package: versions.get(package) for package in PROVEN} == PROVEN
@@ -70,14 +70,14 @@ def test_cu124_is_the_proven_package_set_and_twice_the_same(store, tmp_path):
     assert ask(matrix(), "cu124-vllm", Arch.X86_64, Store.open(tmp_path / "other")) == wheels
 
 
-def test_cu124_has_no_arm64_and_says_why(store):
+def test_cu124_on_arm64_is_refused_with_reason(store):
     with pytest.raises(NoSolution) as caught:
         solve.resolve(SolveProblem(matrix(), "cu124-vllm", Arch.ARM64, Context(store, Http())))
     assert caught.value.reasons == (matrix().targets["cu124-vllm"].exclude[Arch.ARM64],)
     assert "cu130-vllm" in (caught.value.hint or "")
 
 
-def test_the_reasons_for_cu124_on_arm64_are_found_without_a_learned_constraint(store):
+def test_cu124_on_arm64_reasons_need_no_learned_constraint(store):
     with pytest.raises(NoSolution, match="cu124-vllm cannot be solved for arm64") as caught:
         ask(matrix(), "cu124-vllm", Arch.ARM64, store)
     text = "\n".join(caught.value.reasons)
@@ -85,7 +85,7 @@ def test_the_reasons_for_cu124_on_arm64_are_found_without_a_learned_constraint(s
     assert "tensordict 0.6.2: no Linux aarch64 wheel" in text
 
 
-def test_a_pin_of_after_the_cut_off_is_refused_with_its_day(store):
+def test_pin_after_cut_off_is_refused_with_date(store):
     target = matrix().targets["cu124-vllm"]
     later = msgspec.structs.replace(target, pins={**target.pins, "trl": "0.19.0"})
     changed = msgspec.structs.replace(matrix(), targets={"later": later})
@@ -109,7 +109,7 @@ def debian(store):
 @pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.parametrize("arch", list(Arch))
-def test_cu130_is_of_one_cuda_release_and_has_verl(arch, store, debian):
+def test_cu130_has_one_cuda_release_and_verl(arch, store, debian):
     wheels, built = resolve_wheels(
         matrix(), "cu130-vllm", arch, "3.11.2", debian, Context(store, Http())
     )

@@ -72,7 +72,7 @@ def project(site: Site, tmp_path: Path) -> Project:
     return project
 
 
-def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> None:
+def test_resolve_prints_package_set_reasons_and_row(project: Project) -> None:
     arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64")
     done = project.run("resolve", *arguments, "--full")
     lines = done.stdout.splitlines()
@@ -94,7 +94,7 @@ def test_a_package_set_with_its_reasons_and_a_row_to_paste(project: Project) -> 
     assert "cu124-thewheel1.0" in project.run("list").stdout
 
 
-def test_the_same_request_is_answered_from_the_cache(site: Site, project: Project) -> None:
+def test_repeated_request_is_served_from_cache(site: Site, project: Project) -> None:
     arguments = ("thewheel==1.0", "--have", "torch==2.6.0", "--arch", "x86_64", "--json")
     first = project.run("resolve", *arguments)
     before = len(site.requests)
@@ -106,7 +106,7 @@ def test_the_same_request_is_answered_from_the_cache(site: Site, project: Projec
     assert len(site.requests) > before
 
 
-def test_a_locked_target_is_the_first_answer(site: Site, project: Project) -> None:
+def test_locked_target_is_listed_first(site: Site, project: Project) -> None:
     project.run("lock", "small")
     before = len(site.requests)
     arguments = ("thewheel==1.0", "helper", "--arch", "x86_64")
@@ -121,7 +121,7 @@ def test_a_locked_target_is_the_first_answer(site: Site, project: Project) -> No
     project.run("resolve", "thewheel==9.0", "--arch", "x86_64", "--cuda", "12.4", status=8)
 
 
-def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None:
+def test_code_findings_change_unpinned_versions(project: Project) -> None:
     arguments = ("engine==1.0", "trl", "--arch", "x86_64", "--cuda", "12.4", "--json")
     answer = json.loads(project.run("resolve", *arguments).stdout)
     assert answer["target"]["pins"] == {"engine": "1.0", "torch": "2.6.0", "trl": "0.18.0"}
@@ -133,7 +133,7 @@ def test_what_the_code_says_moves_what_is_free_to_move(project: Project) -> None
     assert not (project.folder / "images").exists()
 
 
-def test_versions_within_the_range_of_an_extra_come_first(project: Project) -> None:
+def test_versions_in_range_of_extra_are_preferred(project: Project) -> None:
     completed = project.run("resolve", "engine==1.0", "tool", "--arch", "x86_64")
     assert (
         "tool    1.1    you asked for tool; supports engine<2,>=0.5 by its extra"
@@ -142,7 +142,7 @@ def test_versions_within_the_range_of_an_extra_come_first(project: Project) -> N
     assert "warning" not in completed.stderr
 
 
-def test_what_an_extra_requires_is_part_of_the_set_and_of_the_row(project: Project) -> None:
+def test_extra_requirements_are_in_set_and_row(project: Project) -> None:
     words = ("resolve", "kit[more]", "torch==2.6.0", "absent; sys_platform == 'win32'")
     shown = json.loads(project.run(*words, "--arch", "x86_64", "--json").stdout)
     packages = {item["package"]: item for item in shown["arch"]["x86_64"]["packages"]}
@@ -157,7 +157,7 @@ def test_what_an_extra_requires_is_part_of_the_set_and_of_the_row(project: Proje
     }
 
 
-def test_a_conflict_with_an_extra_names_the_extra(project: Project) -> None:
+def test_conflict_with_extra_names_extra(project: Project) -> None:
     words = ("resolve", "tool[engine]==3.0", "engine==1.0", "--arch", "x86_64")
     done = project.run(*words, status=8)
     text = done.stdout + done.stderr
@@ -165,14 +165,14 @@ def test_a_conflict_with_an_extra_names_the_extra(project: Project) -> None:
     assert "you asked for tool[engine]==3.0" in text
 
 
-def test_an_audit_checks_what_the_extra_requires(project: Project) -> None:
+def test_audit_checks_requirements_of_extra(project: Project) -> None:
     words = ("audit", "kit[more]==1.0", "part==1.0", "--python", "3.11", "--select", "metadata")
     done = project.run(*words, status=4)
     assert 'kit 1.0 needs helper<1; extra == "more"' in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])
-def test_the_warning_of_the_audit_is_printed_if_no_version_is_within_the_range(
+def test_audit_warning_is_printed_if_no_version_is_in_range(
     project: Project, request_of_tool: str, version: str
 ) -> None:
     words = ("resolve", "engine==1.0", request_of_tool, "--arch", "x86_64")
@@ -184,7 +184,7 @@ def test_the_warning_of_the_audit_is_printed_if_no_version_is_within_the_range(
     assert [warned in text for text in shown["arch"]["x86_64"]["warnings"]] == [True] * count
 
 
-def test_an_impossible_package_set_has_its_own_status_and_a_chain(project: Project) -> None:
+def test_impossible_package_set_has_exit_status_and_chain(project: Project) -> None:
     arguments = ("engine==1.0", "trl==0.19.0", "--arch", "x86_64", "--cuda", "12.4")
     done = project.run("resolve", *arguments, status=8)
     assert done.stdout == ""
@@ -192,7 +192,7 @@ def test_an_impossible_package_set_has_its_own_status_and_a_chain(project: Proje
     assert "suggestion: trl 0.18.0, with torch 2.6.0 for CUDA 12.4" in done.stderr
 
 
-def test_each_architecture_for_itself(project: Project) -> None:
+def test_architectures_are_resolved_separately(project: Project) -> None:
     arches = ("--arch", "x86_64,arm64", "--cuda", "12.4", "--json")
     done = project.run("resolve", "thewheel==1.0", "torch==2.6.0", *arches, status=8)
     answer = json.loads(done.stdout)
@@ -225,9 +225,7 @@ def arch_dependent_index() -> LocalIndex:
     return local_index
 
 
-def test_what_one_architecture_teaches_holds_for_the_one_before_it(
-    site: Site, project: Project
-) -> None:
+def test_learned_constraint_applies_to_earlier_architecture(site: Site, project: Project) -> None:
     site.files |= arch_dependent_index().site_files()
     arguments = ("trl==0.20.0", "torch==2.6.0", "--cuda", "12.4", "--json")
 
@@ -246,13 +244,13 @@ def test_what_one_architecture_teaches_holds_for_the_one_before_it(
     assert _versions("x86_64,arm64") == {"x86_64": "4.50.0", "arm64": "4.50.0"}
 
 
-def test_offline_says_what_it_cannot_look_up(site: Site, project: Project) -> None:
+def test_offline_resolve_reports_missing_lookups(site: Site, project: Project) -> None:
     done = project.run("resolve", "thewheel", "--arch", "x86_64", "--offline", status=7)
     assert "--offline is set" in " ".join(done.stderr.split())
     assert "hint: run once without --offline" in done.stderr
     assert site.requests == []
 
 
-def test_a_package_set_without_torch_must_say_its_cuda(project: Project) -> None:
+def test_package_set_without_torch_requires_cuda_option(project: Project) -> None:
     done = project.run("resolve", "helper", "--arch", "x86_64", status=2)
     assert "name the release with --cuda" in done.stderr

@@ -63,7 +63,7 @@ def shell(root: sandbox.Root, script: str) -> str:
     return done.stdout
 
 
-def test_a_layer_with_other_bytes_is_not_unpacked(tiny: Layout, store: Store) -> None:
+def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> None:
     """The folder would be taken for that of the right layer, by all images that have it."""
     right = tiny.image(ARCH).layers[1]
     path = tiny.blob(right.digest)
@@ -112,7 +112,7 @@ def require_disk_overlay(folder: Path) -> None:
         pytest.skip("no overlay can be mounted on the disk of the temporary folder")
 
 
-def test_changes_of_a_command_end_with_its_root_folder(tiny: Layout, store: Store) -> None:
+def test_command_changes_are_discarded(tiny: Layout, store: Store) -> None:
     require_disk_overlay(store.root.parent)
     before: dict[str, tuple[object, ...]] = {}
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_changes_of_a_command_end_with_its_root_folder(tiny: Layout, store: Stor
         assert shell(root, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
 
 
-def test_mounts_leave_no_trace_in_the_kept_root(tiny: Layout, store: Store) -> None:
+def test_mounts_do_not_change_cached_root(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         before = contents(store)
     binds = [
@@ -143,7 +143,7 @@ def test_mounts_leave_no_trace_in_the_kept_root(tiny: Layout, store: Store) -> N
     assert contents(store) == before
 
 
-def test_layers_are_unpacked_and_roots_made_once(tiny: Layout, store: Store) -> None:
+def test_layers_and_roots_are_unpacked_once(tiny: Layout, store: Store) -> None:
     times = []
     for _ in range(2):
         with root_folder(tiny, ARCH, store):
@@ -160,7 +160,7 @@ def test_layers_are_unpacked_and_roots_made_once(tiny: Layout, store: Store) -> 
     assert root_entry.size < sum(entry.size for entry in layers)  # its files are theirs
 
 
-def test_a_root_belongs_to_the_layers_of_its_image(tiny: Layout, store: Store) -> None:
+def test_cached_root_depends_on_layers(tiny: Layout, store: Store) -> None:
     other = layout.read(images.tiny(tiny.path.parent, word="other"))
     for image, text in ((tiny, "hello\n"), (other, "other\n"), (tiny, "hello\n")):
         with root_folder(image, ARCH, store) as root:
@@ -168,14 +168,14 @@ def test_a_root_belongs_to_the_layers_of_its_image(tiny: Layout, store: Store) -
     assert len(roots(store)) == 2
 
 
-def test_two_runs_share_a_root_and_not_their_changes(tiny: Layout, store: Store) -> None:
+def test_concurrent_runs_share_root_but_not_changes(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store) as first, root_folder(tiny, ARCH, store) as second:
         assert shell(first, CHANGES) == "other\nhello\nnew\n"
         assert shell(second, "cat /opt/hello; ls /opt") == "hello\nhello\nmine\n"
     assert len(roots(store)) == 1
 
 
-def test_a_root_in_use_is_not_pruned(tiny: Layout, store: Store) -> None:
+def test_used_root_is_not_pruned(tiny: Layout, store: Store) -> None:
     other = Store.open(store.root)
     with root_folder(tiny, ARCH, store) as root:
         prune.clear(other)
@@ -207,7 +207,7 @@ def test_roots_then_unpacked_layers_are_pruned_first(
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
-def test_a_root_that_others_can_change_is_made_again(tiny: Layout, store: Store) -> None:
+def test_root_writable_by_others_is_recreated(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
         (folder / "tree/opt/hello").unlink()
@@ -217,7 +217,7 @@ def test_a_root_that_others_can_change_is_made_again(tiny: Layout, store: Store)
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
-def test_a_root_of_another_user_is_refused(tiny: Layout, store: Store) -> None:
+def test_root_of_other_user_is_refused(tiny: Layout, store: Store) -> None:
     needs.root()
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
@@ -243,7 +243,7 @@ root_folder.root_folder(layout.read(Path(sys.argv[2])), Arch.X86_64, store).__en
 """
 
 
-def test_a_root_whose_making_was_killed_leaves_nothing(tiny: Layout, store: Store) -> None:
+def test_killed_root_creation_leaves_nothing(tiny: Layout, store: Store) -> None:
     words = [sys.executable, "-c", KILLED, str(store.root), str(tiny.path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -271,7 +271,9 @@ for _ in range(2):
 """
 
 
-def test_on_a_disk_without_overlays_changes_are_in_memory(tiny: Layout, tmp_path: Path) -> None:
+def test_changes_are_in_memory_on_disk_without_overlay_support(
+    tiny: Layout, tmp_path: Path
+) -> None:
     """As in a container, whose own disk is an overlay."""
     needs.root()
     for name in ("lower", "upper", "work", "disk"):
@@ -292,7 +294,7 @@ def test_on_a_disk_without_overlays_changes_are_in_memory(tiny: Layout, tmp_path
     assert done.stderr.count("what the command writes is kept in memory") == 2
 
 
-def test_without_an_overlay_the_image_is_unpacked(
+def test_image_is_unpacked_without_overlay_support(
     tiny: Layout, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sandbox, "overlay_place", lambda _: None)
@@ -304,7 +306,7 @@ def test_without_an_overlay_the_image_is_unpacked(
     assert not list((store.root / "scratch").glob("*/*"))
 
 
-def test_an_ordinary_user_has_an_overlay() -> None:
+def test_overlay_is_used_as_ordinary_user() -> None:
     with ordinary.home() as folder:
         images.tiny(folder)
         done = subprocess.run(
@@ -318,9 +320,7 @@ def test_an_ordinary_user_has_an_overlay() -> None:
     assert done.stdout.split() == ["other", "hello", "new"] * 2
 
 
-def test_a_false_diff_id_is_refused_even_if_its_layer_is_unpacked_already(
-    tmp_path: Path, store: Store
-) -> None:
+def test_wrong_diff_id_of_unpacked_layer_is_refused(tmp_path: Path, store: Store) -> None:
     needs.user_namespaces()
     true = layout.read(rewritten_image.layout(tmp_path / "true"))
 

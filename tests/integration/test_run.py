@@ -22,11 +22,11 @@ sys.exit(int(sys.argv[1]))
 CHUNKS = [b"a line that is fed\n" * 100] * 100  # of what is said no pipe holds a fifth
 
 
-def test_a_program_may_print_much_while_it_reads_stdin():
+def test_program_may_print_while_reading_stdin():
     process.feed([sys.executable, "-c", TALKATIVE, "0"], CHUNKS)
 
 
-def test_its_last_output_is_reported_if_it_fails():
+def test_last_output_of_failed_program_is_reported():
     with pytest.raises(WorkFailed) as raised:
         process.feed([sys.executable, "-c", TALKATIVE, "3"], CHUNKS)
     text = str(raised.value)
@@ -35,13 +35,13 @@ def test_its_last_output_is_reported_if_it_fails():
     assert "line 9000 of" not in text
 
 
-def test_a_program_that_stops_reading_fails_with_its_own_words():
+def test_program_closing_stdin_fails_with_its_message():
     code = "import sys; sys.stdin.close(); sys.exit('no room is left')"
     with pytest.raises(WorkFailed, match="no room is left"):
         process.feed([sys.executable, "-c", code], CHUNKS * 10)
 
 
-def test_what_the_chunks_raise_ends_the_program_too(tmp_path):
+def test_exception_in_chunks_stops_program(tmp_path):
     """It would else take the end of what it was fed for the end of all, and finish."""
     code = f"import sys; sys.stdin.read(); open({str(tmp_path / 'finished')!r}, 'w')"
 

@@ -81,13 +81,13 @@ def run(
     )
 
 
-def test_status_and_streams_are_the_commands(folder: Path) -> None:
+def test_status_and_streams_are_those_of_command(folder: Path) -> None:
     needs.user_namespaces()
     done = run(folder, words("root", "-q"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")
 
 
-def test_as_data(folder: Path, through: str) -> None:
+def test_run_result_as_json(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--json"))
     assert done.returncode == 7, done.stderr
     answer = json.loads(done.stdout)
@@ -101,7 +101,7 @@ def test_as_data(folder: Path, through: str) -> None:
     }
 
 
-def test_nothing_is_left_in_the_cache(folder: Path) -> None:
+def test_run_leaves_nothing_in_cache(folder: Path) -> None:
     needs.user_namespaces()
     script = "mkdir /tmp/closed; touch /tmp/closed/x; chmod 0 /tmp/closed"
     run(folder, words("root", "-q", script=script))
@@ -109,7 +109,7 @@ def test_nothing_is_left_in_the_cache(folder: Path) -> None:
     assert left == []
 
 
-def test_the_container_has_what_is_requested(folder: Path, through: str, tmp_path: Path) -> None:
+def test_container_has_requested_settings(folder: Path, through: str, tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "hf"
     for place in (data, cache):
         place.mkdir()
@@ -137,7 +137,7 @@ def test_the_container_has_what_is_requested(folder: Path, through: str, tmp_pat
     created_file.unlink()
 
 
-def test_what_path_variables_name_is_the_same_inside(
+def test_path_variables_have_same_content_in_container(
     folder: Path, through: str, tmp_path: Path
 ) -> None:
     hub, ca = tmp_path / "models/hub", tmp_path / "ca.pem"
@@ -164,7 +164,7 @@ def test_what_path_variables_name_is_the_same_inside(
     assert "-v /srv/hub:/srv/hub" in " ".join(done.stderr.split())
 
 
-def test_a_token_is_on_no_command_line(folder: Path, through: str) -> None:
+def test_token_is_not_on_command_line(folder: Path, through: str) -> None:
     """--verbose prints each command line that imgbuild starts."""
     done = run(folder, words(through, "--verbose", script="echo $HF_TOKEN"), HF_TOKEN="a-secret")
     assert (done.returncode, done.stdout) == (0, "a-secret\n"), done.stderr
@@ -172,19 +172,19 @@ def test_a_token_is_on_no_command_line(folder: Path, through: str) -> None:
     assert "a-secret" not in done.stderr
 
 
-def test_another_user(folder: Path, through: str) -> None:
+def test_command_runs_as_other_user(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--user", "4321:4322", script="id -u; id -g"))
     assert (done.returncode, done.stdout) == (0, "4321\n4322\n"), done.stderr
 
 
-def test_no_network_is_a_loopback_alone(folder: Path, through: str) -> None:
+def test_no_network_leaves_only_loopback(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--no-network", script="cat /proc/net/dev"))
     assert done.returncode == 0, done.stderr
     assert " lo:" in done.stdout
     assert "eth0" not in done.stdout
 
 
-def test_outputs_belong_to_an_ordinary_user() -> None:
+def test_outputs_belong_to_ordinary_user() -> None:
     needs.user_namespaces()
     with ordinary.home() as folder:
         project(folder)
@@ -206,7 +206,7 @@ TRAP = "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.1; done"
 
 
 @pytest.mark.parametrize(("script", "times"), [(TRAP, 1), ("echo ready; sleep 1000", 2)])
-def test_an_interrupt_ends_the_command(folder: Path, through: str, script: str, times: int) -> None:
+def test_interrupt_stops_command(folder: Path, through: str, script: str, times: int) -> None:
     """Once, if it reacts to that; a command that does not is ended at the second one."""
     with subprocess.Popen(
         [sys.executable, *words(through, "-q", script=script)],
@@ -230,13 +230,13 @@ def test_an_interrupt_ends_the_command(folder: Path, through: str, script: str, 
         assert status in (130, 137)
 
 
-def test_a_root_folder_has_no_command_to_copy(folder: Path) -> None:
+def test_dry_run_with_root_folder_is_refused(folder: Path) -> None:
     done = run(folder, words("root", "--dry-run"))
     assert (done.returncode, "--through docker" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
-def test_a_command_to_copy_has_no_effect(folder: Path, through: str) -> None:
+def test_dry_run_has_no_effect(folder: Path, through: str) -> None:
     paths = sorted(path for path in folder.rglob("*") if "cache" not in path.parts)
     done = run(folder, words(through, "--dry-run", "-e", "A=b c"), HF_TOKEN="secret")
     assert done.returncode == 0, done.stderr
@@ -249,7 +249,7 @@ def test_a_command_to_copy_has_no_effect(folder: Path, through: str) -> None:
 
 
 @pytest.mark.parametrize("through", ENGINES[:3], indirect=True)
-def test_the_copied_command_does_the_same(folder: Path, through: str) -> None:
+def test_printed_command_has_same_result(folder: Path, through: str) -> None:
     first = run(folder, words(through, script="true"))  # the image is loaded, or the SIF made
     assert through == "apptainer" or f"loading {TARGET} into {through}, " in first.stderr
     arguments = words(through, "--dry-run", "-e", "A=b c", script='echo "$A $HF_TOKEN"')

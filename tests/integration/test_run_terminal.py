@@ -38,20 +38,20 @@ def running(
         yield session
 
 
-def test_the_command_has_a_terminal_of_the_sandbox_with_the_type_and_size(folder: Path) -> None:
+def test_command_has_sandbox_terminal_with_type_and_size(folder: Path) -> None:
     script = "busybox tty; echo $TERM; busybox stty size; : </dev/tty && echo opened; exit 5"
     with running(folder, script) as session:
         assert session.status() == 5
     assert session.text == "/dev/pts/0\r\nvt220\r\n24 80\r\nopened\r\n"
 
 
-def test_a_given_type_of_terminal_is_passed(folder: Path) -> None:
+def test_given_terminal_type_is_passed(folder: Path) -> None:
     with running(folder, "echo $TERM", "-e", "TERM=xterm-256color") as session:
         assert session.status() == 0
     assert session.text == "xterm-256color\r\n"
 
 
-def test_the_command_gets_the_new_size_of_the_terminal(folder: Path) -> None:
+def test_terminal_resize_is_forwarded(folder: Path) -> None:
     script = "trap 'busybox stty size; exit' WINCH; echo ready; while :; do busybox sleep 0.1; done"
     with running(folder, script) as session:
         session.expect("ready")
@@ -60,7 +60,7 @@ def test_the_command_gets_the_new_size_of_the_terminal(folder: Path) -> None:
         assert session.status() == 0
 
 
-def test_ctrl_c_interrupts_the_program_and_not_the_shell(folder: Path) -> None:
+def test_ctrl_c_interrupts_program_but_not_shell(folder: Path) -> None:
     with running(folder, "sh -i") as session:
         session.expect("# ")
         session.type("sh -c 'echo $((100 + 23)); exec busybox sleep 1000'\n")
@@ -71,14 +71,14 @@ def test_ctrl_c_interrupts_the_program_and_not_the_shell(folder: Path) -> None:
         assert session.status() == 9
 
 
-def test_ctrl_c_ends_a_program_without_a_shell(folder: Path) -> None:
+def test_ctrl_c_stops_program_without_shell(folder: Path) -> None:
     with running(folder, "echo ready; exec busybox sleep 1000") as session:
         session.expect("ready")
         session.type("\x03")
         assert session.status() == 130
 
 
-def test_ctrl_z_stops_the_program_and_fg_continues_it(folder: Path) -> None:
+def test_ctrl_z_stops_program_and_fg_resumes_it(folder: Path) -> None:
     with running(folder, "sh -i") as session:
         session.expect("# ")
         session.type("sh -c 'echo $((100 + 23)); busybox cat'\n")
@@ -94,7 +94,7 @@ def test_ctrl_z_stops_the_program_and_fg_continues_it(folder: Path) -> None:
         assert session.status() == 3
 
 
-def test_the_terminal_is_raw_meanwhile_and_restored_at_each_end(folder: Path) -> None:
+def test_terminal_is_raw_during_run_and_restored(folder: Path) -> None:
     ends = ("exit 0", "kill -9 $$", "no-such-program", "read line")
     for script in ends:
         with running(folder, f"echo ready; {script}") as session:
@@ -108,13 +108,13 @@ def test_the_terminal_is_raw_meanwhile_and_restored_at_each_end(folder: Path) ->
             assert session.modes() == before, script
 
 
-def test_statuses_are_those_of_the_command(folder: Path) -> None:
+def test_exit_statuses_are_those_of_command(folder: Path) -> None:
     for script, status in {"exit 7": 7, "kill -9 $$": 137, "no-such-program": 127}.items():
         with running(folder, script) as session:
             assert session.status() == status
 
 
-def test_a_program_that_is_missing_is_reported_on_the_terminal(folder: Path) -> None:
+def test_missing_program_is_reported_on_terminal(folder: Path) -> None:
     env = {**os.environ, "IMGBUILD_CACHE": str(folder / "cache"), "HF_HOME": str(folder)}
     command = [sys.executable, "-m", "imgbuild", "run", TARGET, "--arch", "x86_64"]
     with typing_session(
@@ -124,7 +124,7 @@ def test_a_program_that_is_missing_is_reported_on_the_terminal(folder: Path) -> 
     assert session.text == "imgbuild: cannot start absent: No such file or directory\r\n"
 
 
-def test_much_input_and_output_arrive_whole(folder: Path) -> None:
+def test_large_input_and_output_are_complete(folder: Path) -> None:
     script = "busybox stty raw -echo; echo ready; busybox head -c 300000 | busybox wc -c"
     with running(folder, script) as session:
         session.expect("ready")
@@ -137,7 +137,7 @@ def test_much_input_and_output_arrive_whole(folder: Path) -> None:
     assert session.text.split() == [str(number) for number in range(1, 50001)]
 
 
-def test_stderr_in_a_file_is_apart_from_the_terminal(folder: Path, tmp_path: Path) -> None:
+def test_stderr_to_file_is_separate_from_terminal(folder: Path, tmp_path: Path) -> None:
     with (
         (tmp_path / "errors").open("wb") as errors,
         running(folder, "echo out; echo err >&2", stderr=errors.fileno()) as session,
@@ -147,7 +147,7 @@ def test_stderr_in_a_file_is_apart_from_the_terminal(folder: Path, tmp_path: Pat
     assert (tmp_path / "errors").read_bytes() == b"err\n"
 
 
-def test_without_a_terminal_bytes_are_unchanged(folder: Path) -> None:
+def test_bytes_are_unchanged_without_terminal(folder: Path) -> None:
     data = bytes(range(256)) * 100 + b"\r\n\x03\x1a\x04"
     done = subprocess.run(
         [sys.executable, *words("root", "-q", script="busybox tty >&2; busybox cat")],
@@ -160,7 +160,7 @@ def test_without_a_terminal_bytes_are_unchanged(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"not a tty\n")
 
 
-def test_an_ordinary_user_has_a_terminal() -> None:
+def test_ordinary_user_has_terminal() -> None:
     script = "tty; stty size; echo ready; read line; echo got $line; exec sleep 1000"
     body = (
         "streams = escapes.sandbox.Streams.TERMINAL\n"

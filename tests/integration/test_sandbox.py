@@ -45,12 +45,13 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(name="shell")
 def _shell(root: Path) -> Callable[..., Result]:
     def shell(script: str, **options: object) -> Result:
-        return sandbox.run(sandbox.Root(path=root), ["sh", "-c", script], **options)  # type: ignore[arg-type]
+        command = ["sh", "-c", script]
+        return sandbox.run(sandbox.Root(path=root), command, **options)  # type: ignore[arg-type]
 
     return shell
 
 
-def test_only_the_image_is_visible_to_the_command(shell, root):
+def test_only_image_is_visible_to_command(shell, root):
     completed = shell("ls /; pwd; cat /etc/passwd; id -u; hostname", cwd="/bin")
     assert completed.status == 0, completed
     assert completed.stdout.split() == [
@@ -59,13 +60,13 @@ def test_only_the_image_is_visible_to_the_command(shell, root):
     ]
 
 
-def test_status_and_streams_are_the_commands(shell):
+def test_status_and_streams_are_those_of_command(shell):
     completed = shell("cat; echo out; echo bad >&2; exit 7")
     assert (completed.status, completed.stdout, completed.stderr) == (7, "out\n", "bad\n")
     assert shell("kill -9 $$").status == 128 + signal.SIGKILL
 
 
-def test_a_readonly_root_takes_files_in_tmp_alone(shell):
+def test_read_only_root_allows_files_only_in_tmp(shell):
     script = "for place in / /etc /tmp /dev/shm; do (echo >$place/new) && echo $place; done"
     completed = shell(script, readonly=True)
     assert completed.stdout.split() == ["/tmp", "/dev/shm"], completed
@@ -73,7 +74,7 @@ def test_a_readonly_root_takes_files_in_tmp_alone(shell):
     assert shell(script).stdout.split() == ["/", "/etc", "/tmp", "/dev/shm"]
 
 
-def test_only_the_given_environment_is_seen(shell, monkeypatch):
+def test_only_given_environment_is_visible(shell, monkeypatch):
     monkeypatch.setenv("SECRET", "s3cr3t")
     completed = shell("env", env={"A": "two words", "PATH": "/bin"})
     variables = dict(line.split("=", 1) for line in completed.stdout.splitlines())
@@ -82,13 +83,13 @@ def test_only_the_given_environment_is_seen(shell, monkeypatch):
     assert "SECRET" not in variables
 
 
-def test_processes_are_its_own(shell):
+def test_sandbox_sees_only_its_processes(shell):
     completed = shell("ls -d /proc/[0-9]* | cat")
     # The waiting first process, the shell, and the two of the pipe.
     assert 1 < len(completed.stdout.split()) <= 4
 
 
-def test_without_network_there_is_a_loopback_only(shell):
+def test_sandbox_without_network_has_only_loopback(shell):
     completed = shell("ls /sys/class/net /proc/sys/net/ipv4/conf; ip -o addr; " + TALK)
     assert completed.status == 0, completed
     lines = [line for line in completed.stdout.splitlines() if line.startswith(("1:", "2:", "3:"))]
@@ -97,14 +98,14 @@ def test_without_network_there_is_a_loopback_only(shell):
     assert "said by itself" in completed.stdout
 
 
-def test_with_network_it_has_the_hosts(shell):
+def test_sandbox_with_network_uses_host_network(shell):
     completed = shell("ls /proc/sys/net/ipv4/conf; cat /etc/resolv.conf", network=True)
     hosts = {path.name for path in Path("/proc/sys/net/ipv4/conf").iterdir()}
     assert hosts <= set(completed.stdout.split())
     assert Path("/etc/resolv.conf").read_text() in completed.stdout
 
 
-def test_scratch_folders_are_fresh_and_do_not_stay(shell, root):
+def test_scratch_folders_are_temporary(shell, root):
     for _ in range(2):
         completed = shell(
             "ls /tmp /dev/shm; touch /tmp/imgbuild-x /dev/shm/imgbuild-x; stat -c %a /tmp /dev/shm"
@@ -114,7 +115,7 @@ def test_scratch_folders_are_fresh_and_do_not_stay(shell, root):
     assert not Path("/dev/shm/imgbuild-x").exists()
 
 
-def test_binds_are_read_only_unless_said(shell, tmp_path):
+def test_binds_are_read_only_by_default(shell, tmp_path):
     (tmp_path / "file").write_text("from the host")
     tmp_path.chmod(0o755)
     bound = Bind(source=tmp_path, target="/mnt/in")
@@ -127,7 +128,7 @@ def test_binds_are_read_only_unless_said(shell, tmp_path):
     assert (tmp_path / "new").read_text() == "done\n"
 
 
-def test_a_file_is_bound_too(shell, tmp_path):
+def test_file_is_bound(shell, tmp_path):
     (tmp_path / "file").write_text("one file")
     for target in ("/opt/file", "/tmp/file"):
         completed = shell(f"cat {target}", binds=[Bind(source=tmp_path / "file", target=target)])
@@ -146,7 +147,7 @@ def _image(root: Path, tmp_path: Path) -> Path:
     return image
 
 
-def test_mount_points_are_made_inside_the_image(image, tmp_path):
+def test_mount_points_are_created_inside_image(image, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/file").write_text("a file\n")
     targets = ("/a/b", "relative", "/../../up", "/new/in")
@@ -160,7 +161,7 @@ def test_mount_points_are_made_inside_the_image(image, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "image", "outside"]
 
 
-def test_mount_points_do_not_follow_links_of_what_is_mounted(image, tmp_path):
+def test_mount_points_do_not_follow_links_in_mounts(image, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "out").symlink_to(tmp_path / "outside/deep")
@@ -175,7 +176,7 @@ def test_mount_points_do_not_follow_links_of_what_is_mounted(image, tmp_path):
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_a_link_in_place_of_a_file_is_replaced(image, tmp_path):
+def test_link_in_place_of_file_is_replaced(image, tmp_path):
     (image / "outside").mkdir()
     (image / "outside/hosts").symlink_to(tmp_path / "victim")
     done = sandbox.run(sandbox.Root(path=image), ["cat", "/etc/hosts"])
@@ -184,32 +185,32 @@ def test_a_link_in_place_of_a_file_is_replaced(image, tmp_path):
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_mount_point_below_a_file_is_an_error(image, tmp_path):
+def test_mount_point_below_file_is_an_error(image, tmp_path):
     binds = [Bind(source=tmp_path, target="/bin/busybox/x")]
     with pytest.raises(InputError, match="mount point /bin/busybox/x: "):
         sandbox.run(sandbox.Root(path=image), ["true"], binds=binds)
 
 
 @pytest.mark.parametrize("target", ["/bin", "/bin/..", "/bin/"])
-def test_a_file_is_not_mounted_on_a_folder(image, tmp_path, target):
+def test_file_is_not_mounted_on_folder(image, tmp_path, target):
     file = tmp_path / "file"
     file.write_text("text")
     with pytest.raises(InputError, match=f"mount point {target}: Is a directory"):
         sandbox.run(sandbox.Root(path=image), ["true"], binds=[Bind(source=file, target=target)])
 
 
-def test_the_machine_cannot_be_reconfigured(shell):
+def test_machine_cannot_be_reconfigured(shell):
     completed = shell("touch /sys/new; echo 1 >/sys/kernel/profiling")
     assert completed.status != 0
     assert "Read-only" in completed.stderr
 
 
-def test_devices_work(shell):
+def test_standard_devices_work(shell):
     completed = shell("echo gone >/dev/null; stat -c %F /dev/null /dev/urandom")
     assert completed.stdout.splitlines() == ["character special file"] * 2
 
 
-def test_a_device_that_is_bound_can_be_used(shell):
+def test_bound_device_is_usable(shell):
     """As those of GPUs; other devices of the host are not there."""
     device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
     script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"
@@ -219,7 +220,7 @@ def test_a_device_that_is_bound_can_be_used(shell):
     assert "No such file" in shell("stat /dev/nvidia-test").stderr
 
 
-def test_a_folder_that_is_missing_fails_in_words(shell):
+def test_missing_working_folder_is_reported(shell):
     completed = shell("true", cwd="/absent")
     assert completed.status != 0
     assert "absent" in completed.stderr
@@ -230,7 +231,7 @@ def mounts(root: Path) -> list[str]:
     return [line for line in lines if str(root) in line]
 
 
-def test_nothing_stays_mounted_or_running_after_a_kill(root):
+def test_nothing_remains_mounted_or_running_after_kill(root):
     mark = "3.14159265"
     script = (
         "from pathlib import Path; from imgbuild.container.sandbox import Root, run\n"
@@ -271,7 +272,7 @@ def _user_folder() -> Iterator[Path]:
         yield folder
 
 
-def test_an_ordinary_user_unpacks_and_runs(user_folder):
+def test_ordinary_user_unpacks_and_runs(user_folder):
     record, blob = images.shell_layer(user_folder)
     script = f"""
 from pathlib import Path
@@ -300,14 +301,14 @@ remove(root)
     assert not (user_folder / "root").exists()
 
 
-def test_a_failing_set_up_is_distinguished_from_a_failing_command(root, shell, monkeypatch):
+def test_setup_failure_is_distinguished_from_command_failure(root, shell, monkeypatch):
     assert shell("exit 125").status == 125
     monkeypatch.setattr(sandbox, "_filter", lambda: b"no instruction ")
     with pytest.raises(WorkFailed, match="cannot load the filter"):
         shell("true")
 
 
-def test_the_command_can_be_an_ordinary_user(shell):
+def test_command_runs_as_ordinary_user(shell):
     completed = shell("id -u; id -g; touch /new", user=(1000, 1001))
     assert completed.stdout.split() == ["1000", "1001"]
     if os.geteuid() == 0:

@@ -65,7 +65,7 @@ except ToolMissing as error:
 """
 
 
-def test_where_there_is_one_id_it_is_never_that_of_root():
+def test_single_user_id_is_never_root():
     """As in a container of a user without further ids: 65534 is not mapped."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
@@ -96,7 +96,7 @@ os.kill(-1, 9)
 """
 
 
-def test_control_groups_limit_all_processes_together(place):
+def test_control_groups_limit_total_of_processes(place):
     confined = Confined(host_id=sandbox.spare_id(), memory=200 << 20, processes=50)
     places = [base for base, _ in control_groups.group_places(confined.limits())]
     if not all(os.access(base, os.W_OK) for base in places):
@@ -143,7 +143,7 @@ for code in (BOMB, 'data = bytearray(400 << 20); print("taken")'):
     assert taken == ""
 
 
-def test_a_confined_user_has_an_unused_id_outside(place):
+def test_confined_user_has_unused_host_id(place):
     needs.root()
     (place.root / "etc/mine").mkdir()
     os.chown(place.root / "etc/mine", sandbox.spare_id() or 0, 0)

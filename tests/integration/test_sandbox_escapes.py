@@ -74,14 +74,14 @@ def check(outcomes: dict[str, str], *, root: bool) -> None:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_no_way_leads_out(place, user):
+def test_sandbox_escapes_fail(place, user):
     needs.root()
     assert seccomp.program() is not None
     check(tried(place, user=USERS[user]), root=user == "root")
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_without_the_filter_no_way_leads_to_the_host(place, user, monkeypatch):
+def test_sandbox_escapes_fail_without_seccomp(place, user, monkeypatch):
     monkeypatch.setattr(sandbox, "_filter", lambda: b"")
     outcomes = tried(place, user=USERS[user])
     escaped = {name for name, how in outcomes.items() if how == "escaped"}
@@ -89,12 +89,12 @@ def test_without_the_filter_no_way_leads_to_the_host(place, user, monkeypatch):
 
 
 @pytest.mark.parametrize("user", [None, (1000, 1001)], ids=["root", "user"])
-def test_no_way_leads_out_for_an_ordinary_caller(user):
+def test_sandbox_escapes_fail_as_ordinary_user(user):
     body = f"import json; print(json.dumps(escapes.tried(place, user={user})))"
     check(json.loads(as_ordinary(body)), root=False)
 
 
-def test_a_folder_that_is_left_open_is_not_a_working_folder(place, monkeypatch):
+def test_open_host_folder_is_not_accessible(place, monkeypatch):
     """As in CVE-2024-21626, if imgbuild itself left a folder of the host open in the process."""
     folder, start = os.open("/", os.O_RDONLY), process.run
     monkeypatch.setattr(
@@ -115,7 +115,7 @@ def test_a_folder_that_is_left_open_is_not_a_working_folder(place, monkeypatch):
         os.close(folder)
 
 
-def test_the_program_of_the_sandbox_cannot_be_started(place):
+def test_sandbox_program_cannot_be_executed(place):
     (place.root / "etc/self").symlink_to("/proc/self/exe")
     script = place.root / "etc/script"
     script.write_text("#!/etc/self\n")
@@ -126,14 +126,14 @@ def test_the_program_of_the_sandbox_cannot_be_started(place):
         assert "is the program of the sandbox itself" in completed.stderr
 
 
-def test_a_terminal_is_not_the_commands(place):
+def test_command_cannot_access_host_terminal(place):
     completed = inside(place, "/usr/bin/cat", "/dev/tty")
     assert completed.status != 0
     look = "import os; print(os.getsid(0) == os.getpid())"
     assert inside(place, PYTHON, "-c", look).stdout == "True\n"
 
 
-def test_sessions_and_cores_are_not_those_of_the_caller():
+def test_sessions_and_core_limits_are_separate():
     """A core of one byte is none, and starts no program of the host, which a limit of 0 does."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
@@ -142,7 +142,7 @@ print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
     assert as_ordinary(body).split(maxsplit=1) == ["True", "(1, 1)\n\n"]
 
 
-def test_a_user_has_none_of_the_groups_of_root(place):
+def test_user_has_no_root_groups(place):
     needs.root()
     before = os.getgroups()
     os.setgroups([4242])
@@ -161,13 +161,13 @@ print([path for path in ("/", "/usr", "/tmp", "/dev/shm")
 """
 
 
-def test_nowhere_are_devices_or_set_id_programs_of_use(place):
+def test_devices_and_setuid_programs_have_no_effect(place):
     assert inside(place, PYTHON, "-c", FLAGS).stdout == "[]\n"
     body = f"print(escapes.inside(place, escapes.PYTHON, '-c', {FLAGS!r}).stdout)"
     assert as_ordinary(body) == "[]\n\n"
 
 
-def test_a_missing_library_is_reported_once(place, monkeypatch, capsys):
+def test_missing_libseccomp_is_reported_once(place, monkeypatch, capsys):
     monkeypatch.setattr(seccomp, "LIBRARY", "libabsent.so.2")
     for cached_function in (seccomp.program, sandbox._filter):
         cached_function.cache_clear()
@@ -211,7 +211,7 @@ print(sorted(os.listdir(place.secret.parent / "open")))
 """
 
 
-def test_an_ordinary_callers_command_has_its_user_status_and_files():
+def test_ordinary_user_command_has_user_status_and_files():
     lines = as_ordinary(COMMANDS).split("\n")
     assert lines[-2] == "['x']"
     assert "7 0" in lines
@@ -257,7 +257,7 @@ def hindered(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("kind", HINDRANCES)
-def test_no_way_leads_out_where_namespaces_are_limited(tmp_path, kind):
+def test_sandbox_escapes_fail_with_limited_namespaces(tmp_path, kind):
     needs.root()
     done = hindered(HINDRANCES[kind], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -268,7 +268,7 @@ def test_no_way_leads_out_where_namespaces_are_limited(tmp_path, kind):
     check(ways, root=True)
 
 
-def test_a_machine_without_namespaces_is_named(tmp_path):
+def test_missing_namespaces_are_reported(tmp_path):
     needs.root()
     words = [*HINDRANCES["no-users"], "setpriv", "--bounding-set", "-all"]
     done = hindered(words, tmp_path)

@@ -128,7 +128,7 @@ def forget(store, built_wheel):
     path.unlink()
 
 
-def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
+def test_build_is_isolated_from_environment(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     first = build(sample(site), root, store)
     path = store.file(first.wheel.sha256)
@@ -153,7 +153,7 @@ def test_nothing_of_the_surroundings_gets_in(site, root, store, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_lost_wheel_is_built_again_from_the_lock(site, root, store, monkeypatch):
+def test_lost_wheel_is_rebuilt_from_lock(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP})
     matrix = sample(site)
     built_wheel = build(matrix, root, store)
@@ -202,7 +202,7 @@ def drop(store, built_wheel):
 
 
 @pytest.mark.parametrize("checks", [("imports",), pytest.param(CHECKS, marks=pytest.mark.long)])
-def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root, store, checks):
+def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
     lock, matrix, built = audited(site, root, store)
     drop(store, built)
     site.requests.clear()
@@ -226,7 +226,7 @@ def test_the_code_of_a_built_wheel_is_audited_though_no_cache_has_it(site, root,
     assert site.requests == []
 
 
-def test_a_build_may_request_more_than_it_declares(site, root, store):
+def test_build_may_request_additional_requirements(site, root, store):
     files = {"pyproject.toml": PYPROJECT, "tools/own.py": BACKEND, "setup.py": SETUP}
     publish(site, files)
     built_wheel = build(sample(site), root, store)
@@ -240,7 +240,7 @@ def refused(site, root, store, files, **changes):
     return caught.value
 
 
-def test_the_root_folder_of_builds_is_made_once_and_not_changed(site, root, store, monkeypatch):
+def test_build_root_is_created_once_and_unchanged(site, root, store, monkeypatch):
     publish(site, {"setup.py": SETUP + b"# once\n"})
     before = {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")}
     monkeypatch.delattr(debian_root, "members")  # which unpacks the packages of another one
@@ -249,7 +249,7 @@ def test_the_root_folder_of_builds_is_made_once_and_not_changed(site, root, stor
     assert {path: path.lstat().st_mtime_ns for path in (root() / "usr").rglob("*")} == before
 
 
-def test_what_compiles_is_refused(site, root, store):
+def test_compiling_sdist_is_refused(site, root, store):
     files = {
         "setup.py": b"from setuptools import Extension, setup\n"
         b"setup(name='demo', version='1.0', ext_modules=[Extension('fast', ['fast.c'])])\n",
@@ -263,33 +263,33 @@ def test_what_compiles_is_refused(site, root, store):
     assert any("machine code" in reason for reason in error.reasons)
 
 
-def test_a_build_has_no_network(site, root, store):
+def test_build_has_no_network(site, root, store):
     call = f"import urllib.request\nurllib.request.urlopen('{site.url('simple/demo/')}')\n"
     error = refused(site, root, store, {"setup.py": call.encode()})
     assert error.message == "demo 1.0 cannot be built from its sdist"
     assert any("Error" in reason for reason in error.reasons)
 
 
-def test_source_for_an_older_python_is_named_as_such(site, root, store):
+def test_source_for_older_python_is_reported(site, root, store):
     setup = b"import inspect\nSPECIFICATION = inspect.getargspec\n"
     error = refused(site, root, store, {"setup.py": setup})
     assert "it uses inspect.getargspec, which Python no longer has" in error.reasons[0]
     assert "imgbuild init --exclude demo" in (error.hint or "")
 
 
-def test_another_version_than_promised_is_refused(site, root, store):
+def test_unexpected_version_is_refused(site, root, store):
     setup = SETUP.replace(b'version="1.0"', b'version="1.0+local"')
     error = refused(site, root, store, {"setup.py": setup})
     assert error.reasons == ("it builds version 1.0+local, not 1.0",)
 
 
-def test_what_a_build_needs_must_be_pinned(site, root, store):
+def test_build_requirements_must_be_pinned(site, root, store):
     error = refused(site, root, store, {"setup.py": SETUP}, requires=("torch",))
     assert "needs torch at the target's version, but the target has no such pin" in error.message
     assert error.hint == "pin torch in the target"
 
 
-def test_antlr_as_verl_needs_it_has_the_same_bytes_in_another_cache(root, store, tmp_path):
+def test_antlr_wheel_is_reproducible(root, store, tmp_path):
     matrix = load(ROOT / "matrix.yaml")
     target = msgspec.structs.replace(
         matrix.targets["cu124-vllm"], pins={"antlr4-python3-runtime": "4.9.3"}, requires={}

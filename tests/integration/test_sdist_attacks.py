@@ -79,7 +79,7 @@ def _build(root: Path, tmp_path: Path, victim: Path) -> Callable[[str], Path]:
     return build
 
 
-def test_a_valid_sdist_is_built(build):
+def test_valid_sdist_is_built(build):
     with zipfile.ZipFile(build(HONEST)) as archive:
         assert "demo/a.py" in archive.namelist()
 
@@ -89,7 +89,7 @@ WRITTEN = (f".{NAME}.tmp", NAME, "result.json", "answer/result.json", f"wheel/{N
 
 
 @pytest.mark.parametrize("path", WRITTEN)
-def test_a_link_left_behind_does_not_lead_a_write_out(build, victim, path):
+def test_leftover_link_does_not_redirect_writes(build, victim, path):
     before = victim.read_bytes()
     plant = (
         "    with contextlib.suppress(OSError):\n"
@@ -123,7 +123,7 @@ def test_a_link_left_behind_does_not_lead_a_write_out(build, victim, path):
         ("    open(made, 'wb').write(b'PK')\n    return NAME\n", "cannot be read"),
     ],
 )
-def test_only_a_plain_file_is_taken_for_the_wheel(build, body, words):
+def test_only_regular_file_is_accepted_as_wheel(build, body, words):
     with pytest.raises(IntegrityError, match=words):
         build(body)
 
@@ -146,7 +146,7 @@ PLACE = (
         ('open(place, "w").write(\'{"lacking": [], "wheel": 7}\')', "cannot be read"),
     ],
 )
-def test_only_a_plain_answer_is_read(build, leave, words):
+def test_only_regular_result_file_is_read(build, leave, words):
     with pytest.raises(IntegrityError, match=words):
         build(f"{PLACE}    {leave}\n    os._exit(0)\n")
 
@@ -154,14 +154,14 @@ def test_only_a_plain_answer_is_read(build, leave, words):
 @pytest.mark.parametrize(
     "line", ["-r /etc/hostname", "x @ file:///etc/hostname", "x\n-r /etc/hostname", "./local"]
 )
-def test_requirements_cannot_name_files_of_this_machine(build, line):
+def test_requirements_cannot_refer_to_local_files(build, line):
     answer = msgspec.json.encode({"lacking": [line], "wheel": None}).decode()
     leave = f"    open(place, 'w').write({answer!r})\n    os._exit(0)\n"
     with pytest.raises(IntegrityError, match="result of its build cannot be read"):
         build(PLACE + leave)
 
 
-def test_the_next_build_has_the_same_root(build, root):
+def test_next_build_has_unchanged_root(build, root):
     plant = (
         "    for path in ('/usr/lib/python3/planted', '/etc/planted', '/planted'):\n"
         "        with contextlib.suppress(OSError):\n"

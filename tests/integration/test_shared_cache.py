@@ -113,7 +113,7 @@ def opened(root: Path) -> None:
             path.chmod(0o777)
 
 
-def test_a_layer_of_the_cache_that_is_swapped_during_builds_is_never_used(folder):
+def test_cached_layer_swapped_during_build_is_not_used(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)
@@ -130,7 +130,7 @@ def test_a_layer_of_the_cache_that_is_swapped_during_builds_is_never_used(folder
         assert source.stat().st_uid == 0
 
 
-def test_a_layer_that_is_swapped_in_its_source_folder_is_never_used(folder):
+def test_source_layer_swapped_during_copy_is_not_used(folder):
     """A folder outside of the cache that stays open to others, as an older layout may be."""
     files, digest, size = image(folder)
     (folder / "open").mkdir()
@@ -145,7 +145,7 @@ def test_a_layer_that_is_swapped_in_its_source_folder_is_never_used(folder):
     assert right, "no round was right"
 
 
-def test_an_image_is_not_changed_by_later_writes_to_a_cached_layer(folder):
+def test_later_writes_to_cached_layer_do_not_change_image(folder):
     files, digest, size = image(folder)
     store = Store.open(folder / "cache")
     path = store.add_blob(files.layers[digest], digest)
@@ -169,7 +169,7 @@ def test_an_image_is_not_changed_by_later_writes_to_a_cached_layer(folder):
     images.verified(folder / "out")
 
 
-def test_a_cache_of_another_user_is_refused_and_not_written_to(folder):
+def test_cache_of_other_user_is_refused_unmodified(folder):
     root = folder / "cache"
     Store.open(root)
     for path in (root, *root.rglob("*")):

@@ -138,7 +138,7 @@ def _odd(tmp_path_factory):
 
 
 @pytest.mark.parametrize("compressor", ["zstd", "gzip"])
-def test_a_sif_has_the_files_of_its_image(odd, tmp_path, compressor):
+def test_sif_has_files_of_image(odd, tmp_path, compressor):
     out = tmp_path / "odd.sif"
     convert.convert(odd, ARCH, out, convert.ConvertOptions(compressor=compressor))
     beside = check_tree(odd, out, squashed.start(out))
@@ -147,7 +147,7 @@ def test_a_sif_has_the_files_of_its_image(odd, tmp_path, compressor):
     assert [path.name for path in tmp_path.iterdir()] == ["odd.sif"]
 
 
-def test_a_squashfs_has_the_files_of_its_image(odd, tmp_path):
+def test_squashfs_has_files_of_image(odd, tmp_path):
     out = tmp_path / "odd.sqsh"
     convert.convert(odd, ARCH, out, convert.ConvertOptions(format="squashfs"), lock=b"{}\n")
     assert check_tree(odd, out, 0) == {
@@ -156,7 +156,7 @@ def test_a_squashfs_has_the_files_of_its_image(odd, tmp_path):
     }  # fmt: skip
 
 
-def test_extended_attributes_come_along(tmp_path):
+def test_extended_attributes_are_kept(tmp_path):
     needs.root()
     header = info("bin/ping")
     header.pax_headers = {"SCHILY.xattr.user.note": "kept"}
@@ -175,7 +175,7 @@ def test_extended_attributes_come_along(tmp_path):
         pytest.fail(f"{tmp_path} holds no attributes, or they were lost: {error}")
 
 
-def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
+def test_unsupported_attributes_are_reported_once(tmp_path):
     rows = []
     for number in range(2000):
         header = info(f"srv/{number}")
@@ -193,7 +193,7 @@ def test_attributes_that_no_squashfs_holds_are_named_once(tmp_path):
     assert len(squashed.read(tmp_path / "x.sif", squashed.start(tmp_path / "x.sif"))) > 2000
 
 
-def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
+def test_sif_bytes_depend_only_on_image(odd, tmp_path):
     """Another name, folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
     conversion = convert.convert(
         odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2)
@@ -227,7 +227,7 @@ def test_the_bytes_follow_from_the_image_alone(odd, tmp_path):
     assert (other / "x.sif").read_bytes() == conversion.output.read_bytes()
 
 
-def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
+def test_damaged_layer_leaves_no_output(odd, tmp_path):
     shutil.copytree(odd.path, tmp_path / "layout")
     layer = layout.read(tmp_path / "layout").image(ARCH).layers[1]
     blob = tmp_path / "layout/blobs/sha256" / layer.digest[7:]
@@ -243,7 +243,7 @@ def test_a_damaged_layer_leaves_nothing_behind(odd, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["layout", "x.sif"]
 
 
-def test_what_a_killed_run_left_is_removed_and_what_another_writes_is_not(odd, tmp_path):
+def test_leftovers_of_killed_run_are_removed(odd, tmp_path):
     free, locked_file = (tmp_path / f".odd.sif.{name}.tmp" for name in (16 * "d", 16 * "b"))
     free.write_bytes(b"half a file")
     with locked_file.open("wb") as file:
@@ -252,7 +252,7 @@ def test_what_a_killed_run_left_is_removed_and_what_another_writes_is_not(odd, t
     assert sorted(path.name for path in tmp_path.iterdir()) == [locked_file.name, "odd.sif"]
 
 
-def test_an_interrupt_leaves_nothing_behind(odd, tmp_path):
+def test_interrupt_leaves_no_output(odd, tmp_path):
     real = needs.tool("mksquashfs", "squashfs-tools")
     slow = tmp_path / "bin/mksquashfs"
     slow.parent.mkdir()

@@ -73,14 +73,14 @@ NOBODY = "65534:65534"
 as_nobody = functools.partial(apptainer, user=NOBODY)
 
 
-def test_run_goes_through_the_entry_point_and_takes_words_as_they_are(sif):
+def test_run_uses_entry_point_with_exact_arguments(sif):
     code = "import os, sys; print(sys.argv[1:], os.environ['HOME'] != '/')"
     odd = "a  'b' $HOME \"c\" *"
     assert apptainer("run", sif, "python", "-c", code, odd).stdout == f"{[odd]} True\n"
     assert apptainer("run", sif, "printf", "%s|", "x y", "").stdout == "x y||"
 
 
-def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif, tmp_path):
+def test_exec_uses_image_environment_without_caller_packages(sif, tmp_path):
     look = "import os, sys; print(sys.executable, sys.path, os.environ.get('EXTRA'))"
     (tmp_path / "alpha.py").write_text("VALUE = 'the wrong one'\n")
     hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PATH": os.environ["PATH"],
@@ -97,7 +97,7 @@ def test_exec_has_the_environment_of_the_image_and_not_the_callers_packages(sif,
     assert f"LD_LIBRARY_PATH={files.LIBRARIES}" in variables
 
 
-def test_variables_of_another_image_about_python_and_its_home(sample, tmp_path):
+def test_python_and_home_variables_of_other_image(sample, tmp_path):
     """Its PYTHONPATH is as in Docker, the caller's does not enter; its HOME is not the caller's."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
@@ -118,7 +118,7 @@ def test_variables_of_another_image_about_python_and_its_home(sample, tmp_path):
     assert {"HOME=/home/me", "PYTHONPATH=/my/code"} <= set(variables)
 
 
-def test_inspect_shows_the_origin(sif, sample):
+def test_inspect_shows_origin(sif, sample):
     inspection = json.loads(apptainer("inspect", "--json", "--labels", sif).stdout)
     labels = inspection["data"]["attributes"]["labels"]
     assert labels[files.IMAGE_LABEL] == sample.digest
@@ -132,7 +132,7 @@ def test_inspect_shows_the_origin(sif, sample):
     assert json.loads(inside) == labels
 
 
-def test_a_user_without_any_right_runs_it_in_a_home_of_his_own(sif):
+def test_unprivileged_user_runs_sif_with_own_home(sif):
     """Read-only root, packages in ~/.local that must not be imported, --fakeroot."""
     home = sif.parent / "home"
     local = home / ".local/lib/python3.11/site-packages"
@@ -153,7 +153,7 @@ def test_a_user_without_any_right_runs_it_in_a_home_of_his_own(sif):
     assert as_nobody("exec", "--fakeroot", sif, "id", "-u").stdout == "0\n"
 
 
-def test_with_nothing_of_the_machine_it_has_a_home_and_a_cache(sif):
+def test_contained_sif_has_home_and_cache(sif):
     code = """
 import os, pathlib
 for place in (pathlib.Path(os.environ["PYTHONPYCACHEPREFIX"]), pathlib.Path.home()):
@@ -166,7 +166,7 @@ print("both can be written")
         assert completed.stdout == "both can be written\n", words
 
 
-def test_without_a_network_nothing_is_reached(sif):
+def test_sif_without_network_is_isolated(sif):
     host, _, port = needs.registry().partition(":")
     code = f"import socket; print(socket.socket().connect_ex(({host!r}, {port})))"
     assert apptainer("exec", sif, "python", "-c", code).stdout == "0\n"
@@ -174,7 +174,7 @@ def test_without_a_network_nothing_is_reached(sif):
     assert cut_off.stdout != "0\n"
 
 
-def test_old_runtimes_find_their_actions(sif, tmp_path):
+def test_older_runtimes_find_action_scripts(sif, tmp_path):
     """Without Apptainer's own interpreter: the scripts of the file system, by a plain shell."""
     needs.root()
     root = tmp_path / "root"
@@ -192,7 +192,7 @@ def test_old_runtimes_find_their_actions(sif, tmp_path):
         assert "PYTHONPATH=" in done.stdout.splitlines()
 
 
-def test_apptainer_makes_the_same_of_the_pushed_image(sample, sif, tmp_path):
+def test_apptainer_builds_equal_sif_from_pushed_image(sample, sif, tmp_path):
     """Its own SIF of docker://… has the same files but for the times and its own scripts."""
     registry, skopeo = needs.registry(), needs.tool("skopeo")
     place = f"{registry}/sif-small:{os.getpid()}"
@@ -221,7 +221,7 @@ def _without_owners(tree: dict[str, squashed.Facts]) -> dict[str, tuple[object, 
     return {name: (kind, mode, what) for name, (kind, mode, _, what, _) in tree.items()}
 
 
-def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(sample, tmp_path):
+def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path):
     with docker_registry.serve(tmp_path / "registry") as registry:
         place = f"{registry.host}/team/small"
         imgbuild = [sys.executable, "-m", "imgbuild"]
@@ -266,7 +266,7 @@ def test_a_pushed_sif_is_pulled_by_apptainer_and_refers_to_its_image(sample, tmp
     assert mine == theirs
 
 
-def test_a_driver_at_another_place_is_found(sif, tmp_path):
+def test_driver_at_other_location_is_found(sif, tmp_path):
     """A library of the host's, put where --nv puts the driver's."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
     without = apptainer("exec", sif, "python", "-c", code, check=False)
@@ -302,7 +302,7 @@ def _driver():
 
 
 @pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "a user"])
-def test_nv_mounts_the_driver_of_the_loader_cache(sif, driver, user):
+def test_nv_mounts_driver_of_loader_cache(sif, driver, user):
     env = {"IMGBUILD_APPTAINER_DRIVER": str(driver)}
     code = (
         "import ctypes, os\n"
@@ -319,7 +319,7 @@ def test_nv_mounts_the_driver_of_the_loader_cache(sif, driver, user):
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
 
 
-def test_the_gpu_tier_is_run_with_nv(sif, driver, monkeypatch):
+def test_gpu_tier_runs_with_nv(sif, driver, monkeypatch):
     """By the tests' own words: the driver was loaded, and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
     with ordinary.home() as work:

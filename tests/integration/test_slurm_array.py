@@ -44,7 +44,7 @@ def _built(project: Project) -> Project:
     return project
 
 
-def test_only_what_failed_is_submitted_again(built: Project) -> None:
+def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
     first, second = orders(built, "build")[:2]
     order_documents = [json.loads((each / "order.json").read_text()) for each in (first, second)]
     assert [[task["target"] for task in order["tasks"]] for order in order_documents] == [
@@ -58,14 +58,14 @@ def test_only_what_failed_is_submitted_again(built: Project) -> None:
         assert index["manifests"][0]["digest"] == digest
 
 
-def test_a_third_run_submits_nothing(built: Project) -> None:
+def test_third_run_submits_nothing(built: Project) -> None:
     before = orders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
     assert "0 to submit, 0 in the queue already, 3 already done" in done.stderr
     assert orders(built, "build") == before
 
 
-def test_reports_of_all_tasks_come_together(built: Project, tmp_path: Path) -> None:
+def test_reports_of_all_tasks_are_combined(built: Project, tmp_path: Path) -> None:
     command = ("--tier", "static", "--through", "root", "--on", "slurm")
     junit = tmp_path / "report.xml"
     done = built.run("smoke", "--all", *command, "--junit", str(junit), "--json", status=1)
@@ -96,7 +96,7 @@ def started(project: Project, *words: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
+def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     process = started(built, "--no-resume")
     os.killpg(process.pid, signal.SIGINT)
     _, messages = process.communicate(timeout=slurm_project.PATIENCE)
@@ -118,7 +118,7 @@ def test_an_interrupt_cancels_and_the_next_run_goes_on(built: Project) -> None:
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
-def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Project) -> None:
+def test_tasks_survive_killed_imgbuild_and_are_followed_again(built: Project) -> None:
     process = started(built, "--no-resume")
     process.kill()
     process.communicate(timeout=slurm_project.PATIENCE)
@@ -130,7 +130,7 @@ def test_tasks_outlive_a_killed_imgbuild_and_are_looked_after_again(built: Proje
     assert len(done.stdout.splitlines()) == len(TARGETS)
 
 
-def test_a_task_that_slurm_ends_is_reported(built: Project) -> None:
+def test_task_ended_by_slurm_is_reported(built: Project) -> None:
     process = started(built, "--no-resume", "--leave")
     [first] = {name.partition("_")[0] for name in queue(built)}
     slurm_project.slurm(built, "scancel", first)
@@ -140,7 +140,7 @@ def test_a_task_that_slurm_ends_is_reported(built: Project) -> None:
     assert f"{first}_2" not in queue(built)
 
 
-def test_what_sbatch_refuses_is_reported_and_nothing_is_left(built: Project) -> None:
+def test_sbatch_error_is_reported_and_leaves_nothing(built: Project) -> None:
     before = orders(built, "build")
     done = built.run(
         "build", "--all", "--no-resume", "--on", "slurm", "--partition", "nowhere", status=1

@@ -54,7 +54,7 @@ def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
     return path
 
 
-def test_what_path_variables_name_is_mounted_in_the_image(image, tmp_path):
+def test_path_variables_are_mounted_in_job(image, tmp_path):
     """The script is written where none of them is set."""
     needs.apptainer()
     place = Path(tempfile.mkdtemp(dir="/srv"))
@@ -93,7 +93,7 @@ def test_what_path_variables_name_is_mounted_in_the_image(image, tmp_path):
 
 
 @pytest.mark.parametrize("export", [None, "NONE"])
-def test_variables_reach_the_image_and_nothing_else(image, tmp_path, export):
+def test_only_selected_variables_reach_image(image, tmp_path, export):
     """Where sbatch passes all variables, output of the shell at its start changes nothing."""
     needs.apptainer()
     (tmp_path / "talk").write_text("echo hello\n")

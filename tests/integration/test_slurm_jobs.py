@@ -120,7 +120,7 @@ def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
     return ended
 
 
-def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
     # As a model cache has them: a folder of links to files elsewhere.
     (tmp_path / "model").mkdir()
@@ -159,7 +159,7 @@ def test_a_job_with_a_sif(project: Project, user: dict[str, str], tmp_path: Path
 
 
 @pytest.mark.long
-def test_ray_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
+def test_ray_cluster_over_two_nodes(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(RAY)
     path = script(
         project, tmp_path, "--job", "ray", "--nodes", "2", "--cpus-per-task", "2",
@@ -180,7 +180,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 """
 
 
-def test_verl_gets_the_nodes_and_joins_their_ray(
+def test_verl_joins_ray_cluster_of_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     """By a program in its place, which Ray believes that there are GPUs."""
@@ -201,7 +201,7 @@ def test_verl_gets_the_nodes_and_joins_their_ray(
     assert printed_value(log) == [words, 2, 2.0]
 
 
-def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
+def test_cancelled_job_saves_and_cleans_up(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
@@ -221,7 +221,7 @@ def test_a_job_that_is_cancelled_saves_and_leaves_nothing(
     assert "told to end by Slurm" in log.read_text()
 
 
-def test_a_job_that_cannot_stage_is_reported_and_leaves_nothing(
+def test_failed_staging_is_reported_and_cleaned_up(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--stage", str(tmp_path / "nowhere"), "--", "true")
@@ -231,7 +231,7 @@ def test_a_job_that_cannot_stage_is_reported_and_leaves_nothing(
     assert "a node has no place for the job's files" in log
 
 
-def test_one_node_that_cannot_prepare_ends_the_job(
+def test_failed_node_preparation_ends_job(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "check.sh"
@@ -245,7 +245,7 @@ def test_one_node_that_cannot_prepare_ends_the_job(
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
 
 
-def test_no_file_is_written_to_a_folder_of_another_user(
+def test_folder_of_other_user_is_not_written_to(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))
@@ -262,7 +262,7 @@ def test_no_file_is_written_to_a_folder_of_another_user(
     assert (list(other.iterdir()), (tmp_path / "ran").exists()) == ([], False)
 
 
-def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> None:
+def test_check_reports_passed_steps(project: Project, tmp_path: Path) -> None:
     words = ("slurm", TARGET, "--job", "check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
     done = project.run(*words)
     assert "nothing stands in the way on node1 node2" in done.stdout
@@ -275,7 +275,7 @@ def test_the_check_says_what_was_proven(project: Project, tmp_path: Path) -> Non
     assert "see the errors above" in short.stdout
 
 
-def test_doctor_explains_what_a_user_brought_along(
+def test_doctor_reports_user_environment_problems(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "modules/ray.py").touch()
@@ -294,7 +294,7 @@ def test_doctor_explains_what_a_user_brought_along(
 
 
 @pytest.mark.parametrize("through", ["root", "docker"])
-def test_doctor_looks_from_within_any_way_of_running(project: Project, through: str) -> None:
+def test_doctor_runs_inside_every_container_type(project: Project, through: str) -> None:
     if through == "docker":
         needs.docker()
     done = project.run("doctor", TARGET, "--through", through, "--json")

@@ -122,7 +122,7 @@ def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
     return slurm_project.job(project, path)
 
 
-def test_trainers_reach_the_server_on_the_last_node(project: Project, tmp_path: Path) -> None:
+def test_trainers_reach_server_on_last_node(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--steps", "2")
     assert status == 0, log
     [line] = re.findall(r"^\[.*\]$", log, re.MULTILINE)
@@ -140,7 +140,7 @@ def test_trainers_reach_the_server_on_the_last_node(project: Project, tmp_path: 
     ]  # fmt: skip
 
 
-def test_a_server_that_ends_ends_the_job(project: Project, tmp_path: Path) -> None:
+def test_server_exit_ends_job(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--stop-the-server")
     assert status == 1, log
     assert "the vLLM server ended while the trainers ran (status 3)" in log

@@ -67,7 +67,7 @@ def scancel(number: str) -> None:
     subprocess.run(["scancel", number], check=True)
 
 
-def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkeypatch, capsys):
+def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     make(tmp_path)
     (tmp_path / "some.sif").touch()
@@ -86,7 +86,7 @@ def test_a_check_that_was_cancelled_in_the_queue_has_not_passed(tmp_path, monkey
     assert re.search(r"job \d+ ended as cancelled: the check did not finish", done.stderr)
 
 
-def test_a_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
+def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
     """By a job script of the project's own that ends well, without a word."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     make(tmp_path)
@@ -107,18 +107,18 @@ def ended(line: str, folder: Path, *options: str) -> str:
     return commands.wait(commands.submit(script, folder, ["--output=/dev/null", *options]))
 
 
-def test_the_end_of_a_job_is_the_state_that_slurm_reports(tmp_path):
+def test_job_end_state_is_that_of_slurm(tmp_path):
     with once_held(tmp_path, scancel):
         assert ended("sleep 600", tmp_path, "--hold") == "CANCELLED"
     assert ended("exit 7", tmp_path) == "FAILED"
     assert ended(":", tmp_path) == "COMPLETED"
 
 
-def test_a_job_that_slurm_has_forgotten_is_lost():
+def test_job_unknown_to_slurm_is_lost():
     assert commands.wait("999999999") == commands.LOST
 
 
-def test_ports_on_which_something_listens_are_passed_over(tmp_path):
+def test_used_ports_are_skipped(tmp_path):
     """By the lines that the committed scripts have for it."""
     lines = (
         (slurm_project.SCRIPTS / "check.sh")
@@ -138,7 +138,7 @@ def test_ports_on_which_something_listens_are_passed_over(tmp_path):
     assert log.read_text().split() == [str(first + 1), str(first + 2)]
 
 
-def test_an_interrupt_takes_the_job_out_of_the_queue(tmp_path):
+def test_interrupt_removes_job_from_queue(tmp_path):
     interrupt = once_held(tmp_path, lambda _: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Interrupted, match="are cancelled"), interrupt:
         ended("sleep 600", tmp_path, "--hold")

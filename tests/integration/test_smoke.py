@@ -80,12 +80,12 @@ def _sample(tmp_path: Path) -> Sample:
 
 
 @pytest.mark.parametrize("case", ["versions", "requirements", "files", "imports"])
-def test_a_sound_package_set_passes(sample, case):
+def test_valid_package_set_passes(sample, case):
     cases = sample.run(case)
     assert {item.outcome for item in cases.values()} == {"passed"}, cases
 
 
-def test_all_outermost_names_are_imported(sample):
+def test_all_top_level_names_are_imported(sample):
     cases = sample.run("imports")
     assert cases["import alpha"].message == "1 names: alpha"
     assert cases["import beta"].message == "2 names: beta, spaces.inner"
@@ -161,7 +161,7 @@ def leaving(sample):
         ("files", dangling, "alpha/link: a broken link"),
     ],
 )
-def test_a_broken_package_set_fails_and_says_why(sample, case, break_it, words):
+def test_broken_package_set_fails_with_reason(sample, case, break_it, words):
     break_it(sample)
     case_result = sample.run(case)[case]
     assert case_result.outcome == "failed"
@@ -177,7 +177,7 @@ def test_a_broken_package_set_fails_and_says_why(sample, case, break_it, words):
         (leaving, "gamma: ended with status 0"),
     ],
 )
-def test_an_import_that_fails_is_located(sample, break_it, words):
+def test_failing_import_is_located(sample, break_it, words):
     break_it(sample)
     cases = sample.run("imports", timeout_factor=0.01 if break_it is hanging else 1)
     assert cases["import gamma"].outcome == "failed"
@@ -187,7 +187,7 @@ def test_an_import_that_fails_is_located(sample, break_it, words):
     assert cases["imports"].message == "error: gamma does not import"
 
 
-def test_a_crash_does_not_hide_the_next_name(sample):
+def test_crash_does_not_hide_next_name(sample):
     sample.add("gamma", {"first.py": b"import os\nos.abort()\n", "second.py": b"1 / 0\n"})
     message = sample.run("imports")["import gamma"].message
     assert "first: ended with status -6" in message
@@ -197,7 +197,7 @@ def test_a_crash_does_not_hide_the_next_name(sample):
 ENTRY = {"package": "gamma", "name": "gamma", "reason": "a reason that is long enough"}
 
 
-def test_an_accepted_failure_is_a_skip_and_never_a_pass(sample):
+def test_accepted_failure_is_a_skip(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "error": "cannot import name 'NOTHING'"}]
     cases = sample.run("imports")
@@ -209,7 +209,7 @@ def test_an_accepted_failure_is_a_skip_and_never_a_pass(sample):
 
 
 @pytest.mark.parametrize("versions", [None, ["1.0"]])
-def test_an_entry_that_accepts_nothing_is_a_failure(sample, versions):
+def test_unused_allowed_entry_is_a_failure(sample, versions):
     sample.add("gamma", {"gamma.py": b""})
     bounded = {"versions": versions} if versions else {}
     sample.allowed["imports"] = [{**ENTRY, **bounded, "error": "cannot import"}]
@@ -218,13 +218,13 @@ def test_an_entry_that_accepts_nothing_is_a_failure(sample, versions):
     assert cases["imports"].outcome == "failed"
 
 
-def test_an_entry_for_another_version_is_not_used(sample):
+def test_allowed_entry_for_other_version_is_not_used(sample):
     raising(sample)
     sample.allowed["imports"] = [{**ENTRY, "versions": ["0.9"], "error": "cannot import name"}]
     assert sample.run("imports")["import gamma"].outcome == "failed"
 
 
-def test_a_waived_requirement_must_still_be_broken(sample):
+def test_waived_requirement_must_still_be_violated(sample):
     line = "alpha 1.0 requires beta, which is not installed."
     sample.allowed["requirements"] = [{"package": "alpha", "error": line, "reason": "as above"}]
     idle = sample.run("requirements")["requirements"]
@@ -257,7 +257,7 @@ def _jit_activation_module(dtype):
 }
 
 
-def test_a_kernel_of_sglang_that_does_not_compile_is_reported(sample):
+def test_failing_sglang_kernel_compilation_is_reported(sample):
     needs.tool("gcc")
     sample.add("torch", {"torch.py": b"bfloat16 = 'bf16'\n"})
     sample.add("sglang", SGLANG)
@@ -280,7 +280,7 @@ def get_binary_path_from_package(stem):
 """
 
 
-def test_a_preloaded_library_needs_what_the_loader_finds(sample, tmp_path):
+def test_preloaded_library_dependencies_are_checked(sample, tmp_path):
     needs.tool("gcc")
     sample.add("sglang", {"sglang.py": b""})
     sample.add("torch-memory-saver", {"torch_memory_saver/utils.py": SAVER})
@@ -295,7 +295,7 @@ def test_a_preloaded_library_needs_what_the_loader_finds(sample, tmp_path):
     assert message.endswith(f"{library.name}: {other.name} => not found")
 
 
-def test_a_compiler_compiles_and_its_absence_is_reported(sample, monkeypatch):
+def test_missing_compiler_is_reported(sample, monkeypatch):
     needs.tool("g++", "g++")
     sample.expect["debian"] = ["g++", "gcc"]
     assert sample.run("compiler")["compiler"].outcome == "passed"
@@ -307,7 +307,7 @@ def test_a_compiler_compiles_and_its_absence_is_reported(sample, monkeypatch):
     )
 
 
-def test_cases_of_packages_that_are_not_in_the_lock_are_skipped(sample):
+def test_cases_of_unlocked_packages_are_skipped(sample):
     sample.expect["debian"] = ["libc6"]
     del sample.expect["packages"]["pip"]
     cases = sample.run("compiler|requirements|entry points")
@@ -315,7 +315,7 @@ def test_cases_of_packages_that_are_not_in_the_lock_are_skipped(sample):
     assert cases["compiler"].message == "the lock has no gcc"
 
 
-def test_a_driver_library_in_the_image_is_refused(sample):
+def test_driver_library_in_image_is_refused(sample):
     library = sample.folder / "venv/lib/stubs/libcuda.so"
     library.parent.mkdir()
     library.write_bytes(b"")
@@ -324,7 +324,7 @@ def test_a_driver_library_in_the_image_is_refused(sample):
     assert str(library) in case_result.log
 
 
-def test_a_stub_that_the_loader_finds_is_not_a_driver(sample):
+def test_stub_found_by_loader_is_not_a_driver(sample):
     """Where no driver of the host is, a library of its name is the image's."""
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
@@ -333,12 +333,12 @@ def test_a_stub_that_the_loader_finds_is_not_a_driver(sample):
     assert f"a CUDA driver library is in the image: {stub}" in case_result.log
 
 
-def test_root_is_refused(sample):
+def test_smoke_tests_refuse_to_run_as_root(sample):
     needs.root()
     assert "the user is root" in sample.run("system")["system"].log
 
 
-def test_what_the_lock_lacks_is_skipped_and_no_pass(sample):
+def test_packages_missing_in_lock_are_skipped(sample):
     case_results = sample.run("*", tier="cpu")
     assert case_results["grpo step"].outcome == "skipped"
     assert case_results["grpo step"].message == "the lock has no trl"
@@ -372,9 +372,7 @@ EXPECTED = {
         (json.dumps(EXPECTED), ["--model=/absent"], "/absent: no config.json in this folder"),
     ],
 )
-def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(
-    expect, words, message, tmp_path
-):
+def test_invalid_runner_input_is_an_error_before_cases_run(expect, words, message, tmp_path):
     (tmp_path / "expect.json").write_text(expect)
     command = [sys.executable, str(SCRIPTS / "run.py"), "--tier=cpu"]
     done = subprocess.run(
@@ -386,13 +384,13 @@ def test_invalid_input_of_the_runner_is_an_error_before_a_case_runs(
     assert not done.stdout
 
 
-def test_what_a_pth_file_adds_is_imported_by_its_own_name(sample):
+def test_modules_added_by_pth_file_are_imported_by_name(sample):
     failing = b"import sys\nassert __name__ == 'inner', __name__\n"
     sample.add("gamma", {"gamma.pth": b"deep/below\n", "deep/below/inner.py": failing})
     assert sample.run("imports")["import gamma"].message == "1 names: inner"
 
 
-def test_a_library_that_is_not_an_extension_module_is_not_imported(sample):
+def test_plain_shared_library_is_not_imported(sample):
     library = {"gamma/__init__.py": b"", "gamma/libgamma.so": b"\x7fELF", "gamma/empty.so": b""}
     sample.add("gamma", library)
     assert sample.run("imports")["import gamma"].message == "1 names: gamma"
@@ -400,7 +398,7 @@ def test_a_library_that_is_not_an_extension_module_is_not_imported(sample):
     assert "delta.fake: ImportError" in sample.run("imports")["import delta"].message
 
 
-def test_a_module_that_top_level_declares_inside_a_package_is_imported(sample):
+def test_top_level_entry_inside_package_is_imported(sample):
     sample.add(
         "gamma",
         {
@@ -432,14 +430,14 @@ def command(sample: Sample, name: str, text: str) -> None:
         ("echo 'ImportError: no rich'; exit 1", "failed", "ImportError: no rich"),
     ],
 )
-def test_a_documented_command_runs_and_prints_what_it_should(sample, text, outcome, message):
+def test_documented_command_prints_expected_output(sample, text, outcome, message):
     sample.add("trl", {"trl/__init__.py": b""})
     command(sample, "trl", text)
     case = sample.run("trl help", tier="cpu")["trl help"]
     assert (case.outcome, message in case.message) == (outcome, True), case.message
 
 
-def test_a_documented_command_that_the_image_lacks_is_a_failure(sample):
+def test_missing_documented_command_is_a_failure(sample):
     sample.add("trl", {"trl/__init__.py": b""})
     case = sample.run("trl help", tier="cpu")["trl help"]
     assert case.outcome == "failed"
@@ -451,7 +449,7 @@ def test_a_documented_command_that_the_image_lacks_is_a_failure(sample):
 COMMAND = {"package": "trl", "versions": ["1.0"], "name": "trl help", "error": "no rich"}
 
 
-def test_an_accepted_failure_of_a_case_is_a_skip_until_it_passes(sample):
+def test_accepted_case_failure_is_a_skip_until_it_passes(sample):
     sample.add("trl", {"trl/__init__.py": b""})
     sample.allowed["cases"] = [{**COMMAND, "reason": "rich is another project"}]
     command(sample, "trl", "echo 'ImportError: no rich'; exit 1")

@@ -56,7 +56,7 @@ CASES = {"system", "versions", "requirements", "files", "imports"}
 SMOKE = ("env/bin/imgbuild", "smoke", "--through", "root", "--tier", "static", "--json")
 
 
-def test_a_layout_is_tested_with_what_was_copied(folder):
+def test_layout_is_tested_with_copied_tests(folder):
     completed = offline(folder, sys.executable, "-m", "venv", "env")
     assert completed.returncode == 0, completed.stderr
     install = ("env/bin/pip", "install", "--no-compile", "--no-index")
@@ -86,7 +86,7 @@ def test_a_layout_is_tested_with_what_was_copied(folder):
         (("layout", "--lock", "lock.json", "--record"), "--record needs the project of the image"),
     ],
 )
-def test_a_lock_is_for_one_image(folder, words, message):
+def test_copied_tests_require_matching_lock(folder, words, message):
     command = [sys.executable, "-m", "imgbuild", "smoke", *words, "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2

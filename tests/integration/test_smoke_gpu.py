@@ -107,7 +107,7 @@ def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = 
 
 
 @pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
-def test_no_gpu_is_never_a_pass(tier, tmp_path):
+def test_missing_gpu_is_never_a_pass(tier, tmp_path):
     report = run(tmp_path, tier, f"--report={tmp_path}/report.json", packages={"torch": "2.6.0"})
     first, *rest = report["cases"]
     assert (first["name"][:6], first["outcome"]) == ("device", "failed")
@@ -118,7 +118,7 @@ def test_no_gpu_is_never_a_pass(tier, tmp_path):
     assert written | {"seconds": report["seconds"]} == report  # it was written a moment before
 
 
-def test_no_gpu_is_never_a_pass_under_pytest_either(tmp_path):
+def test_missing_gpu_is_never_a_pass_under_pytest(tmp_path):
     run(tmp_path, "gpu")  # which writes what the image must hold
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SCRIPTS), "--tier=gpu"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
@@ -135,7 +135,7 @@ def test_no_gpu_is_never_a_pass_under_pytest_either(tmp_path):
     assert (unread.returncode, "absent.json: " in unread.stderr) == (4, True)
 
 
-def test_a_case_without_its_gate_fails_as_well(tmp_path):
+def test_case_fails_without_gate(tmp_path):
     only = "--case=cuda|[!cd]*"
     cases = run(tmp_path, "gpu", only, "--jobs=2", packages={"torch": "1", "vllm": "1"})["cases"]
     named = {case["name"]: case for case in cases}
@@ -175,25 +175,25 @@ def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
     return groups
 
 
-def test_cases_take_turns(tmp_path):
+def test_exclusive_cases_run_one_at_a_time(tmp_path):
     assert [len(group) for group in at_once(take(tmp_path, "abc", 1))] == [1, 1, 1]
 
 
-def test_cases_share_and_some_are_alone(tmp_path):
+def test_shared_and_exclusive_cases(tmp_path):
     groups = at_once(take(tmp_path, ["a", "b", "alone", "c", "d", "alone too"], 3))
     assert len(groups) == 6
     assert max(map(len, groups)) in (2, 3)
     assert all(len(names) == 1 for names in groups if any("alone" in name for name in names))
 
 
-def test_as_many_as_may_are_in_at_once(tmp_path):
+def test_shared_cases_run_up_to_limit(tmp_path):
     """Each waits, in its place, until all have come: with one place less they would not end."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
 
 
 @pytest.mark.parametrize("named", [None, "4,7"])
-def test_places_are_spread_over_the_gpus(tmp_path, named):
+def test_cases_are_distributed_over_gpus(tmp_path, named):
     script = """\
 import os
 import re
@@ -212,7 +212,7 @@ for place in range(4):
     assert used == (["4", "7"] if named else ["0", "1"]) * 2
 
 
-def test_a_server_answers_and_ends(tmp_path):
+def test_server_responds_and_exits(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     done = python(tmp_path, ASKS, "works", http_proxy="http://127.0.0.1:9")
     assert "{'good': 1}" in done.stdout
@@ -220,14 +220,14 @@ def test_a_server_answers_and_ends(tmp_path):
     assert "--- server-" in done.stdout  # its log is the case's, where the case fails
 
 
-def test_a_server_that_ends_is_reported_with_the_reason(tmp_path):
+def test_exited_server_is_reported_with_reason(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     done = python(tmp_path, ASKS, "fails")
     assert done.returncode == 1
     assert "ended with status 1: RuntimeError: no room for the model (" in done.stderr
 
 
-def test_what_a_command_says_is_the_cases_as_it_comes(tmp_path):
+def test_command_output_is_forwarded_immediately(tmp_path):
     child = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(int(sys.argv[1]))"
     asks = """\
 import sys
@@ -241,7 +241,7 @@ print("it said", sorted(said.split()))
     assert (bad.returncode, sorted(bad.stdout.split())) == (3, ["one", "two"])
 
 
-def test_what_verls_workers_said_is_found_in_their_logs_too(tmp_path):
+def test_verl_worker_errors_are_found_in_logs(tmp_path):
     logs = tmp_path / "ray/session_latest/logs"
     logs.mkdir(parents=True)
     step = "step:1 - actor/pg_loss:np.float64(-1.5e-05) - actor/grad_norm:0.25 - x/probs:nan"
@@ -255,7 +255,7 @@ print([gpu_verl.logged(log, key) for key in ("actor/pg_loss", "actor/grad_norm",
     assert python(tmp_path, script).stdout == "[-1.5e-05, 0.25, nan, None]\n"
 
 
-def test_the_age_of_a_case_leaves_out_its_wait(tmp_path):
+def test_case_duration_excludes_waiting(tmp_path):
     script = "import smoke_gpu; print(smoke_gpu.age())"
     whole = float(python(tmp_path, script).stdout)
     assert whole > 0
@@ -264,7 +264,7 @@ def test_the_age_of_a_case_leaves_out_its_wait(tmp_path):
     assert rest < -900
 
 
-def test_the_word_of_a_case_is_not_what_a_library_says_at_exit(tmp_path):
+def test_case_message_ignores_library_output_at_exit(tmp_path):
     script = """\
 import atexit
 import smoke_support

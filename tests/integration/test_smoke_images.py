@@ -80,7 +80,7 @@ def _test_image(lock: Lock, store: Store) -> runner.ImageUnderTest:
     return runner.ImageUnderTest(lock=lock, arch=Arch.X86_64, store=store)
 
 
-def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
+def test_smoke_tests_in_root_folder_need_no_engine(built, wheels, tmp_path):
     needs.user_namespaces()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
@@ -88,7 +88,7 @@ def test_a_root_folder_needs_no_engine(built, wheels, tmp_path):
     check(report)
 
 
-def test_a_tier_with_nothing_to_test_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
+def test_tier_without_tests_is_not_a_failure(built, wheels, tmp_path, monkeypatch, capsys):
     needs.user_namespaces()
     lock = tmp_path / "lock.json"
     codec.write(lock, smoke_environment.make_lock_of(wheels))
@@ -101,7 +101,7 @@ def test_a_tier_with_nothing_to_test_is_not_a_failure(built, wheels, tmp_path, m
     assert imgbuild(*words, "cpu").status == 1
 
 
-def test_a_root_folder_needs_no_root(built, wheels, place):
+def test_smoke_tests_in_root_folder_need_no_root(built, wheels, place):
     needs.root()  # to become nobody
     needs.user_namespaces()
     nobody = pwd.getpwnam("nobody")
@@ -141,7 +141,7 @@ sys.stdout.buffer.write(codec.encode(report))
     check(codec.decode(done.stdout.encode(), Report, file="report"))
 
 
-def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
+def test_existing_root_folder_is_used(built, wheels, tmp_path):
     needs.user_namespaces()
     store = Store.open(tmp_path)
     lock = smoke_environment.make_lock_of(wheels)
@@ -155,7 +155,7 @@ def test_a_root_folder_that_is_there_is_used(built, wheels, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
+def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
     ask: Callable[[], str] = getattr(needs, kind)
     ask()
     container_engine = engine.require(kind)
@@ -171,7 +171,7 @@ def test_an_engine_runs_them_in_a_container(kind, built, wheels, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman", "root"])
-def test_another_user_runs_them_on_a_read_only_root(kind, built, wheels, tmp_path):
+def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels, tmp_path):
     ask: Callable[[], object] = needs.user_namespaces if kind == "root" else getattr(needs, kind)
     ask()
     lock = smoke_environment.make_lock_of(wheels)
@@ -191,7 +191,7 @@ def test_another_user_runs_them_on_a_read_only_root(kind, built, wheels, tmp_pat
 
 
 @pytest.mark.apptainer
-def test_a_sif_is_read_only_and_its_user_unknown(built, wheels, tmp_path):
+def test_sif_is_read_only_with_unknown_user(built, wheels, tmp_path):
     needs.apptainer()
     lock = smoke_environment.make_lock_of(wheels)
     store = Store.open(tmp_path)
@@ -214,7 +214,7 @@ def _containers(container_engine: engine.Engine) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_active_environment_is_test_image(wheels, tmp_path, monkeypatch):
+def test_smoke_tests_run_in_active_environment(wheels, tmp_path, monkeypatch):
     smoke_environment.make_venv(tmp_path / "venv", wheels)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     lock = smoke_environment.make_lock_of(wheels)

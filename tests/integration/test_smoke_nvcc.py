@@ -67,14 +67,14 @@ def case(folder: Path, home: Path, packages: dict[str, str]) -> tuple[str, str, 
     return case_result["outcome"], case_result["message"], case_result["log"]
 
 
-def test_the_nvcc_of_the_runtimes_cuda_compiles(wheels, tmp_path):
+def test_nvcc_of_matching_cuda_compiles(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, SOUND)
     packages = {**COMPILER, "nvidia-cuda-runtime": SOUND}
     outcome, message, log = case(tmp_path, home, packages)
     assert (outcome, message) == ("passed", "nvcc of CUDA 13.0 compiled a kernel for sm_90"), log
 
 
-def test_an_nvcc_of_another_cuda_is_reported(wheels, tmp_path):
+def test_nvcc_of_other_cuda_is_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     packages = {**COMPILER, "nvidia-cuda-runtime": OTHER}
     outcome, message, _ = case(tmp_path, home, packages)
@@ -84,18 +84,18 @@ def test_an_nvcc_of_another_cuda_is_reported(wheels, tmp_path):
     )
 
 
-def test_headers_that_are_not_what_the_lock_says_are_reported(wheels, tmp_path):
+def test_headers_that_differ_from_lock_are_reported(wheels, tmp_path):
     home = environment(tmp_path / "site", wheels, OTHER)
     outcome, message, _ = case(tmp_path, home, {**COMPILER, "nvidia-cuda-runtime": SOUND})
     assert outcome == "failed"
     assert "cuda_runtime.h is of another CUDA than nvcc" in message
 
 
-def test_an_nvcc_that_is_not_there_is_reported(tmp_path):
+def test_missing_nvcc_is_reported(tmp_path):
     outcome, message, _ = case(tmp_path, tmp_path / "none", dict(COMPILER))
     assert (outcome, message[:25]) == ("failed", "error: the lock has nvcc,")
 
 
-def test_a_lock_without_nvcc_has_nothing_to_test(tmp_path):
+def test_nvcc_case_is_skipped_without_nvcc_in_lock(tmp_path):
     outcome, message, _ = case(tmp_path, tmp_path, {"torch": "2.6.0"})
     assert (outcome, message) == ("skipped", "the lock has no nvcc")

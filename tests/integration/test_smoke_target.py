@@ -55,7 +55,7 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         subprocess.run([docker, "image", "rm", "--force", TARGET], check=False)
 
 
-def test_an_image_without_vllm_passes_its_smoke_tests(built):
+def test_image_without_vllm_passes_smoke_tests(built):
     words = ("--layout", str(built[1]), "--through", "docker", "--json", "--timeout-factor", "4")
     reports = json.loads(imgbuild("smoke", TARGET, *words))
     assert [report["tier"] for report in reports] == ["static", "cpu"]
@@ -68,7 +68,7 @@ def test_an_image_without_vllm_passes_its_smoke_tests(built):
     assert set(cpu.values()) <= {"passed", "skipped"}
 
 
-def test_with_an_nvcc_of_another_cuda_its_case_fails(built, tmp_path):
+def test_nvcc_case_fails_with_other_cuda(built, tmp_path):
     """As `pip install -U nvidia-cuda-nvcc` leaves it.
 
     DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.

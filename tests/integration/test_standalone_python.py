@@ -34,7 +34,7 @@ print(json.dumps([
 ]))
 """
 EXTENSION = """\
-import ctypes, pathlib, sqlite3, ssl, subprocess, sysconfig
+import ctypes, pathlib, sqlite3, ssl, subprocess, sys, sysconfig
 source = pathlib.Path("/tmp/demo.c")
 source.write_text('''#include <Python.h>
 static struct PyModuleDef demo = {PyModuleDef_HEAD_INIT, "demo"};
@@ -44,7 +44,7 @@ module = "/tmp/demo" + sysconfig.get_config_var("EXT_SUFFIX")
 compiler = sysconfig.get_config_var("LDSHARED").split()
 include = "-I" + sysconfig.get_paths()["include"]
 subprocess.run([*compiler, "-fPIC", include, str(source), "-o", module], check=True)
-subprocess.run(["python", "-c", "import demo; print(demo.__name__)"], check=True, cwd="/tmp")
+subprocess.run([sys.executable, "-c", "import demo; print(demo.__name__)"], check=True, cwd="/tmp")
 """
 
 

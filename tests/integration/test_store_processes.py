@@ -110,7 +110,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield site
 
 
-def test_a_download_survives_being_killed_again_and_again(tmp_path: Path, site: Site) -> None:
+def test_download_resumes_after_repeated_kills(tmp_path: Path, site: Site) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     partial = root / "partial" / sha256(data)
     site.pause = 0.005
@@ -137,7 +137,7 @@ def test_a_download_survives_being_killed_again_and_again(tmp_path: Path, site: 
     assert list((root / "live").glob("*")) == []
 
 
-def test_ctrl_c_ends_a_download_at_once_and_keeps_it(tmp_path: Path, site: Site) -> None:
+def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: Site) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     site.pause = 0.005
     process = start(command(root, site, ["big"]))
@@ -150,7 +150,7 @@ def test_ctrl_c_ends_a_download_at_once_and_keeps_it(tmp_path: Path, site: Site)
     assert (root / "partial" / sha256(data)).stat().st_size >= 500_000
 
 
-def test_several_processes_share_one_cache(tmp_path: Path, site: Site) -> None:
+def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
     """Four download the same files, one more is killed, and one prunes all the time."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
     site.pause = 0.002
@@ -172,7 +172,7 @@ def test_several_processes_share_one_cache(tmp_path: Path, site: Site) -> None:
     assert prune.verify(store, lambda _: None) == []
 
 
-def test_processes_that_wait_for_each_other_download_once(tmp_path: Path, site: Site) -> None:
+def test_waiting_processes_download_file_once(tmp_path: Path, site: Site) -> None:
     site.pause = 0.005
     processes = [start(command(tmp_path / "cache", site, ["big"])) for _ in range(3)]
     for process in processes:
@@ -181,7 +181,7 @@ def test_processes_that_wait_for_each_other_download_once(tmp_path: Path, site: 
     assert len(site.received_requests("big")) == 1
 
 
-def test_a_waiting_process_takes_over_from_a_killed_one(tmp_path: Path, site: Site) -> None:
+def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: Site) -> None:
     root, data = tmp_path / "cache", site.files["big"]
     site.pause = 0.005
     first = start(command(root, site, ["big"]))
@@ -197,7 +197,7 @@ def test_a_waiting_process_takes_over_from_a_killed_one(tmp_path: Path, site: Si
     assert int(str(ranges[1]).removeprefix("bytes=").removesuffix("-")) >= 2_000_000
 
 
-def test_what_a_live_process_uses_is_not_pruned(tmp_path: Path, site: Site) -> None:
+def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: Site) -> None:
     """The process holds f5 (in the cache already) while it is still busy with another download."""
     root = tmp_path / "cache"
     subprocess.run(
@@ -217,7 +217,7 @@ def test_what_a_live_process_uses_is_not_pruned(tmp_path: Path, site: Site) -> N
     assert prune.entries(Store.open(root)) == []
 
 
-def test_killed_while_adding_layers(tmp_path: Path) -> None:
+def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     for rounds in range(6):
         process = start([sys.executable, "-c", ADD_BLOBS, str(root)])
@@ -234,7 +234,7 @@ def test_killed_while_adding_layers(tmp_path: Path) -> None:
     assert len(list((root / "live").iterdir())) == 1
 
 
-def test_a_full_disk_is_said_and_spoils_nothing(tmp_path: Path, site: Site) -> None:
+def test_full_disk_is_reported_without_damage(tmp_path: Path, site: Site) -> None:
     """A real file system of 4 MB that something else fills when the download is about to start."""
     unshare = needs.user_namespaces()
     mount = needs.tool("mount")

@@ -24,7 +24,7 @@ def imgbuild(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("verb", [("cache", "info"), ("build", "cu124-vllm")])
-def test_without_a_home_the_error_names_the_variable(verb, monkeypatch, capsys):
+def test_missing_home_error_names_variable(verb, monkeypatch, capsys):
     for name in ("HOME", "IMGBUILD_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: NOBODY)
@@ -37,7 +37,7 @@ def test_without_a_home_the_error_names_the_variable(verb, monkeypatch, capsys):
     assert Command(monkeypatch, capsys)("cache", "info").stdout.startswith("/tmp/elsewhere\n")
 
 
-def test_characters_that_the_encoding_lacks_are_written_in_ascii(tmp_path):
+def test_unencodable_characters_are_escaped(tmp_path):
     env = {"HOME": str(tmp_path), "PYTHONIOENCODING": "latin-1"}
     done = imgbuild("ci", "jobs", "--all", **env)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
@@ -48,7 +48,7 @@ def test_characters_that_the_encoding_lacks_are_written_in_ascii(tmp_path):
     )
 
 
-def test_an_invalid_size_of_the_cache_is_refused_before_the_work(tmp_path):
+def test_invalid_cache_size_is_refused_early(tmp_path):
     done = imgbuild("build", "cu124-vllm", HOME=str(tmp_path), IMGBUILD_CACHE_SIZE="lots")
     assert done.returncode == 2
     assert "IMGBUILD_CACHE_SIZE: invalid size 'lots'" in done.stderr

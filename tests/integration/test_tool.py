@@ -57,7 +57,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     shutil.rmtree(folder)
 
 
-def test_it_holds_the_versions_that_the_tool_is_tested_with(checkout):
+def test_tool_image_has_tested_versions(checkout):
     lock = lock_file.read_lock(checkout.folder / "tool/images", NAME)
     pinned = dict(
         line.partition(";")[0].strip().split("==")
@@ -69,7 +69,7 @@ def test_it_holds_the_versions_that_the_tool_is_tested_with(checkout):
     assert {"uv", "cryptography", "typer", "msgspec"} <= versions.keys()
 
 
-def test_it_is_built_and_runs_and_is_published(checkout, tmp_path):
+def test_tool_image_is_built_run_and_published(checkout, tmp_path):
     docker = needs.docker()
     scripts = tmp_path / "scripts"
     try:

@@ -157,7 +157,7 @@ def _image() -> Iterator[Image]:
         ("apptainer", 12345, False),
     ],
 )
-def test_a_user_adds_packages(image: Image, through: str, uid: int, writable: bool) -> None:
+def test_user_adds_packages(image: Image, through: str, uid: int, writable: bool) -> None:
     if through == "root":
         needs.user_namespaces()
     else:
@@ -175,19 +175,19 @@ def test_a_user_adds_packages(image: Image, through: str, uid: int, writable: bo
         assert ignored.stat().st_uid == uid
 
 
-def test_root_changes_the_environment_itself(image: Image) -> None:
+def test_root_modifies_environment_directly(image: Image) -> None:
     needs.user_namespaces()
     image.steps("root", 0, ROOT_STEPS, writable=True)
 
 
-def test_a_folder_that_cannot_be_written_is_named(image: Image) -> None:
+def test_unwritable_folder_is_named(image: Image) -> None:
     needs.user_namespaces()
     base = ("PYTHONUSERBASE=/proc/none pip install gadget", 1, "/proc/none")
     uv = (f"PYTHONUSERBASE=/proc/none {UV_INSTALL} gadget", 2, "hint: set PYTHONUSERBASE to a")
     image.steps("root", 12345, [base, uv], writable=False)
 
 
-def test_a_python_without_users_packages_has_none(image: Image) -> None:
+def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
     """What Slurm jobs set: they run with the packages of the image alone."""
     needs.user_namespaces()
     steps = (

@@ -89,9 +89,7 @@ FILES = {"pyproject.toml": PYPROJECT, "uv.lock": LOCK, "packages/one/pyproject.t
 
 
 @pytest.mark.parametrize(("extras", "groups"), [((), ()), (("serve",), ("dev",))])
-def test_a_lock_of_uv_decides_through_uv_and_equally_without_it(
-    tmp_path, monkeypatch, extras, groups
-):
+def test_uv_lock_is_read_with_and_without_uv(tmp_path, monkeypatch, extras, groups):
     result = declared(tmp_path, FILES, extras=extras, groups=groups)
     locked = {each.text: each.hashes for each in result.requirements if each.locked}
     assert set(locked) == {
@@ -122,7 +120,7 @@ def test_a_lock_of_uv_decides_through_uv_and_equally_without_it(
     assert called
 
 
-def test_uploads_with_and_without_a_time_zone_are_compared(tmp_path, monkeypatch):
+def test_upload_times_with_and_without_zone_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
     lock = LOCK.replace("2026-01-02T10:00:00Z", "2026-01-01T10:00:00", 1)
     result = declared(tmp_path, {**FILES, "uv.lock": lock})
@@ -130,14 +128,14 @@ def test_uploads_with_and_without_a_time_zone_are_compared(tmp_path, monkeypatch
     assert str(result.cut_off.day) == "2026-01-03"
 
 
-def test_a_lock_of_uv_that_is_older_than_the_metadata_is_left_out(tmp_path):
+def test_outdated_uv_lock_is_ignored(tmp_path):
     newer = PYPROJECT.replace('"torch>=2.6"', '"torch>=2.7"')
     result = declared(tmp_path, {**FILES, "pyproject.toml": newer})
     assert "torch==2.6.0" in reasons(result)["uv.lock"]
     assert not any(each.locked for each in result.requirements)
 
 
-def test_settings_of_the_user_and_variables_do_not_reach_uv(tmp_path, monkeypatch):
+def test_uv_ignores_user_settings_and_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("UV_NO_HASHES", "1")
     monkeypatch.setenv("UV_CONFIG_FILE", str(tmp_path / "missing.toml"))
     result = declared(tmp_path / "p", {**FILES, "uv.toml": "broken ["})
@@ -163,7 +161,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_revision_of_a_repository_is_fetched_and_read(tmp_path, repository):
+def test_repository_revision_is_fetched_and_read(tmp_path, repository):
     commit = _git(repository, "rev-parse", "v1").strip()
     for number, revision in enumerate(("v1", commit, commit[:10])):
         address = fetch.parse(f"git+file://{repository}@{revision}")
@@ -176,7 +174,7 @@ def test_a_revision_of_a_repository_is_fetched_and_read(tmp_path, repository):
     assert fetch.fetch(inner, tmp_path / "inner").folder == tmp_path / "inner" / "lib"
 
 
-def test_nothing_of_a_repository_runs_and_submodules_are_named(tmp_path, repository, monkeypatch):
+def test_repository_code_is_not_run_and_submodules_are_listed(tmp_path, repository, monkeypatch):
     mark = tmp_path / "ran"
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
@@ -206,7 +204,7 @@ def test_nothing_of_a_repository_runs_and_submodules_are_named(tmp_path, reposit
     assert [note.text for note in fetched.not_read] == ["verl"]
 
 
-def test_files_of_a_commit_are_not_written_through_its_links(tmp_path, repository):
+def test_committed_files_are_not_written_through_links(tmp_path, repository):
     outside = tmp_path / "outside"
     outside.mkdir()
     content = _git(repository, "hash-object", "-w", "requirements.txt").strip()
@@ -234,7 +232,7 @@ def _mktree(folder: Path, lines: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_cannot_be_fetched_is_refused_with_git_s_reason(tmp_path, repository):
+def test_failed_fetch_is_reported_with_git_message(tmp_path, repository):
     with pytest.raises(InputError, match="has no branch, tag or commit v9") as error:
         fetch.fetch(fetch.parse(f"file://{repository}@v9"), tmp_path / "a")
     assert error.value.hint == "it has HEAD, main, v1"
@@ -264,7 +262,7 @@ FACTS = {
 
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason="no public projects here: set IMGBUILD_PROJECTS")
 @pytest.mark.parametrize("name", FACTS)
-def test_a_public_project_is_read_as_its_readers_would(name):
+def test_public_project_is_read(name):
     packages, cuda, python = FACTS[name]
     result = read(PUBLIC / name)
     assert packages <= {each.text for each in result.requirements}

@@ -128,7 +128,7 @@ def cosign(*arguments: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_a_consumer_verifies_all_of_it_and_builds_it_again(sample):
+def test_consumer_verifies_and_rebuilds_image(sample):
     outcomes = sample.signed("--blobs", "--rebuild")
     assert set(outcomes.values()) == {"passed"}
     assert {"signature", "lock", "provenance", "rebuild", "layer bytes"} <= outcomes.keys()
@@ -137,7 +137,7 @@ def test_a_consumer_verifies_all_of_it_and_builds_it_again(sample):
     } <= outcomes.keys()
 
 
-def test_cosign_accepts_signature_and_statements(sample):
+def test_cosign_accepts_signatures_and_statements(sample):
     key = ("--key", str(sample.keys / "cosign.pub"), "--insecure-ignore-tlog")
     target_digests = sample.target_digests
     lock = sha256((sample.project.folder / f"images/{TARGET}/lock.json").read_bytes())
@@ -197,7 +197,7 @@ def _signature(client: Client, sample: Sample, digest: str) -> str:
     raise AssertionError("it is not signed")
 
 
-def test_a_byte_flipped_on_the_registrys_disk_is_refused(sample):
+def test_flipped_byte_on_registry_disk_is_refused(sample):
     for what, (digest, check) in _stored(sample).items():
         path = sample.file(digest)
         whole = path.read_bytes()
@@ -209,7 +209,7 @@ def test_a_byte_flipped_on_the_registrys_disk_is_refused(sample):
     assert "failed" not in sample.signed("--blobs").values()
 
 
-def test_a_wrong_lock_is_detected_by_building_it(sample):
+def test_wrong_lock_is_detected_by_rebuild(sample):
     """Another layer, and lock, digests, documents and SBOMs that fit it: only a build can tell."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
@@ -266,7 +266,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
     return provenance.statement(honest.lock, target_digests, tuple(Arch), circumstances)
 
 
-def test_keyless_runs_cosign_and_reports_its_refusal(sample):
+def test_keyless_verification_reports_cosign_failure(sample):
     """The rest of that way needs a CI's identity and sigstore's servers: a workflow runs it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(
@@ -277,7 +277,7 @@ def test_keyless_runs_cosign_and_reports_its_refusal(sample):
     assert "TUF" in done.stderr
 
 
-def test_statements_are_what_was_attached(sample):
+def test_verified_statements_match_attachments(sample):
     """cosign's view of the SBOM's statement is the SBOM itself."""
     arm = sample.target_digests.arch[Arch.ARM64].manifest
     (artifact,) = artifact_store.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)

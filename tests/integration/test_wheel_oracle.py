@@ -62,13 +62,13 @@ window=demo:show
 }
 
 
-def test_a_wheel_with_everything(tmp_path: Path) -> None:
+def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
     modes = {"demo/run.sh": PROGRAM, "demo/owner only": 0o100744, "demo/link": LINK}
     wheel = make(tmp_path, MADE, modes=modes)
     assert oracle.compare([wheel], tmp_path) == []
 
 
-def test_the_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken away one by one, accepted differences turn up: none is there for nothing."""
     wheel = make(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):
@@ -87,7 +87,7 @@ def _path(fault: str) -> str:
 
 
 @pytest.mark.network
-def test_real_wheels_of_tricky_shape(tmp_path: Path) -> None:
+def test_real_wheels_with_unusual_layout(tmp_path: Path) -> None:
     wheels = downloads.wheels(tmp_path / "wheels", TRICKY)
     assert len(wheels) == len(TRICKY)
     assert oracle.compare(wheels, tmp_path) == []
@@ -96,7 +96,7 @@ def test_real_wheels_of_tricky_shape(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.disk(4)
 @pytest.mark.timeout(1800)
-def test_every_wheel_of_the_lock(tmp_path: Path) -> None:
+def test_every_locked_wheel_matches_pip(tmp_path: Path) -> None:
     """All wheels of the target, from the folder $IMGBUILD_WHEELS or from the cache.
 
     What the cache lacks is fetched into it, as `imgbuild build` does.

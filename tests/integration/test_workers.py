@@ -28,20 +28,20 @@ def _pool(amounts: list[int]) -> Iterator[Workers]:
     pool.stop()
 
 
-def test_results_come_from_at_most_so_many_processes(pool: Workers) -> None:
+def test_number_of_worker_processes_is_limited(pool: Workers) -> None:
     calls = [pool.submit(os.getpid) for _ in range(20)]
     processes = {call.result() for call in calls}
     assert len(processes) <= 2
     assert os.getpid() not in processes
 
 
-def test_progress_is_complete_when_a_call_ends(pool: Workers, amounts: list[int]) -> None:
+def test_progress_is_complete_when_call_ends(pool: Workers, amounts: list[int]) -> None:
     for _ in range(3):
         pool.submit(workers.report, 7).result()
     assert sum(amounts) == 21
 
 
-def test_an_error_is_raised_here_and_the_process_goes_on(pool: Workers, tmp_path: Path) -> None:
+def test_worker_error_is_raised_and_process_continues(pool: Workers, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="missing") as caught:
         pool.submit(read, tmp_path / "missing", dict, what="file").result()
     assert caught.value.hint is not None or caught.value.message
@@ -50,18 +50,18 @@ def test_an_error_is_raised_here_and_the_process_goes_on(pool: Workers, tmp_path
     assert pool.submit(math.sqrt, 4).result() == 2
 
 
-def test_a_process_that_dies_is_an_error_and_is_replaced(pool: Workers) -> None:
+def test_dead_worker_is_reported_and_replaced(pool: Workers) -> None:
     with pytest.raises(WorkFailed, match="a worker process ended with status 7"):
         pool.submit(os._exit, 7).result()
     assert pool.submit(math.sqrt, 4).result() == 2
 
 
-def test_output_of_a_call_is_not_an_answer(pool: Workers) -> None:
+def test_call_output_is_not_a_result(pool: Workers) -> None:
     assert pool.submit(os.write, 1, b"text\n").result() == 5
     assert pool.submit(print, "text").result() is None
 
 
-def test_stop_ends_calls_and_close_waits_for_them() -> None:
+def test_stop_ends_calls_and_close_waits() -> None:
     pool = Workers(1)
     assert pool.submit(math.sqrt, 4).result() == 2
     busy, waiting = pool.submit(time.sleep, 600), pool.submit(time.sleep, 600)

@@ -17,7 +17,7 @@ _DRIVER = re.compile(r"\d{3}(\.\d{1,4}){0,2}", re.ASCII)
 def driver(text: str) -> str:
     """The version that `--driver` names; InputError for what cannot be one."""
     if not _DRIVER.fullmatch(text):
-        message = f"--driver {text}: a driver has a number such as 535 or 580.65.06"
+        message = f"--driver {text}: expected a version such as 535 or 580.65.06"
         raise InputError(message, hint="nvidia-smi shows it")
     return text
 

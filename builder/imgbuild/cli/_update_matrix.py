@@ -21,6 +21,7 @@ from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.render import bake
 from imgbuild.system import files
+from imgbuild.system.console import console
 from imgbuild.update import catalogue, lock_changes, run
 from imgbuild.update.advisories import Advisories
 from imgbuild.update.axes import CoolDown
@@ -123,6 +124,8 @@ def update_matrix(
     )
     if chosen.pull_request is not None:
         codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
+    if failed and console.json:
+        raise SomeFailed(failed)  # the error is the answer
     answer(done, folded(line for item in done for line in _lines(item)))
     if failed:
         raise SomeFailed(failed)

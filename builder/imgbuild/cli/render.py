@@ -21,7 +21,7 @@ from imgbuild.cli._options import (
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import CONTAINER, Group, option, verb
-from imgbuild.container.settings import ContainerOptions
+from imgbuild.container.settings import StartOptions
 from imgbuild.errors import InputError
 from imgbuild.lock.published import load
 from imgbuild.pipeline.opened import report_templates
@@ -67,9 +67,9 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
                " compose and devcontainer (/dev/infiniband).", metavar="NAME", panel=CONTAINER),
     ] = None  # fmt: skip
 
-    def options(self, words: tuple[str, ...]) -> ContainerOptions:
+    def options(self, words: tuple[str, ...]) -> StartOptions:
         """The options, and the command `words`."""
-        return ContainerOptions(
+        return StartOptions(
             command=words,
             gpus=self.gpus,
             gpu=self.gpu,

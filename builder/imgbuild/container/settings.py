@@ -30,7 +30,7 @@ LONGEST = 32_768  # characters of a value or a word
 LABEL = 40  # characters of a name in Kubernetes, to which controllers append others
 
 
-class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is requested of a container; None and 0 are the defaults of each format.
 
     `gpus` is a number for each node, or "all"; `gpu` is a kind of GPU. `shared` is shared memory in
@@ -50,7 +50,7 @@ class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def given(self) -> bool:
         """Whether anything is requested."""
-        return self != ContainerOptions()
+        return self != StartOptions()
 
 
 class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings(
-    lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: ContainerOptions
+    lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
     """The container of the image of `lock`; InputError with all that is wrong in `options`."""
     wrong = list(_wrong(options))
@@ -130,7 +130,7 @@ def label(target: str) -> str:
     return plain[:LABEL].strip("-") or "image"
 
 
-def _wrong(options: ContainerOptions) -> Iterable[str]:
+def _wrong(options: StartOptions) -> Iterable[str]:
     """What is wrong in the options, a message each."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: more than {MOST_GPUS} on a node"
@@ -147,7 +147,7 @@ def _wrong(options: ContainerOptions) -> Iterable[str]:
     yield from _wrong_texts(options)
 
 
-def _wrong_texts(options: ContainerOptions) -> Iterable[str]:
+def _wrong_texts(options: StartOptions) -> Iterable[str]:
     for number in options.ports:
         if not 1 <= number <= 65_535:
             yield f"--port {number}: expected 1 to 65535"

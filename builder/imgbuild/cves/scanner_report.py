@@ -240,4 +240,4 @@ def _unread(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
     if not others:
         return ()
     names = ", ".join(list(others)[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-    return (f"{place}: {count(len(others), 'package')} that are not in the lock: {names}",)
+    return (f"{place}: {count(len(others), 'package')} not in the lock: {names}",)

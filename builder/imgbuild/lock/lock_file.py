@@ -255,7 +255,7 @@ def _other_python(lock: Lock, base: Base) -> Iterator[str]:
         elif archive is not None and archive.sha256 != sha256.get(arch, archive.sha256):
             yield (
                 f"{arch}: {archive.file} is locked with sha256 {archive.sha256},"
-                f" the matrix says {sha256[arch]}"
+                f" the matrix has {sha256[arch]}"
             )
 
 

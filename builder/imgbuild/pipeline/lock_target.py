@@ -131,7 +131,7 @@ def refuse_mode(lock: Lock) -> None:
     for arch, resolution in lock.arch.items():
         if flashinfer.contradicted(lock.flashinfer, resolution.versions):
             message = (
-                f"{lock.target}: the matrix says flashinfer: {lock.flashinfer}, and no"
+                f"{lock.target}: the matrix has flashinfer: {lock.flashinfer}, and no"
                 f" {flashinfer.PACKAGE} is among its packages on {arch}"
             )
             hint = 'write mode: "off"; if something else needs a compiler, add it to requires:'

@@ -1,7 +1,7 @@
-"""A container for Docker Compose, and as a dev container for editors.
+"""A container for Docker Compose, and as a dev container (separate: formats of one machine).
 
 Formats: docs.docker.com/reference/compose-file (where a `$` is written `$$`) and
-containers.dev/implementors/json_reference (where `${…}` cannot be escaped, so it is refused).
+the reference of devcontainer.json at containers.dev (`${…}` cannot be escaped: it is refused).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A container as a task of SkyPilot (docs.skypilot.co, the YAML specification of tasks)."""
+"""A container as a task of SkyPilot (separate: a format of clouds).
+
+The format: docs.skypilot.co, the YAML specification of tasks.
+"""
 
 from __future__ import annotations
 

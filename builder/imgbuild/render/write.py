@@ -12,7 +12,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.container import settings
-from imgbuild.container.settings import ContainerOptions
+from imgbuild.container.settings import StartOptions
 from imgbuild.errors import ImgbuildError, InputError, LockStale
 from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, requirements
@@ -54,7 +54,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
     form: str = "dockerfile"
     online: bool = False
     registry: str | None = None
-    container: ContainerOptions = ContainerOptions()
+    container: StartOptions = StartOptions()
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):

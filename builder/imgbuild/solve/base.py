@@ -64,7 +64,7 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
 
     The archive of a standalone Python is fetched and read, as are the layers of a registry image.
     Errors as in `standalone.resolve` and `apt.resolve_debs`; InputError for an unusable one:
-    it has no accounts, or not the Python that the matrix says.
+    it has no accounts, or not the Python that the matrix has.
     """
     if isinstance(base, DebianBase):
         source = base.standalone
@@ -110,7 +110,7 @@ def accounts(image: str, image_contents: Contents) -> dict[str, str]:
 
 
 def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
-    """InputError if `base` has no interpreter where the matrix says, or one of another version."""
+    """InputError if `base` has no interpreter where the matrix has, or one of another version."""
     led = image_contents.resolved(base.interpreter)
     named = PYTHON.fullmatch(led or "")
     if led is not None and (named is None or named[1] == base.python):

@@ -41,7 +41,7 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
         locked = received(url, name, context)
         expected = source.sha256.get(arch, locked.sha256)
         if locked.sha256 != expected:
-            message = f"{url} has sha256 {locked.sha256}, the matrix says {expected}"
+            message = f"{url} has sha256 {locked.sha256}, the matrix has {expected}"
             raise IntegrityError(message, hint=REPLACED)
         context.store.put_fact(PLACE, url, locked.sha256.encode())
         path = context.store.file(locked.sha256)

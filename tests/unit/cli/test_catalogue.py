@@ -82,7 +82,7 @@ def test_a_verb_that_would_write_to_it_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_project_is_started_without_any_word(imgbuild: Command, tmp_path: Path) -> None:
+def test_project_is_initialized_without_arguments(imgbuild: Command, tmp_path: Path) -> None:
     done = imgbuild("init", "--extends", "cu124-vlm")
     assert done.status == 3
     assert f"did you mean {TARGET}?" in " ".join(done.stderr.split())

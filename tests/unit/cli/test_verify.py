@@ -81,7 +81,7 @@ def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_pat
     assert ": 16 passed, 2 not checked" in result.stderr
 
 
-def test_signing_again_writes_nothing(place, imgbuild, pair):
+def test_second_signing_writes_nothing(place, imgbuild, pair):
     words = ("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
     first = json_of(imgbuild(*words))
     written = len(place.writes())

@@ -201,13 +201,13 @@ def test_the_verb_judges_another_machine_without_reading_this_one(
     assert answer["best"] == TARGET
     text = command("doctor", TARGET, "--driver", "450.80.02")
     assert text.status == 1
-    assert f"{TARGET} does not fit the machine" in text.stderr
+    assert f"{TARGET} is not compatible with the machine" in text.stderr
     assert json_of(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
     assert command("doctor", "--gpu", "gh200").status == 0
     for words, message in (
         (["--gpu", "GH200", "--arch", "x86_64"], "GH200 is built with arm64, --arch x86_64"),
         (["--gpu", "H1000"], "did you mean H100?"),
-        (["--driver", "5.3.5"], "a driver has a number such as 535"),
+        (["--driver", "5.3.5"], "expected a version such as 535"),
         (["--driver", "535", "--through", "root"], "cannot be combined with --through"),
     ):
         refused = command("doctor", *words)

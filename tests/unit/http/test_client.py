@@ -133,7 +133,7 @@ def test_credentials_are_not_sent_to_other_server(http: Http, site: Site) -> Non
         assert "Authorization" not in other.requests[0][2]
 
 
-def test_credentials_from_netrc(http: Http, site: Site, tmp_path: Path) -> None:
+def test_netrc_credentials_are_used(http: Http, site: Site, tmp_path: Path) -> None:
     site.login = ("me", "secret")
     write_netrc(tmp_path / "netrc", "machine localhost login me password secret\n")
     assert http.bytes(site.url("x")) == DATA

@@ -40,13 +40,13 @@ def members(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", ["oci-archive", "docker-archive"])
-def test_archives_are_the_same_every_time(single, form):
+def test_archives_are_deterministic(single, form):
     first = b"".join(archive.chunks(single, Arch.X86_64, form))
     assert first == b"".join(archive.chunks(single, Arch.X86_64, form))
     assert len(first) % 512 == 0
 
 
-def test_an_oci_archive_unpacks_to_the_layout(two, tmp_path):
+def test_oci_archive_unpacks_to_layout(two, tmp_path):
     archived_files = members(b"".join(archive.chunks(two, None, "oci-archive")))
     for name, data in archived_files.items():
         path = tmp_path / "again" / name
@@ -56,7 +56,7 @@ def test_an_oci_archive_unpacks_to_the_layout(two, tmp_path):
     assert (again.digest, again.images, again.name) == (two.digest, two.images, "tiny")
 
 
-def test_an_oci_archive_of_one_architecture_has_no_other(two, tmp_path):
+def test_oci_archive_of_one_architecture_excludes_others(two, tmp_path):
     archived_files = members(b"".join(archive.chunks(two, Arch.ARM64, "oci-archive")))
     manifest = two.image(Arch.ARM64).manifest.digest
     assert json.loads(archived_files["index.json"])["manifests"][0]["digest"] == manifest
@@ -69,7 +69,7 @@ def test_an_oci_archive_of_one_architecture_has_no_other(two, tmp_path):
     )
 
 
-def test_a_docker_archive_lists_config_and_layers(single):
+def test_docker_archive_lists_config_and_layers(single):
     archived_files = members(
         b"".join(archive.chunks(single, Arch.X86_64, "docker-archive", tag="me/x:1"))
     )
@@ -85,13 +85,13 @@ def test_a_docker_archive_lists_config_and_layers(single):
     assert entry["annotations"]["io.containerd.image.name"] == "docker.io/me/x:1"
 
 
-def test_a_docker_archive_of_two_architectures_is_refused(two):
+def test_docker_archive_of_two_architectures_is_refused(two):
     with pytest.raises(InputError, match="holds one architecture"):
         next(archive.chunks(two, None, "docker-archive"))
 
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
-def test_a_damaged_layout_ends_the_archive_with_an_error(single, harm):
+def test_archive_of_damaged_layout_is_an_error(single, harm):
     path = single.blob(single.image(Arch.X86_64).layers[0].digest)
     data = path.read_bytes()
     path.unlink()
@@ -101,7 +101,7 @@ def test_a_damaged_layout_ends_the_archive_with_an_error(single, harm):
         list(archive.chunks(single, Arch.X86_64, "docker-archive"))
 
 
-def test_write_leaves_a_complete_file_or_none(single, tmp_path):
+def test_write_is_atomic(single, tmp_path):
     out = tmp_path / "deep" / "tiny.tar"
     archive.write(single.path, out, "oci-archive", "tiny")
     assert out.read_bytes() == b"".join(archive.chunks(single, None, "oci-archive"))
@@ -111,7 +111,7 @@ def test_write_leaves_a_complete_file_or_none(single, tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["tiny.tar"]
 
 
-def test_an_unknown_format_is_an_error(single, tmp_path):
+def test_unknown_archive_format_is_an_error(single, tmp_path):
     with pytest.raises(InputError, match="invalid archive format: 'zip'") as caught:
         archive.write(single.path, tmp_path / "x", "zip", "tiny")
     assert "docker-archive" in caught.value.message
@@ -128,5 +128,5 @@ def test_an_unknown_format_is_an_error(single, tmp_path):
         ("ghcr.io/me/tiny:2", "ghcr.io/me/tiny:2", "ghcr.io/me/tiny:2"),
     ],
 )
-def test_names_have_the_form_of_engines(tag, short, full):
+def test_image_names_are_normalized_as_in_engines(tag, short, full):
     assert (archive.reference(tag), archive.full_reference(tag)) == (short, full)

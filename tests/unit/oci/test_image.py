@@ -48,7 +48,7 @@ def tar(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None
 
 
 @pytest.mark.parametrize("form", ["folder", "oci-archive", "docker-archive"])
-def test_one_image_in_every_form(tmp_path, form):
+def test_image_is_read_in_every_format(tmp_path, form):
     folder = written_layout(tmp_path)
     place = folder.path
     if form != "folder":
@@ -61,7 +61,7 @@ def test_one_image_in_every_form(tmp_path, form):
     assert paths(summary) == ["/one", "/two"]
 
 
-def test_one_architecture_of_several(tmp_path):
+def test_one_of_several_architectures_is_read(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64)
     summary = image.read(folder.path, Arch.ARM64)
     assert summary.digest == folder.image(Arch.ARM64).manifest.digest
@@ -71,7 +71,7 @@ def test_one_architecture_of_several(tmp_path):
         image.read(written_layout(tmp_path / "one").path, Arch.ARM64)
 
 
-def test_what_docker_saved_before_it_wrote_layouts(tmp_path):
+def test_old_docker_save_archive_is_read(tmp_path):
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as out:
         out.addfile(tarfile.TarInfo("file"))
@@ -100,7 +100,7 @@ def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}))
 
 
-def test_what_buildkit_attaches_is_not_an_image(tmp_path):
+def test_buildkit_attestations_are_not_images(tmp_path):
     folder = written_layout(tmp_path).path
     entry = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     note = {**entry, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
@@ -109,7 +109,7 @@ def test_what_buildkit_attaches_is_not_an_image(tmp_path):
     assert image.read(folder).digest == entry["digest"]
 
 
-def test_what_is_not_an_image_is_refused(tmp_path):
+def test_non_image_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no tar")
     for place, error in (
@@ -123,7 +123,7 @@ def test_what_is_not_an_image_is_refused(tmp_path):
             image.read(place)
 
 
-def test_damage_is_an_error(tmp_path):
+def test_damaged_image_is_an_error(tmp_path):
     folder = written_layout(tmp_path)
     config = folder.blob(folder.image(Arch.X86_64).config.digest)
     shutil.copytree(folder.path, tmp_path / "gone")
@@ -140,7 +140,7 @@ def test_damage_is_an_error(tmp_path):
 IMPLIED = {"amd64": "v1", "arm64": "v8"}
 
 
-def test_two_images_for_one_platform_are_refused(tmp_path):
+def test_two_images_for_same_platform_are_refused(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64).path
     index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     entries = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())["manifests"]
@@ -154,7 +154,7 @@ def test_two_images_for_one_platform_are_refused(tmp_path):
             image.manifests(layout.source(folder))
 
 
-def test_an_entry_of_another_platform_than_its_image_is_refused(tmp_path):
+def test_index_entry_with_wrong_platform_is_refused(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64).path
     index = json.loads((folder / "index.json").read_bytes())["manifests"][0]
     first, second = json.loads((folder / "blobs/sha256" / index["digest"][7:]).read_bytes())[

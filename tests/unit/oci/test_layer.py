@@ -73,7 +73,7 @@ def contents(blob: bytes) -> dict[str, bytes]:
         return {name: file.read() if file else b"" for name, file in files}
 
 
-def test_every_kind_of_content(tmp_path: Path) -> None:
+def test_layer_with_every_type_of_content(tmp_path: Path) -> None:
     big, small = text(3_000_000), b"tiny"
     raw = noise(200_000)
     members = [
@@ -116,7 +116,7 @@ def test_every_kind_of_content(tmp_path: Path) -> None:
     assert (headers["l"].linkname, headers["m"].type) == ("d/bytes", tarfile.LNKTYPE)
 
 
-def test_streams_are_copied_and_members_marked(tmp_path: Path) -> None:
+def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
     """The stream of the wheel lies in the blob as it is, behind the fixed ten bytes."""
     big = text(100_000)
     for level in (1, 9):
@@ -129,7 +129,7 @@ def test_streams_are_copied_and_members_marked(tmp_path: Path) -> None:
         assert blob[start + len(stream) :][:8] == trailer
 
 
-def test_packed_layers_are_compressed(tmp_path: Path) -> None:
+def test_packed_runs_are_compressed(tmp_path: Path) -> None:
     """Also their headers, in runs; other layers are written without any compressor."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)
@@ -145,7 +145,7 @@ def test_packed_layers_are_compressed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 65534, 65535, 65536, 131070, 131071, 1 << 20])
-def test_stored_blocks_at_their_limits(tmp_path: Path, size: int) -> None:
+def test_stored_blocks_at_size_limits(tmp_path: Path, size: int) -> None:
     raw = noise(size)
     direct, _ = written([member("a", raw)])
     other, _ = written([member("a", placed(tmp_path, raw, deflate=False), size)])
@@ -153,13 +153,13 @@ def test_stored_blocks_at_their_limits(tmp_path: Path, size: int) -> None:
     assert contents(direct) == {"a": raw}
 
 
-def test_no_members() -> None:
+def test_layer_without_members() -> None:
     blob, record = written([])
     assert gzip.decompress(blob) == bytes(1024)
     assert record.unpacked == 1024
 
 
-def test_many_members_and_long_paths() -> None:
+def test_layer_with_many_members_and_long_paths() -> None:
     members = [
         member(f"{'p' * 90}/{number % 7}/{'n' * 150}ü{number}", b"%d" % number)
         for number in range(3000)
@@ -185,7 +185,7 @@ NAME = st.text(
         max_size=12,
     )
 )
-def test_any_files_are_read_back(
+def test_arbitrary_files_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, tuple[bytes, str, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
@@ -197,7 +197,7 @@ def test_any_files_are_read_back(
     assert contents(blob) == {path: data for path, (data, _, _) in files.items()}
 
 
-def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
+def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
     """40 MB that inflate to as much, spliced, stored and packed: a few MiB are held at a time."""
     raw = noise(1 << 20) * 40
     members = [
@@ -217,7 +217,7 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deflate", [True, False])
 @pytest.mark.parametrize("size", [10, 50_000])
-def test_wrong_size_or_crc(tmp_path: Path, size: int, *, deflate: bool) -> None:
+def test_wrong_size_or_crc_is_refused(tmp_path: Path, size: int, *, deflate: bool) -> None:
     data = text(size)
     good = placed(tmp_path, data, deflate=deflate)
     wrong = Slice(path=good.path, offset=6, length=good.length, deflated=deflate, crc=good.crc ^ 1)
@@ -230,7 +230,7 @@ def test_wrong_size_or_crc(tmp_path: Path, size: int, *, deflate: bool) -> None:
 
 
 @pytest.mark.parametrize(("more", "message"), [(2, "ends before"), (-2, "continues after")])
-def test_stream_of_another_length(tmp_path: Path, more: int, message: str) -> None:
+def test_deflate_stream_of_wrong_length_is_refused(tmp_path: Path, more: int, message: str) -> None:
     data = text(50_000)
     good = placed(tmp_path, data, deflate=True)
     wrong = Slice(path=good.path, offset=6, length=good.length + more, deflated=True, crc=good.crc)
@@ -238,7 +238,7 @@ def test_stream_of_another_length(tmp_path: Path, more: int, message: str) -> No
         write_layer([member("d/name", wrong, len(data))], None)
 
 
-def test_truncated_or_missing_file(tmp_path: Path) -> None:
+def test_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
     data = text(50_000)
     part = placed(tmp_path, data, deflate=True)
     part.path.write_bytes(part.path.read_bytes()[:100])
@@ -249,7 +249,7 @@ def test_truncated_or_missing_file(tmp_path: Path) -> None:
         write_layer([member("a", part, len(data))], None)
 
 
-def test_a_file_over_8_gib_has_its_size_in_pax(tmp_path: Path) -> None:
+def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
     """Written as a trusted layer, which does not inflate, so that no 9 GB are needed."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
@@ -265,7 +265,7 @@ def test_a_file_over_8_gib_has_its_size_in_pax(tmp_path: Path) -> None:
     assert blob[end : end + 8] == b"\1\0\0\0" + (size % (1 << 32)).to_bytes(4, "little")
 
 
-def test_conflicting_paths() -> None:
+def test_conflicting_paths_are_refused() -> None:
     with pytest.raises(IntegrityError, match="a/b appears twice in the layer"):
         write_layer([member("a/b", b"1"), member("a/b", b"1")], None)
     with pytest.raises(IntegrityError, match=r"a is a file, but a/b/c needs a folder"):
@@ -292,7 +292,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("kind", list(GOLDEN))
-def test_golden(tmp_path: Path, kind: str) -> None:
+def test_golden_layer_digests(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM + GOLDEN_TEXT)
     length, size, crc = len(GOLDEN_STREAM), len(GOLDEN_TEXT), zlib.crc32(GOLDEN_TEXT)

@@ -25,7 +25,7 @@ def make(folder: Path, *words: str, arches: tuple[Arch, ...] = (Arch.X86_64,)) -
     return out
 
 
-def test_round_trip(tmp_path):
+def test_round_trip_is_lossless(tmp_path):
     out = make(tmp_path, "one", "two")
     image_layout = layout.read(out)
     stored = image_layout.image(Arch.X86_64)
@@ -43,7 +43,7 @@ def test_round_trip(tmp_path):
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "tiny"}
 
 
-def test_two_architectures_have_an_index(tmp_path):
+def test_layout_of_two_architectures_has_index(tmp_path):
     out = make(tmp_path, "one", arches=BOTH)
     image_layout = layout.read(out)
     assert set(image_layout.images) == set(BOTH)
@@ -54,14 +54,14 @@ def test_two_architectures_have_an_index(tmp_path):
     assert layout.check(out, image_layout.digest)
 
 
-def test_layers_are_linked_not_copied(tmp_path):
+def test_layers_are_hard_linked(tmp_path):
     out = make(tmp_path, "one")
     layer = layout.read(out).image(Arch.X86_64).layers[0]
     source = tmp_path / "blobs" / layer.digest.replace(":", "-")
     assert layout.read(out).blob(layer.digest).samefile(source)
 
 
-def test_links_of_a_layout_need_no_new_hash(tmp_path, monkeypatch):
+def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
     layer_pairs = [
         images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")
     ]
@@ -94,7 +94,7 @@ def test_layers_are_copied_across_file_systems(tmp_path):
         blobs.rmdir()
 
 
-def test_another_image_replaces_the_first(tmp_path):
+def test_second_image_replaces_first(tmp_path):
     first = layout.read(make(tmp_path, "shared", "old"))
     out = make(tmp_path, "shared", "new")
     second = images.verified(out)
@@ -109,7 +109,7 @@ def test_another_image_replaces_the_first(tmp_path):
     assert {f"sha256:{path.name}" for path in (out / "blobs/sha256").iterdir()} == named
 
 
-def test_a_failed_write_leaves_the_old_image(tmp_path):
+def test_failed_write_keeps_old_image(tmp_path):
     out = make(tmp_path, "old")
     before = layout.read(out)
     layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
@@ -123,7 +123,7 @@ def test_a_failed_write_leaves_the_old_image(tmp_path):
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_failed_first_write_leaves_nothing(tmp_path, existed):
+def test_failed_first_write_leaves_nothing(tmp_path, existed):
     layers = [images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")]
     summary = images.summary(layers)
     layers[1][1].unlink()
@@ -137,7 +137,7 @@ def test_a_failed_first_write_leaves_nothing(tmp_path, existed):
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
-def test_check_finds_incomplete_layouts(tmp_path, harm):
+def test_check_detects_incomplete_layouts(tmp_path, harm):
     out = make(tmp_path, "one", "two")
     image_layout = layout.read(out)
     layer = image_layout.blob(image_layout.image(Arch.X86_64).layers[1].digest)
@@ -168,7 +168,7 @@ def test_check_finds_incomplete_layouts(tmp_path, harm):
         (b'{"imageLayoutVersion":"1.0"}', InputError, "layout version '1.0'"),
     ],
 )
-def test_a_damaged_or_newer_marker_is_an_error(tmp_path, marker, kind, result):
+def test_damaged_or_newer_layout_marker_is_an_error(tmp_path, marker, kind, result):
     out = make(tmp_path, "one")
     digest = layout.read(out).digest
     (out / "oci-layout").unlink()
@@ -184,13 +184,13 @@ def test_a_damaged_or_newer_marker_is_an_error(tmp_path, marker, kind, result):
         assert images.verified(out).digest == digest
 
 
-def test_a_marker_of_a_later_patch_is_read(tmp_path):
+def test_layout_marker_of_later_patch_is_read(tmp_path):
     out = make(tmp_path, "one")
     (out / "oci-layout").write_bytes(b'{ "imageLayoutVersion": "1.0.1" }\n')
     assert images.verified(out).name == "tiny"
 
 
-def test_a_changed_byte_is_found(tmp_path):
+def test_changed_byte_is_detected(tmp_path):
     out = make(tmp_path, "one")
     image_layout = layout.read(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
@@ -204,7 +204,7 @@ def test_a_changed_byte_is_found(tmp_path):
         images.verified(out)
 
 
-def test_a_second_write_repairs_a_damaged_layer(tmp_path):
+def test_second_write_repairs_damaged_layer(tmp_path):
     out = make(tmp_path, "one")
     image_layout = layout.read(out)
     path = image_layout.blob(image_layout.image(Arch.X86_64).layers[0].digest)
@@ -238,7 +238,7 @@ def others(name: str | None, second: str | None = None) -> list[dict[str, object
         (others(None), "than tiny: one without a name"),
     ],
 )
-def test_a_layout_with_other_images_is_refused_and_not_changed(tmp_path, entries, shown):
+def test_layout_with_other_images_is_refused_unchanged(tmp_path, entries, shown):
     out = tmp_path / "out"
     (out / "blobs/sha256").mkdir(parents=True)
     (out / "blobs/sha256" / ("0" * 64)).write_text("a blob of another image")
@@ -252,7 +252,7 @@ def test_a_layout_with_other_images_is_refused_and_not_changed(tmp_path, entries
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_a_planted_link_in_place_of_the_marker_is_not_followed(tmp_path):
+def test_link_in_place_of_layout_marker_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
     out = make(tmp_path, "one")
@@ -263,7 +263,7 @@ def test_a_planted_link_in_place_of_the_marker_is_not_followed(tmp_path):
     assert target.read_text() == "mine"
 
 
-def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch):
+def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
     def no_links(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "other file system")
 
@@ -276,7 +276,7 @@ def test_a_damaged_copy_on_another_file_system_is_replaced(tmp_path, monkeypatch
     assert images.verified(out) == image_layout
 
 
-def test_a_file_system_without_links_and_modes_has_a_layout(tmp_path, monkeypatch):
+def test_layout_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
     """As vfat and exFAT: both calls are refused with EPERM."""
 
     def refused(*_: object, **__: object) -> None:
@@ -287,7 +287,7 @@ def test_a_file_system_without_links_and_modes_has_a_layout(tmp_path, monkeypatc
     images.verified(make(tmp_path, "one"))
 
 
-def test_other_folders_are_not_changed(tmp_path):
+def test_other_folders_are_not_modified(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
@@ -296,13 +296,13 @@ def test_other_folders_are_not_changed(tmp_path):
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_in_the_way_is_an_input_error(tmp_path):
+def test_file_at_layout_path_is_an_input_error(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         make(tmp_path, "one")
 
 
-def test_a_layer_of_another_size_is_an_error(tmp_path):
+def test_layer_of_wrong_size_is_an_error(tmp_path):
     layers = [images.layer(tmp_path / "blobs", [images.text("word", "one")])]
     summary = images.summary(layers)
     layers[0][1].write_bytes(b"short")
@@ -312,7 +312,7 @@ def test_a_layer_of_another_size_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("more", [-1, 1])
 @pytest.mark.parametrize("document", ["manifest", "config"])
-def test_a_document_of_another_size_is_an_error(more, document, tmp_path):
+def test_document_of_wrong_size_is_an_error(more, document, tmp_path):
     out = make(tmp_path, "a")
     index = json.loads((out / "index.json").read_bytes())
     (entry,) = index["manifests"]
@@ -331,7 +331,7 @@ def test_a_document_of_another_size_is_an_error(more, document, tmp_path):
         layout.read(out)
 
 
-def test_a_missing_architecture_is_an_error(tmp_path):
+def test_missing_architecture_is_an_error(tmp_path):
     image_layout = layout.read(make(tmp_path, "one"))
     with pytest.raises(InputError, match="has no image for arm64, only x86_64"):
         image_layout.image(Arch.ARM64)

@@ -124,7 +124,7 @@ SHARED = [
 @example([THROUGH])
 @example(LATE)
 @example(SHARED)
-def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
+def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         blobs = []
@@ -141,7 +141,7 @@ def test_a_tree_in_memory_is_the_tree_on_disk(stack: list[list[Given]]) -> None:
             remove(folder / "root")
 
 
-def test_a_path_takes_some_hundred_bytes_whatever_its_content() -> None:
+def test_memory_for_each_path_is_bounded() -> None:
     """What a comparison of two large images takes is this, for each of their paths."""
     folders = 50
     stack = [

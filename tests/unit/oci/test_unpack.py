@@ -70,7 +70,7 @@ def _layered(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Call
     return rooted
 
 
-def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
+def test_written_layers_unpack_unchanged(tmp_path, root):
     deep = "/".join(f"folder{number:03}" for number in range(30))
     members = [
         images.text("bin/tool", "#!/bin/sh\n", mode=0o755),
@@ -107,7 +107,7 @@ def test_our_own_layers_come_out_as_they_went_in(tmp_path, root):
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give files away")
-def test_root_keeps_owners(tmp_path, root):
+def test_owners_are_kept_as_root(tmp_path, root):
     member = Member(path="mine", uid=1234, gid=70_000_000, size=1, content=b"x", mode=0o4750)
     _, blob = images.layer(tmp_path, [member])
     unpacked([blob], root)
@@ -118,7 +118,7 @@ def test_root_keeps_owners(tmp_path, root):
     )  # the change of owner comes first: it drops setuid
 
 
-def test_umask_has_no_say(tmp_path, root):
+def test_umask_is_ignored(tmp_path, root):
     _, blob = images.layer(tmp_path, [images.text("a/b/c", "x", mode=0o666)])
     before = os.umask(0o077)
     try:
@@ -129,7 +129,7 @@ def test_umask_has_no_say(tmp_path, root):
     assert modes == [0o755, 0o755, 0o755, 0o666]
 
 
-def test_upper_layers_win(layered):
+def test_upper_layers_override_lower_layers(layered):
     root = layered(
         [("a", "file", "old"), ("b", "folder", 0o755), ("b/x", "file", "x"), ("c", "link", "a")],
         [("a", "folder", 0o700), ("b", "file", "now a file"), ("c", "file", "now a file")],
@@ -140,13 +140,13 @@ def test_upper_layers_win(layered):
     assert not (root / "c").is_symlink()
 
 
-def test_a_folder_over_a_folder_keeps_its_files(layered):
+def test_folder_over_folder_keeps_files(layered):
     root = layered([("d/x", "file", "x")], [("d", "folder", 0o711)])
     assert (root / "d/x").read_text() == "x"
     assert stat.S_IMODE((root / "d").stat().st_mode) == 0o711
 
 
-def test_whiteouts_remove_what_lower_layers_have(layered):
+def test_whiteouts_remove_paths_of_lower_layers(layered):
     root = layered(
         [("d/x", "file", "x"), ("d/y", "file", "y"), ("e/deep/z", "file", "z"), ("l", "link", "d")],
         [
@@ -161,7 +161,7 @@ def test_whiteouts_remove_what_lower_layers_have(layered):
     assert sorted(path.name for path in root.rglob("*")) == ["d", "y"]
 
 
-def test_opaque_folders_hide_lower_layers_only(layered):
+def test_opaque_folders_hide_only_lower_layers(layered):
     root = layered(
         [("d/old", "file", "x"), ("d/deep/old", "file", "x")],
         [("d/new", "file", "n"), ("d/.wh..wh..opq", "file", ""), ("d/later", "file", "l")],
@@ -169,7 +169,7 @@ def test_opaque_folders_hide_lower_layers_only(layered):
     assert sorted(path.name for path in (root / "d").iterdir()) == ["later", "new"]
 
 
-def test_links_on_the_way_are_followed_inside_the_root(layered, tmp_path):
+def test_parent_links_are_followed_inside_root(layered, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     root = layered(
@@ -189,7 +189,7 @@ def test_links_on_the_way_are_followed_inside_the_root(layered, tmp_path):
     assert (root / "three").read_text() == "3"
 
 
-def test_a_file_is_not_written_through_a_link(layered, tmp_path):
+def test_file_is_not_written_through_link(layered, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     root = layered([("file", "link", str(victim))], [("file", "file", "new")])
@@ -197,14 +197,14 @@ def test_a_file_is_not_written_through_a_link(layered, tmp_path):
     assert (root / "file").read_text() == "new"
 
 
-def test_a_mode_is_not_set_through_a_link(layered, tmp_path):
+def test_mode_is_not_set_through_link(layered, tmp_path):
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     layered([("d", "folder", 0o777)], [("d", "link", str(victim))])
     assert stat.S_IMODE(victim.stat().st_mode) == 0o700
 
 
-def test_whiteouts_do_not_reach_outside(layered, tmp_path):
+def test_whiteouts_outside_root_are_refused(layered, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
@@ -213,39 +213,39 @@ def test_whiteouts_do_not_reach_outside(layered, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/../x", ".wh..."])
-def test_paths_that_leave_are_refused(layered, tmp_path, path):
+def test_paths_outside_root_are_refused(layered, tmp_path, path):
     with pytest.raises(IntegrityError, match="leads out of the image"):
         layered([(path, "file", "x")])
     assert not (tmp_path / "x").exists()
 
 
-def test_absolute_paths_are_below_the_root(layered):
+def test_absolute_paths_are_relative_to_root(layered):
     assert (layered([("/etc/x", "file", "x")]) / "etc/x").read_text() == "x"
 
 
 @pytest.mark.parametrize("target", ["../secret", "{folder}/secret"])
-def test_hard_links_cannot_name_files_outside(layered, tmp_path, target):
+def test_hard_links_outside_root_are_refused(layered, tmp_path, target):
     (tmp_path / "secret").write_text("x")
     with pytest.raises(IntegrityError):
         layered([("stolen", "hard", target.format(folder=tmp_path))])
 
 
-def test_link_loops_end(layered):
+def test_link_loops_are_refused(layered):
     with pytest.raises(IntegrityError, match="too many links"):
         layered([("a", "link", "b"), ("b", "link", "a"), ("a/x", "file", "x")])
 
 
-def test_a_file_on_the_way_is_refused(layered):
+def test_file_as_parent_folder_is_refused(layered):
     with pytest.raises(IntegrityError, match="which is a file"):
         layered([("a", "file", "x")], [("a/b", "file", "x")])
 
 
-def test_pipes_are_made(layered):
+def test_named_pipes_are_created(layered):
     assert stat.S_ISFIFO((layered([("pipe", "fifo", 0o600)]) / "pipe").stat().st_mode)
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names_of_other_writers(tmp_path, root, form):
+def test_long_names_in_gnu_and_pax_format(tmp_path, root, form):
     name = "/".join(["folder" * 10] * 6)
     entries = [(name, "file", "x"), ("link", "link", name), ("hard", "hard", name)]
     unpacked([tar(tmp_path / "blob", *entries, form=form)], root)
@@ -253,7 +253,7 @@ def test_long_names_of_other_writers(tmp_path, root, form):
     assert (root / "hard").samefile(root / name)
 
 
-def test_a_plain_tar_is_a_layer_too(tmp_path, root):
+def test_uncompressed_tar_layer_is_unpacked(tmp_path, root):
     blob = tar(tmp_path / "blob", ("a", "file", "x"))
     blob.write_bytes(gzip.decompress(blob.read_bytes()))
     unpacked([blob], root)
@@ -297,14 +297,14 @@ def test_sparse_files_are_refused(tmp_path, root):
         unpacked([tmp_path / "blob"], root)
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path, root):
+def test_non_empty_folder_is_refused(tmp_path, root):
     root.mkdir()
     (root / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is not empty"):
         unpacked([], root)
 
 
-def test_remove_takes_locked_folders_and_spares_what_links_name(tmp_path):
+def test_remove_deletes_read_only_folders_but_not_link_targets(tmp_path):
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("x")
@@ -320,7 +320,7 @@ def test_remove_takes_locked_folders_and_spares_what_links_name(tmp_path):
     remove(root)
 
 
-def test_a_tree_resolves_links_inside_itself(tmp_path):
+def test_root_folder_resolves_links_inside_root(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "abs").symlink_to("/real")
     (tmp_path / "up").symlink_to("../../real")

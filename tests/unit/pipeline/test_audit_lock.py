@@ -98,7 +98,7 @@ def package_set(folder: Path, *waivers: Waiver) -> Iterator[AuditedLock]:
         yield AuditedLock(folder, release_catalogue, site, waivers)
 
 
-def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) -> None:
+def test_lock_audit_matches_settle_and_pin_audit(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock:
         (finding,) = audited_lock.audit()
         assert (finding.severity, finding.check) == (Severity.ERROR, "calls")
@@ -125,7 +125,7 @@ def test_an_audit_finds_what_settling_and_an_audit_of_pins_find(tmp_path: Path) 
         assert (pinned.findings, pinned.unread) == ((finding,), ())
 
 
-def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
+def test_waiver_of_removed_attribute_counts_as_used(tmp_path: Path) -> None:
     with package_set(tmp_path, WAIVER) as audited_lock:
         (finding,) = audited_lock.audit()
         assert finding.severity is Severity.NOTE
@@ -135,7 +135,7 @@ def test_a_waiver_of_it_is_used_and_not_called_unused(tmp_path: Path) -> None:
         assert [item for item in settled.findings if item.check == "calls"] == [finding]
 
 
-def test_offline_it_is_answered_from_what_was_kept_or_refused(tmp_path: Path) -> None:
+def test_offline_audit_uses_cache_or_is_refused(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock:
         audited_lock.download()
         with pytest.raises(FetchFailed, match="simple/vllm/ is not in the cache") as caught:
@@ -166,7 +166,7 @@ def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
 
 
 @pytest.mark.parametrize("checks", [("imports",), CHECKS])
-def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
+def test_wheels_in_folder_are_audited_offline(tmp_path: Path, checks: tuple[str, ...]) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, Http(attempts=1, offline=True)))
@@ -177,9 +177,7 @@ def test_wheels_in_a_folder_are_audited_offline(tmp_path: Path, checks: tuple[st
     assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
 
 
-def test_a_report_is_kept_until_it_is_requested_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_is_cached_until_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix, lock, _ = audited_folder(tmp_path)
     inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1, offline=True)))
     first = audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
@@ -193,7 +191,7 @@ def test_a_report_is_kept_until_it_is_requested_again(
     assert "auditing small" in capsys.readouterr().err
 
 
-def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
+def test_offline_error_counts_remote_wheels(tmp_path: Path) -> None:
     matrix, lock, resolution = audited_folder(tmp_path)
     there, _ = audited.wheel(tmp_path / "other", "pip", "25.1", {"pip/__init__.py": ""})
     wheels = (there, *resolution.wheels)
@@ -207,7 +205,7 @@ def test_offline_what_only_a_server_has_is_counted(tmp_path: Path) -> None:
         audit_lock.audit_lock(lock, Arch.X86_64, inputs, checks=("imports",))
 
 
-def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
+def test_architecture_missing_in_lock_is_refused(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock, pytest.raises(LockStale) as caught:
         audit_lock.audit_lock(audited_lock.lock, Arch.ARM64, audited_lock.inputs())
     assert caught.value.message == "the lock of small is for x86_64, not for arm64"
@@ -215,7 +213,7 @@ def test_an_architecture_that_the_lock_has_not_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("package", "subjects"), [("trl", []), ("vllm", ["vllm"])])
-def test_files_that_the_image_leaves_out_are_not_there(
+def test_files_dropped_from_image_are_not_audited(
     tmp_path: Path, package: str, subjects: list[str]
 ) -> None:
     matrix, lock, _ = audited_folder(tmp_path)

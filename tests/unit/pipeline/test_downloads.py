@@ -18,7 +18,7 @@ from tests.support import extended, samples
 RECORD = LayerRecord(digest=f"sha256:{1:064}", size=1, diff_id=f"sha256:{2:064}", unpacked=2)
 
 
-def test_a_base_that_the_cache_has_recorded_is_not_made_for_another_project(tmp_path):
+def test_cached_base_record_is_reused_for_other_project(tmp_path):
     store, project = Store.open(tmp_path / "cache"), Project(matrix=tmp_path / "matrix.yaml")
     lock = samples.lock(samples.wheel("trl"))
     inputs = Inputs(samples.matrix(), Context(store, Http(offline=True)))
@@ -29,7 +29,7 @@ def test_a_base_that_the_cache_has_recorded_is_not_made_for_another_project(tmp_
     assert downloads.recorded_layers(project, lock, inputs).layers == {base.id: RECORD}
 
 
-def test_a_published_base_is_not_recorded_in_the_project_of_its_extension(tmp_path):
+def test_published_base_is_not_recorded_in_extension_project(tmp_path):
     path = extended.repository(tmp_path)
     matrix = extended.read(path)
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))

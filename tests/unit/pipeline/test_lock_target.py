@@ -38,7 +38,7 @@ def project(folder, *wheels):
     return small_project
 
 
-def test_a_lock_that_violates_a_learned_constraint_is_stale_with_the_reason(tmp_path):
+def test_lock_violating_learned_constraint_is_stale(tmp_path):
     small_project = project(tmp_path, samples.wheel("trl", "1.2.0"), samples.wheel("vllm", "0.8.5"))
     add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:
@@ -53,7 +53,7 @@ def test_a_lock_that_violates_a_learned_constraint_is_stale_with_the_reason(tmp_
 @pytest.mark.parametrize(
     "others", [[("trl", "0.18.2"), ("vllm", "0.8.5")], [("trl", "1.2.0")], [("vllm", "0.8.5")]]
 )
-def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
+def test_unrelated_learned_constraints_keep_lock_current(tmp_path, others):
     small_project = project(tmp_path, *(samples.wheel(*pair) for pair in others))
     add_constraints(small_project.images, [LEARNED], Store.open(tmp_path / "cache"))
     with pytest.raises(LockStale) as caught:  # it has no digests here
@@ -61,7 +61,7 @@ def test_what_was_learned_of_others_leaves_a_lock_alone(tmp_path, others):
     assert "trl" not in caught.value.message
 
 
-def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
+def test_audit_errors_are_all_reported_with_status_4():
     wrong = Finding(check="elf", severity=Severity.ERROR, message="undefined _Z1fv", where="a/b.so")
     cured = Finding(check="elf", severity=Severity.ERROR, message="no b", remedy="take b 2")
     doubt = Finding(check="elf", severity=Severity.NOTE, message="not this one", where="a/c.so")
@@ -79,7 +79,7 @@ def test_an_audit_with_errors_fails_with_all_of_them_and_status_4():
 
 
 @pytest.mark.parametrize("mode", ["jit", "prebuilt"])
-def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
+def test_flashinfer_mode_without_flashinfer_is_refused(mode):
     settings = Flashinfer(mode=mode, reason=samples.REASON)
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     lock_target.refuse_mode(samples.lock(samples.wheel("flashinfer-python"), of=matrix))
@@ -90,7 +90,7 @@ def test_a_mode_of_a_flashinfer_that_is_not_there_is_refused(mode):
     lock_target.refuse_mode(samples.lock(samples.wheel("vllm")))
 
 
-def test_a_package_set_without_flashinfer_still_has_the_compiler_that_deepspeed_requires():
+def test_compiler_for_deepspeed_is_kept_without_flashinfer():
     matrix = load(ROOT / "matrix.yaml")
     lock = lock_file.make_lock(matrix, "cu130-trl", {})
     like = lock_file.make_lock(matrix, "cu130-deepspeed", {})

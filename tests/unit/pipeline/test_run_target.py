@@ -26,7 +26,7 @@ def _session(sample: Sample) -> Session:
     return open_session(sample.folder, Options(offline=True))
 
 
-def test_an_image_is_built_if_it_is_missing(
+def test_missing_image_is_built(
     session: Session, sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
@@ -42,9 +42,7 @@ def test_an_image_is_built_if_it_is_missing(
     assert "building it" not in capsys.readouterr().err
 
 
-def test_the_configuration_is_known_before_the_image_is_built(
-    session: Session, sample: Sample
-) -> None:
+def test_configuration_is_available_before_build(session: Session, sample: Sample) -> None:
     target_image = run_target.find(session, TARGET, None)
     before = target_image.config(ARCH)
     run_target.built(session, target_image, ARCH)
@@ -52,13 +50,13 @@ def test_the_configuration_is_known_before_the_image_is_built(
     assert before.workdir == sample.lock.settings.workdir
 
 
-def test_another_image_than_that_of_the_lock_is_built_again(session: Session) -> None:
+def test_image_that_differs_from_lock_is_rebuilt(session: Session) -> None:
     place = run_target.built(session, run_target.find(session, TARGET, None), ARCH).path
     (place / "index.json").unlink()
     assert run_target.find(session, TARGET, None).layout is None
 
 
-def test_an_image_without_a_current_lock_is_used(session: Session, sample: Sample) -> None:
+def test_image_without_current_lock_is_used(session: Session, sample: Sample) -> None:
     built_layout = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
     sample.edit("as_of: 2025-06-20", "as_of: 2025-06-21")
     changed = open_session(sample.folder, Options())
@@ -67,14 +65,14 @@ def test_an_image_without_a_current_lock_is_used(session: Session, sample: Sampl
     assert run_target.built(changed, target_image, ARCH) == built_layout
 
 
-def test_without_image_and_lock(session: Session) -> None:
+def test_missing_image_and_lock_is_an_error(session: Session) -> None:
     with pytest.raises(LockStale):
         run_target.find(session, UNLOCKED, None)
     with pytest.raises(InputError, match="elsewhere"):
         run_target.find(session, TARGET, Path("elsewhere"))
 
 
-def test_the_size_to_download(session: Session, sample: Sample) -> None:
+def test_download_size_of_missing_inputs(session: Session, sample: Sample) -> None:
     inputs = open_inputs(session)
     measure = run_target.download_size
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == 0
@@ -83,7 +81,7 @@ def test_the_size_to_download(session: Session, sample: Sample) -> None:
     assert measure(sample.lock, sample.target_digests, ARCH, inputs.store) == wheel.size
 
 
-def test_apptainers_command_before_there_is_a_sif(
+def test_apptainer_command_line_without_sif(
     session: Session, sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console.configure(verbosity=0, json=False)
@@ -107,7 +105,7 @@ def test_apptainers_command_before_there_is_a_sif(
         )
 
 
-def test_an_image_of_a_layout_keeps_what_it_compiles(session: Session, tmp_path: Path) -> None:
+def test_kernel_cache_is_mounted_for_layout_image(session: Session, tmp_path: Path) -> None:
     console.configure(verbosity=0, json=False)
     built_layout = run_target.built(session, run_target.find(session, TARGET, None), ARCH)
     image = built_layout.image(ARCH)
@@ -135,7 +133,7 @@ def test_an_image_of_a_layout_keeps_what_it_compiles(session: Session, tmp_path:
     ("machine", "arches"),
     [("aarch64", (Arch.ARM64,)), ("amd64", (ARCH,)), ("riscv64", tuple(Arch))],
 )
-def test_a_build_is_for_this_machine_if_the_target_has_its_architecture(
+def test_build_defaults_to_architecture_of_machine(
     session: Session, machine: str, arches: tuple[Arch, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)

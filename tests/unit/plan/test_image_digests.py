@@ -40,27 +40,27 @@ def write(folder, lock):
     return target_digests
 
 
-def test_round_trip(tmp_path):
+def test_round_trip_is_lossless(tmp_path):
     lock = samples.lock(of=samples.matrix(arch=BOTH))
     target_digests = write(tmp_path, lock)
     assert image_digests.read_digests(tmp_path, lock) == target_digests
     assert list(target_digests.arch) == [Arch.ARM64, Arch.X86_64]
 
 
-def test_the_digest_of_one_architecture_is_that_of_its_manifest():
+def test_digest_of_single_architecture_is_manifest_digest():
     lock = samples.lock()
     target_digests = image_digests.digests_of(lock, records(lock))
     assert target_digests.digest == target_digests.arch[Arch.X86_64].manifest
 
 
-def test_the_digest_of_several_architectures_is_that_of_the_index():
+def test_digest_of_several_architectures_is_index_digest():
     lock = samples.lock(of=samples.matrix(arch=BOTH))
     target_digests = image_digests.digests_of(lock, records(lock))
     assert target_digests.digest not in {image.manifest for image in target_digests.arch.values()}
     assert target_digests.digest != image_digests.digests_of(samples.lock(), records(lock)).digest
 
 
-def test_the_manifest_has_the_digests_of_config_and_layers():
+def test_manifest_has_digests_of_config_and_layers():
     lock = samples.lock()
     document = image_digests.documents(plan(lock, Arch.X86_64), records(lock))
     manifest = json.loads(document.manifest)
@@ -72,13 +72,13 @@ def test_the_manifest_has_the_digests_of_config_and_layers():
     ]
 
 
-def test_the_digests_of_another_lock_are_an_error(tmp_path):
+def test_digests_of_other_lock_are_an_error(tmp_path):
     write(tmp_path, samples.lock())
     with pytest.raises(LockStale, match="does not match the lock of small"):
         image_digests.read_digests(tmp_path, samples.lock(samples.wheel("trl")))
 
 
-def test_an_edited_digest_is_an_error(tmp_path):
+def test_edited_digest_is_an_error(tmp_path):
     lock = samples.lock()
     target_digests = write(tmp_path, lock)
     codec.write(
@@ -89,7 +89,7 @@ def test_an_edited_digest_is_an_error(tmp_path):
         image_digests.read_digests(tmp_path, lock)
 
 
-def test_a_damaged_file_has_a_hint(tmp_path):
+def test_damaged_digests_file_error_has_hint(tmp_path):
     lock = samples.lock()
     codec.write(image_digests.digests_path(tmp_path, lock.target), {"format": 1})
     with pytest.raises(InputError, match=r"digests\.json is not a valid list of") as caught:
@@ -98,7 +98,7 @@ def test_a_damaged_file_has_a_hint(tmp_path):
     assert caught.value.hint == remedy
 
 
-def test_a_lock_without_digests_has_a_hint(tmp_path):
+def test_lock_without_digests_error_has_hint(tmp_path):
     with pytest.raises(LockStale, match="is missing, though small has a lock") as caught:
         image_digests.read_digests(tmp_path, samples.lock())
     assert caught.value.hint == "make it with: imgbuild lock small"

@@ -24,7 +24,7 @@ GOLDEN = [
 ]
 
 
-def test_config_follows_the_specification():
+def test_config_follows_oci_specification():
     config = json.loads(image_documents.config(images.plan(), DIFF_IDS))
     assert config == {
         "architecture": "amd64",
@@ -45,7 +45,7 @@ def test_config_follows_the_specification():
     }
 
 
-def test_golden_bytes():
+def test_golden_document_bytes():
     # Every published digest follows from these: if this fails, digests of all images move.
     config = image_documents.config(images.plan(), DIFF_IDS)
     manifest = oci_documents.manifest(config, RECORDS)
@@ -53,18 +53,18 @@ def test_golden_bytes():
     assert [sha256(data) for data in (config, manifest, index)] == GOLDEN
 
 
-def test_the_bytes_contain_no_version_of_a_tool():
+def test_documents_contain_no_tool_version():
     config = image_documents.config(images.plan(), DIFF_IDS)
     for data in (config, oci_documents.manifest(config, RECORDS)):
         assert imgbuild.__version__.encode() not in data
 
 
-def test_arm64_has_its_variant():
+def test_arm64_platform_has_variant():
     config = json.loads(image_documents.config(images.plan(Arch.ARM64), DIFF_IDS))
     assert (config["architecture"], config["variant"]) == ("arm64", "v8")
 
 
-def test_manifest_names_config_and_layers_in_order():
+def test_manifest_lists_config_and_layers_in_order():
     config = image_documents.config(images.plan(), DIFF_IDS)
     manifest = json.loads(oci_documents.manifest(config, RECORDS))
     assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
@@ -79,7 +79,7 @@ def test_manifest_names_config_and_layers_in_order():
     ]
 
 
-def test_a_base_layer_keeps_its_compression():
+def test_base_layer_keeps_compression():
     types = {RECORDS[0].digest: documents.LAYER_ZSTD}
     manifest = json.loads(oci_documents.manifest(b"{}", RECORDS, media_types=types))
     assert [layer["mediaType"].rpartition("+")[2] for layer in manifest["layers"]] == [
@@ -88,7 +88,7 @@ def test_a_base_layer_keeps_its_compression():
     ]
 
 
-def test_index_is_sorted_and_names_platforms():
+def test_index_is_sorted_with_platforms():
     manifests = {Arch.X86_64: b"x86", Arch.ARM64: b"arm"}
     entries = json.loads(oci_documents.index(manifests))["manifests"]
     assert (

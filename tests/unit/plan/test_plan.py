@@ -36,7 +36,7 @@ def names(*wheels, rules=RULES, taken=3):
     return [name for name, _ in cut_wheels(wheels, rules, taken=taken)]
 
 
-def test_layers_have_the_order_that_all_targets_share():
+def test_layer_order_is_the_same_in_all_targets():
     wheels = [
         samples.wheel("trl"),
         samples.wheel("zlib-ng", size=2000),
@@ -52,7 +52,7 @@ def test_layers_have_the_order_that_all_targets_share():
     assert cut == names(*reversed(wheels))
 
 
-def test_a_group_depends_on_the_name_alone():
+def test_wheel_group_depends_only_on_name():
     cut = cut_wheels([samples.wheel(f"small-{n}") for n in range(40)], RULES, taken=3)
     moved = cut_wheels([samples.wheel(f"small-{n}", "2.0") for n in range(40)], RULES, taken=3)
     packages = [sorted(wheel.package for wheel in group) for _, group in cut]
@@ -60,7 +60,7 @@ def test_a_group_depends_on_the_name_alone():
     assert sum(len(group) for group in packages) == 40
 
 
-def test_a_changed_wheel_changes_only_its_group():
+def test_changed_wheel_changes_only_its_group():
     wheels = [samples.wheel(f"small-{n}") for n in range(40)]
     before = cut_wheels(wheels, RULES, taken=3)
     after = cut_wheels([samples.wheel("small-0", "2.0"), *wheels[1:]], RULES, taken=3)
@@ -68,7 +68,7 @@ def test_a_changed_wheel_changes_only_its_group():
     assert len(changed) == 1
 
 
-def test_at_the_limit_the_smallest_large_wheels_join_the_groups():
+def test_smallest_large_wheels_join_groups_at_layer_limit():
     rules = msgspec.structs.replace(RULES, limit=10)
     wheels = [samples.wheel(f"big-{n}", size=1000 + n) for n in range(30)]
     cut = cut_wheels(wheels, rules, taken=3)
@@ -77,13 +77,13 @@ def test_at_the_limit_the_smallest_large_wheels_join_the_groups():
     assert sum(len(group) for _, group in cut) == 30
 
 
-def test_a_named_package_keeps_its_layer_under_the_limit():
+def test_named_package_keeps_its_layer_at_limit():
     rules = msgspec.structs.replace(RULES, limit=8, groups=1)
     wheels = [samples.wheel(f"big-{n}", size=9000) for n in range(9)]
     assert "vllm" in names(*wheels, samples.wheel("vllm", size=1000), rules=rules)
 
 
-def test_a_limit_that_is_too_low_is_an_error():
+def test_too_low_layer_limit_is_an_error():
     rules = msgspec.structs.replace(RULES, limit=4)
     with pytest.raises(InputError, match=r"layers\.limit is 4"):
         cut_wheels([samples.wheel("trl")], rules, taken=3)
@@ -101,7 +101,7 @@ def test_every_wheel_is_in_exactly_one_layer():
     assert sorted(packages) == [wheel.package for wheel in lock.arch[Arch.X86_64].wheels]
 
 
-def test_ids_do_not_depend_on_the_target_or_the_day():
+def test_layer_ids_do_not_depend_on_target_or_date():
     first = samples.lock()
     other = samples.lock(of=samples.matrix(as_of=datetime.date(2026, 1, 1), summary="another"))
     other = msgspec.structs.replace(other, target="other")
@@ -110,7 +110,7 @@ def test_ids_do_not_depend_on_the_target_or_the_day():
     ]
 
 
-def test_a_wheels_id_depends_on_hash_prefix_and_python_only():
+def test_wheel_layer_id_depends_only_on_hash_prefix_and_python():
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     renamed = msgspec.structs.replace(samples.wheel("trl"), file="x.whl", index="mirror")
     assert layer_id(recipe) == layer_id(msgspec.structs.replace(recipe, wheels=(renamed,)))
@@ -123,7 +123,7 @@ def test_a_wheels_id_depends_on_hash_prefix_and_python_only():
         assert layer_id(msgspec.structs.replace(recipe, **changes)) != layer_id(recipe)
 
 
-def test_golden_ids():
+def test_golden_layer_ids():
     """A change here is a new layer format: raise the format's number in plan.py."""
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     assert layer_id(recipe) == (
@@ -137,7 +137,7 @@ def test_golden_ids():
     )
 
 
-def test_a_dropped_file_is_only_in_the_recipe_of_its_package():
+def test_dropped_file_is_only_in_recipe_of_its_package():
     drop = Drop(package="pip", paths=("b.py", "a.py"), reason=samples.REASON)
     lock = samples.lock(of=samples.matrix(drop=(drop,)))
     omits = [
@@ -157,7 +157,7 @@ def test_a_dropped_file_is_only_in_the_recipe_of_its_package():
         ("triton", "", False),  # not installed: nobody else ships the path
     ],
 )
-def test_a_file_is_dropped_only_where_another_package_ships_it_too(beside, versions, dropped):
+def test_file_is_dropped_only_if_other_package_ships_it(beside, versions, dropped):
     drop = Drop(
         package="pip", paths=("a.py",), reason=samples.REASON, beside=beside, versions=versions
     )
@@ -165,7 +165,7 @@ def test_a_file_is_dropped_only_where_another_package_ships_it_too(beside, versi
     assert omitted((drop,), wheels) == ({"pip": ("a.py",)} if dropped else {})
 
 
-def test_the_configuration_follows_from_the_lock():
+def test_configuration_depends_only_on_lock():
     config = plan(samples.lock(), Arch.X86_64).config
     assert config.created == "2025-06-20T00:00:00Z"
     assert config.user == "1000:1000"
@@ -173,14 +173,14 @@ def test_the_configuration_follows_from_the_lock():
     assert config.labels["org.opencontainers.image.title"] == "small"
 
 
-def test_the_plan_of_the_base_alone():
+def test_plan_of_base_only():
     base = base_of(plan(samples.lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
     assert base.config.labels == {}
 
 
-def test_a_hardened_base_has_layers_of_its_own() -> None:
+def test_hardened_base_has_separate_layers() -> None:
     plain = samples.matrix()
     base = msgspec.structs.replace(plain.bases["debian-12"], hardened=True)
     hard = msgspec.structs.replace(plain, bases={"debian-12": base})
@@ -194,7 +194,7 @@ def test_a_hardened_base_has_layers_of_its_own() -> None:
     assert b"hardened" not in codec.encode(samples.lock(of=plain))
 
 
-def test_tools_are_a_layer_between_wheels_and_files() -> None:
+def test_tools_layer_is_between_wheels_and_files() -> None:
     plain = plan(samples.lock(), Arch.X86_64).layers
     layers = plan(samples.with_tools_lock(), Arch.X86_64).layers
     assert [layer.name for layer in layers] == [
@@ -208,7 +208,7 @@ def test_tools_are_a_layer_between_wheels_and_files() -> None:
     assert tools.base == layers[0].recipe == plain[0].recipe
 
 
-def test_tools_count_for_the_limit_of_layers() -> None:
+def test_tools_count_towards_layer_limit() -> None:
     rules = LayerRules(own_from=1, named=(), groups=1, order=(), limit=7)
     wheels = [samples.wheel(f"w-{number}", size=1000 + number) for number in range(9)]
     for lock in (samples.lock(*wheels), samples.with_tools_lock(*wheels)):
@@ -216,13 +216,13 @@ def test_tools_count_for_the_limit_of_layers() -> None:
         assert len(layers) == rules.limit
 
 
-def test_the_base_of_a_dockerfile_has_the_tools() -> None:
+def test_dockerfile_base_includes_tools() -> None:
     base = base_of(plan(samples.with_tools_lock(), Arch.X86_64))
     assert [layer.name for layer in base.layers] == ["debian-12", "tools"]
     assert base.config.env == ("LANG=C.UTF-8", "PATH=/usr/bin:/bin")
 
 
-def test_without_tools_and_user_packages_nothing_of_them_is_in_a_lock_or_a_recipe() -> None:
+def test_lock_and_recipes_omit_unused_tools_and_user_packages() -> None:
     lock = samples.lock()
     assert environment(lock, Arch.X86_64) == lock.settings.env
     texts = [codec.encode(lock), *(codec.encode(x.recipe) for x in plan(lock, Arch.X86_64).layers)]
@@ -230,7 +230,7 @@ def test_without_tools_and_user_packages_nothing_of_them_is_in_a_lock_or_a_recip
         assert not [text for text in texts if word in text]
 
 
-def test_packages_of_users_are_apart_by_the_packages_of_the_image() -> None:
+def test_user_package_folder_depends_on_image_packages() -> None:
     both = samples.with_tools("htop", arch=tuple(Arch))
     lock = samples.with_tools_lock(samples.wheel("trl"), of=both)
     values = environment(lock, Arch.X86_64)
@@ -245,7 +245,7 @@ def test_packages_of_users_are_apart_by_the_packages_of_the_image() -> None:
     assert "/other-" in environment(renamed, Arch.X86_64)["PYTHONUSERBASE"]
 
 
-def test_user_packages_change_the_environment_and_the_files() -> None:
+def test_user_packages_change_environment_and_files() -> None:
     layers = plan(samples.with_tools_lock(samples.wheel("trl")), Arch.X86_64).layers
     (venv,) = (layer.recipe for layer in layers if isinstance(layer.recipe, VenvRecipe))
     (files,) = (layer.recipe for layer in layers if isinstance(layer.recipe, FilesRecipe))

@@ -29,7 +29,7 @@ def test_records_are_read_back_sorted(tmp_path):
     assert records.read_records(tmp_path) == merged
 
 
-def test_an_absent_file_has_no_records(tmp_path):
+def test_missing_file_has_no_records(tmp_path):
     assert records.read_records(tmp_path) == Records()
 
 
@@ -38,12 +38,12 @@ def test_equal_records_are_merged():
     assert records.merge(layer_records, [layer_records]) == layer_records
 
 
-def test_different_records_for_one_layer_are_an_error():
+def test_conflicting_layer_records_are_an_error():
     with pytest.raises(IntegrityError, match="was recorded as"):
         records.merge(Records(layers={ID: layer(1)}), [Records(layers={ID: layer(2)})])
 
 
-def test_another_format_is_an_error(tmp_path):
+def test_unsupported_format_is_an_error(tmp_path):
     codec.write(records.records_path(tmp_path), Records(format=9))
     with pytest.raises(LockStale, match="format 9"):
         records.read_records(tmp_path)

@@ -87,7 +87,7 @@ def _tags(sweep: gc.Sweep) -> list[tuple[str, ...]]:
         (("small-2026",), False),
     ],
 )
-def test_an_image_is_old_if_each_tag_is_a_targets_with_an_old_day(registry, tags, old):
+def test_image_is_old_if_all_tags_have_old_dates(registry, tags, old):
     place = Place(registry)
     place.image("kept", "small")
     place.image("image", *tags)
@@ -99,7 +99,7 @@ def test_an_image_is_old_if_each_tag_is_a_targets_with_an_old_day(registry, tags
         assert sweep.kept == 2 - old
 
 
-def test_an_image_that_a_lock_names_is_kept(registry):
+def test_image_of_current_lock_is_kept(registry):
     place = Place(registry)
     locked = place.image("locked", "small-20250101")
     place.image("old", "small-20250102")
@@ -108,7 +108,7 @@ def test_an_image_that_a_lock_names_is_kept(registry):
     assert sweep.kept == 1
 
 
-def test_deletion_leaves_other_images_and_their_attachments(registry):
+def test_deletion_keeps_other_images_and_attachments(registry):
     place = Place(registry)
     new, old = place.image("new", "small"), place.image("old", "small-20260101")
     attached = place.attach(new), place.attach(old)
@@ -130,7 +130,7 @@ def test_deletion_leaves_other_images_and_their_attachments(registry):
     assert place.find().old == ()
 
 
-def test_an_image_that_gets_another_tag_meanwhile_is_kept(registry, capsys):
+def test_image_retagged_during_deletion_is_kept(registry, capsys):
     place = Place(registry)
     old = place.image("old", "small-20260101")
     place.image("older", "small-20250101")
@@ -142,7 +142,7 @@ def test_an_image_that_gets_another_tag_meanwhile_is_kept(registry, capsys):
     assert f"{old} is kept: it has another tag now" in capsys.readouterr().err
 
 
-def test_a_registry_that_deletes_nothing_says_what_to_change(registry):
+def test_registry_without_deletion_error_has_hint(registry):
     registry.deletes = False
     place = Place(registry)
     place.image("old", "small-20260101")

@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 # -- ls
 
 
-def test_images_are_listed_with_all_their_tags(place):
+def test_images_are_listed_with_all_tags(place):
     place.push()
     push.push(place.work(), place.both())
     place.registry.page = 2
@@ -58,7 +58,7 @@ def test_images_are_listed_with_all_their_tags(place):
     assert image_listing.size == stored_size
 
 
-def test_a_page_has_the_commands_that_pull_each_image(place: Place, imgbuild: Command) -> None:
+def test_page_lists_pull_commands_of_each_image(place: Place, imgbuild: Command) -> None:
     place.push()
     push.push(place.work(), place.both())
     page = imgbuild("registry", "ls", str(place.repository), "--format", "markdown").stdout
@@ -70,7 +70,7 @@ def test_a_page_has_the_commands_that_pull_each_image(place: Place, imgbuild: Co
     assert "torch 2.6.0, vllm 0.8.5.post1, trl 0.18.2" in page
 
 
-def test_a_page_quotes_labels_and_leaves_out_names_that_a_shell_changes(place: Place) -> None:
+def test_page_quotes_labels_and_omits_unsafe_names(place: Place) -> None:
     platform = listing.ListedPlatform(digest="sha256:1", size=1, layers=1)
     entry = listing.ListedTag(
         repository="registry.example/rl",
@@ -88,7 +88,7 @@ def test_a_page_quotes_labels_and_leaves_out_names_that_a_shell_changes(place: P
     assert pages[1] == "No image of a target is published yet."
 
 
-def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
+def test_attachment_tags_are_omitted_and_unknown_ones_reported(place):
     place.push()
     digest = place.registry.tags[NAME, TARGET]
     for suffix in ("", ".sig", ".att"):
@@ -102,7 +102,7 @@ def test_tags_of_what_is_attached_are_left_out_and_others_said(place):
     assert "is not an image" in entries[0].other
 
 
-def test_an_image_that_is_damaged_hides_no_other(place):
+def test_damaged_image_does_not_hide_others(place):
     place.push()
     push.push(place.work(), place.both())
     registry = place.registry
@@ -133,7 +133,7 @@ def test_an_image_that_is_damaged_hides_no_other(place):
         listing.listing(CLIENT, [place.repository])
 
 
-def test_all_repositories_of_a_registry(place):
+def test_all_repositories_are_listed(place):
     assert listing.repositories(CLIENT, place.registry.host) == []
     place.push()
     assert listing.repositories(CLIENT, place.registry.host) == [place.repository]
@@ -146,7 +146,7 @@ def test_all_repositories_of_a_registry(place):
 # -- tag
 
 
-def test_a_tag_is_put_on_what_is_whole(place):
+def test_complete_image_is_tagged(place):
     done = push.push(place.work(tag=False), place.both())
     reference = Reference(place.registry.host, NAME, digest=done.digest)
     tag_changes = tag.tag(CLIENT, reference, ["good", "2026"])
@@ -160,7 +160,7 @@ def test_a_tag_is_put_on_what_is_whole(place):
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_no_tag_is_put_on_what_is_broken(place, half):
+def test_incomplete_image_is_not_tagged(place, half):
     done = push.push(place.work(tag=False), place.both())
     lost = next(row.digest for row in done.blobs if row.arches == (Arch.ARM64,))
     data = place.registry.blobs.pop((NAME, lost))
@@ -176,7 +176,7 @@ def test_no_tag_is_put_on_what_is_broken(place, half):
     assert place.tags() == {}
 
 
-def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
+def test_push_sets_no_tag_if_blob_is_deleted_meanwhile(place):
     """The registry collects garbage meanwhile: what was there at first is not there at the end."""
     place.push()
     place.registry.tags.clear()
@@ -195,7 +195,7 @@ def test_a_push_puts_no_tag_where_a_part_goes_while_the_rest_is_sent(place):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "x" * 129])
-def test_a_word_that_is_not_a_tag(place, name):
+def test_invalid_tag_is_refused(place, name):
     place.push()
     with pytest.raises(InputError, match="is not a valid tag"):
         tag.tag(CLIENT, place.reference(TARGET), ["right", name])
@@ -205,7 +205,7 @@ def test_a_word_that_is_not_a_tag(place, name):
 # -- diff
 
 
-def test_targets_locks_folders_and_references_are_sides(place):
+def test_diff_accepts_targets_locks_folders_and_references(place):
     place.push()
     matrix, folder = place.sample.matrix, place.sample.folder / "images" / TARGET
     sides = [
@@ -221,7 +221,7 @@ def test_targets_locks_folders_and_references_are_sides(place):
         assert (difference.arch[Arch.X86_64].changes, difference.arch[Arch.X86_64].pull) == ((), 0)
 
 
-def test_an_image_that_carries_its_lock_is_a_whole_side(place):
+def test_diff_uses_lock_attached_to_image(place):
     push.push(place.work(attach=True), place.both())
     registry_side = diff_sides.side(str(place.reference(BOTH)), CLIENT, place.sample.matrix)
     project_side = diff_sides.side(BOTH, CLIENT, place.sample.matrix)
@@ -233,7 +233,7 @@ def test_an_image_that_carries_its_lock_is_a_whole_side(place):
     assert (by_digest.complete, list(by_digest.arch)) == (True, [Arch.ARM64])
 
 
-def test_a_lock_of_another_image_is_not_trusted(place):
+def test_diff_ignores_attached_lock_of_other_image(place):
     """Any user who may write to a repository may attach to its images."""
     push.push(place.work(attach=True), place.both())
     target = place.push()
@@ -247,7 +247,7 @@ def test_a_lock_of_another_image_is_not_trusted(place):
     assert not side.complete
 
 
-def test_what_is_not_a_side_is_reported(place, tmp_path):
+def test_invalid_diff_argument_is_reported(place, tmp_path):
     place.push()
     matrix = place.sample.matrix
     alone = tmp_path / "alone"
@@ -266,7 +266,7 @@ def test_what_is_not_a_side_is_reported(place, tmp_path):
 # -- the verbs
 
 
-def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
+def test_push_ls_diff_pull_and_tag_commands(place, imgbuild, tmp_path):
     where = f"{place.registry.host}/{NAME}"
     note = tmp_path / "digests"
     words = ("push", TARGET, where, "--jobs", "1", "--offline", "--no-attach")
@@ -297,7 +297,7 @@ def test_push_ls_diff_pull_and_tag_as_verbs(place, imgbuild, tmp_path):
     assert pulled.stdout == f"{place.sample.target_digests.digest} {out}\n"
 
 
-def test_push_says_where_it_cannot_go(place, imgbuild):
+def test_push_to_invalid_destination_is_refused(place, imgbuild):
     where = place.registry.host
     for words, result in (
         ((TARGET,), "no repository is named"),
@@ -312,7 +312,7 @@ def test_push_says_where_it_cannot_go(place, imgbuild):
     assert place.registry.requests == []
 
 
-def test_the_registry_of_the_matrix_is_the_default(place, imgbuild):
+def test_matrix_registry_is_the_default(place, imgbuild):
     text = place.sample.matrix.read_text()
     place.sample.matrix.write_text(f"registry: {place.registry.host}/{NAME}\n{text}")
     done = imgbuild("push", "--target", TARGET, "--jobs", "1", "--offline")

@@ -79,7 +79,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sample]:
         yield Sample(registry, inputs, locks[0], other)
 
 
-def test_files_go_first_then_the_artifact_and_its_newest_tag_last(sample):
+def test_mirror_push_sends_files_then_artifact_then_tags(sample):
     filled = sample.push()
     assert (filled.files, filled.sent, filled.fetched) == (2, 2, 0)
     assert filled.sent_size == filled.size == sum(w.size for w in sample.lock.arch[X86].wheels)
@@ -99,7 +99,7 @@ def test_files_go_first_then_the_artifact_and_its_newest_tag_last(sample):
     assert {layer["digest"] for layer in json.loads(data)["layers"]} <= stored
 
 
-def test_a_second_push_writes_nothing_and_another_target_only_what_is_its_own(sample):
+def test_second_mirror_push_sends_only_missing_files(sample):
     sample.push()
     before = sample.sent()
     assert sample.push().sent == 0
@@ -109,7 +109,7 @@ def test_a_second_push_writes_nothing_and_another_target_only_what_is_its_own(sa
     assert {item.target for item in filled.artifacts} == {"small", "other"}
 
 
-def test_a_lock_that_changed_moves_the_newest_tag_and_leaves_the_one_that_stays(sample):
+def test_changed_lock_moves_only_newest_tag(sample):
     (first,) = sample.push().artifacts
     changed = msgspec.structs.replace(sample.other, target="small")
     (second,) = sample.push(changed).artifacts
@@ -124,7 +124,7 @@ def test_a_lock_that_changed_moves_the_newest_tag_and_leaves_the_one_that_stays(
     assert sample.registry.tags[NAME, "small-x86_64-inputs"] == first.artifact
 
 
-def test_the_tags_of_an_image_beside_the_inputs_stay(sample):
+def test_image_tags_are_kept_by_mirror_push(sample):
     """`push --arch` gives a part of an image the name of its target and architecture."""
     images = {(NAME, tag): f"sha256:{'1' * 64}" for tag in ("small", "small-x86_64", "small-base")}
     sample.registry.tags.update(images)
@@ -132,7 +132,7 @@ def test_the_tags_of_an_image_beside_the_inputs_stay(sample):
     assert images.items() <= sample.registry.tags.items()
 
 
-def test_a_dry_run_writes_nothing(sample):
+def test_mirror_dry_run_writes_nothing(sample):
     filled = sample.push(dry_run=True)
     assert (filled.sent, filled.dry_run) == (2, True)
     assert filled.artifacts[0].lacking_size == filled.sent_size
@@ -140,7 +140,7 @@ def test_a_dry_run_writes_nothing(sample):
     assert not sample.registry.received_requests("^(POST|PATCH|DELETE) ")
 
 
-def test_a_registry_that_fails_gets_no_tag_and_the_next_run_goes_on(sample):
+def test_failed_mirror_push_sets_no_tag_and_can_be_resumed(sample):
     largest = max(sample.lock.arch[X86].wheels, key=lambda wheel: wheel.size)
     first = next(w for w in sample.lock.arch[X86].wheels if w is not largest)
     sample.registry.blobs[NAME, f"sha256:{largest.sha256}"] = b"x" * largest.size
@@ -156,7 +156,7 @@ def test_a_registry_that_fails_gets_no_tag_and_the_next_run_goes_on(sample):
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-def test_bytes_that_are_not_the_locks_are_not_published(sample, unseen):
+def test_damaged_input_is_not_uploaded(sample, unseen):
     wheel = sample.lock.arch[X86].wheels[0]
     path = sample.inputs.store.file(wheel.sha256)
     assert path is not None
@@ -175,14 +175,14 @@ def test_bytes_that_are_not_the_locks_are_not_published(sample, unseen):
     assert (NAME, f"sha256:{wheel.sha256}") not in sample.registry.blobs
 
 
-def test_a_file_of_another_size_in_the_registry_is_said(sample):
+def test_file_of_wrong_size_in_registry_is_reported(sample):
     wheel = sample.lock.arch[X86].wheels[0]
     sample.registry.blobs[NAME, f"sha256:{wheel.sha256}"] = b"short"
     with pytest.raises(IntegrityError, match=f"has 5 bytes as {wheel.file}"):
         sample.push()
 
 
-def test_status_names_what_is_lacking_and_whether_a_tag_keeps_the_rest(sample):
+def test_mirror_status_reports_missing_files_and_tag(sample):
     (artifact,) = sample.status()
     files = [wheel.file for wheel in sample.lock.arch[X86].wheels]
     assert (list(artifact.lacking), artifact.tagged, artifact.files) == (files, False, 2)
@@ -194,7 +194,7 @@ def test_status_names_what_is_lacking_and_whether_a_tag_keeps_the_rest(sample):
     assert (list(artifact.lacking), artifact.tagged) == ([files[1]], True)
 
 
-def test_dropping_takes_only_what_was_fetched_for_it(sample):
+def test_drop_removes_only_fetched_files(sample):
     """Nothing was: the cache keeps what it had."""
     sample.push(drop=True)
     assert all(sample.inputs.store.file(w.sha256) for w in sample.lock.arch[X86].wheels)

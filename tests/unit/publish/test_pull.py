@@ -48,7 +48,7 @@ def layer(place: Place) -> str:
     return digest
 
 
-def test_the_layout_has_the_digest_and_the_documents_of_the_registry(place, tmp_path):
+def test_pulled_layout_has_digest_and_documents_of_registry(place, tmp_path):
     done = pulled(place, tmp_path / "image")
     pulled_layout = images.verified(tmp_path / "image")
     assert pulled_layout.digest == done.digest == place.registry.tags[NAME, BOTH]
@@ -65,7 +65,7 @@ def test_the_layout_has_the_digest_and_the_documents_of_the_registry(place, tmp_
     )
 
 
-def test_a_second_pull_moves_nothing(place, tmp_path):
+def test_second_pull_downloads_nothing(place, tmp_path):
     assert pulled(place, tmp_path / "image").moved > 0
     place.registry.requests.clear()
     again = pulled(place, tmp_path / "image")
@@ -73,7 +73,7 @@ def test_a_second_pull_moves_nothing(place, tmp_path):
     assert len(place.registry.received_requests("GET .*/blobs/")) == len(Arch)  # the configurations
 
 
-def test_layers_of_the_cache_are_linked_and_those_of_the_layout_kept(place, tmp_path, monkeypatch):
+def test_pull_links_cached_layers_and_keeps_layout_layers(place, tmp_path, monkeypatch):
     pulled(place, tmp_path / "one")
     other = pulled(place, tmp_path / "two")
     assert other.moved == 0
@@ -87,7 +87,7 @@ def test_layers_of_the_cache_are_linked_and_those_of_the_layout_kept(place, tmp_
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_damaged_layer_of_the_layout_is_pulled_again(place, tmp_path, monkeypatch, cached):
+def test_damaged_layout_layer_is_pulled_again(place, tmp_path, monkeypatch, cached):
     done = pulled(place, tmp_path / "image")
     if not cached:
         monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "another-cache"))
@@ -100,7 +100,7 @@ def test_a_damaged_layer_of_the_layout_is_pulled_again(place, tmp_path, monkeypa
     assert images.verified(tmp_path / "image").digest == done.digest
 
 
-def test_a_layout_with_another_image_is_refused_before_any_download(place, tmp_path):
+def test_layout_with_other_image_is_refused_before_download(place, tmp_path):
     pulled(place, tmp_path / "image")
     place.registry.requests.clear()
     with pytest.raises(InputError, match=f"has other images than {TARGET}: {BOTH}") as caught:
@@ -110,7 +110,7 @@ def test_a_layout_with_another_image_is_refused_before_any_download(place, tmp_p
     assert len(place.registry.received_requests("GET .*/blobs/")) == 1  # the configuration
 
 
-def test_one_architecture_keeps_its_own_digest(place, tmp_path):
+def test_pull_of_one_architecture_keeps_manifest_digest(place, tmp_path):
     done = pulled(place, tmp_path / "image", arch=Arch.ARM64)
     assert done.arch == {Arch.ARM64: done.digest}
     pulled_layout = images.verified(tmp_path / "image")
@@ -119,7 +119,7 @@ def test_one_architecture_keeps_its_own_digest(place, tmp_path):
 
 
 @pytest.mark.parametrize("tag", [TARGET, BOTH])
-def test_an_image_of_one_architecture_is_not_pulled_for_another(place, tmp_path, tag):
+def test_pull_for_missing_architecture_is_refused(place, tmp_path, tag):
     index = json.loads(place.registry.manifests[NAME, place.registry.tags[NAME, tag]][0])
     if "manifests" in index:
         index["manifests"] = [
@@ -134,7 +134,7 @@ def test_an_image_of_one_architecture_is_not_pulled_for_another(place, tmp_path,
     assert not (tmp_path / "image").exists()
 
 
-def test_a_download_goes_on_where_it_broke(place, tmp_path):
+def test_pull_resumes_after_dropped_connection(place, tmp_path):
     digest = layer(place)
     place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=2, cut_answer=700))
     pulled(place, tmp_path / "image")
@@ -147,7 +147,7 @@ def test_a_download_goes_on_where_it_broke(place, tmp_path):
     ]
 
 
-def test_a_pull_that_failed_goes_on_from_what_it_has(place, tmp_path):
+def test_failed_pull_can_be_resumed(place, tmp_path):
     digest = layer(place)
     place.registry.faults.append(Fault(f"GET .*/blobs/{digest}", times=40, cut_answer=100))
     with pytest.raises(FetchFailed):
@@ -161,7 +161,7 @@ def test_a_pull_that_failed_goes_on_from_what_it_has(place, tmp_path):
     assert [request.headers.get("Range") for request in requests] == ["bytes=300-"]
 
 
-def test_a_registry_that_gives_other_bytes(place, tmp_path):
+def test_layer_with_wrong_digest_is_refused(place, tmp_path):
     digest = layer(place)
     data = place.registry.blobs[NAME, digest]
     place.registry.blobs[NAME, digest] = data[:-1] + bytes([data[-1] ^ 1])
@@ -176,7 +176,7 @@ def test_a_registry_that_gives_other_bytes(place, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["manifests", "blobs"])
-def test_a_document_that_is_not_what_its_digest_names(place, tmp_path, kind):
+def test_document_with_wrong_digest_is_refused(place, tmp_path, kind):
     def _lie(answer: Answer) -> None:
         answer.body = answer.body.replace(b"linux", b"other").replace(b"layers", b"layerz")
 
@@ -186,7 +186,7 @@ def test_a_document_that_is_not_what_its_digest_names(place, tmp_path, kind):
     assert not (tmp_path / "image").exists()
 
 
-def test_what_is_not_an_oci_image_is_refused(place, tmp_path):
+def test_non_oci_image_is_refused(place, tmp_path):
     docker = "application/vnd.docker.distribution.manifest.v2+json"
     data = json.dumps({"schemaVersion": 2, "mediaType": docker}).encode()
     place.registry.manifests[NAME, named(data)] = (data, docker)
@@ -197,6 +197,6 @@ def test_what_is_not_an_oci_image_is_refused(place, tmp_path):
         pulled(place, tmp_path / "image", "absent")
 
 
-def test_a_layout_is_named_by_the_tag_or_the_repository():
+def test_layout_name_is_tag_or_repository():
     assert pull.name(Reference("h.example", "me/rl", "cu124")) == "cu124"
     assert pull.name(Reference("h.example", "me/rl", None, "sha256:" + "0" * 64)) == "rl"

@@ -49,7 +49,7 @@ def sent(place: Place) -> Counter[str]:
 # -- plans
 
 
-def test_a_plan_has_the_locked_digests(place):
+def test_push_plan_has_locked_digests(place):
     push_plan = place.both()
     assert push_plan.top.digest == push_plan.target_digests.digest
     assert push_plan.top.media_type == documents.INDEX
@@ -63,7 +63,7 @@ def test_a_plan_has_the_locked_digests(place):
     assert shared.arches == (Arch.ARM64, Arch.X86_64)
 
 
-def test_tags_say_what_an_image_is(place):
+def test_push_plan_tags(place):
     whole = place.both()
     assert whole.tags == (f"{BOTH}-20261121", BOTH)
     some = place.both(Arch.ARM64)
@@ -74,7 +74,7 @@ def test_tags_say_what_an_image_is(place):
     assert (base.tags[-1], base.only_base) == (f"{TARGET}-base", True)
 
 
-def test_the_base_is_the_one_that_dockerfiles_name(place):
+def test_base_plan_matches_dockerfile_base(place):
     push_plan = place.plan(only_base=True)
     plans = [plan(place.sample.lock, Arch.X86_64)]
     assert push_plan.top.digest == dockerfile.base_digest(place.sample.target_digests, plans)
@@ -85,7 +85,7 @@ def test_the_base_is_the_one_that_dockerfiles_name(place):
 # -- what is sent, and in which order
 
 
-def test_blobs_come_first_then_manifests_then_tags(place):
+def test_push_sends_blobs_then_manifests_then_tags(place):
     push_plan = place.both()
     done = push.push(place.work(), push_plan)
     digests = {document.digest: number for number, document in enumerate(push_plan.small_documents)}
@@ -102,7 +102,7 @@ def test_blobs_come_first_then_manifests_then_tags(place):
     assert {row.state for row in done.blobs} == {BlobState.SENT}
 
 
-def test_a_second_push_writes_nothing(place):
+def test_second_push_writes_nothing(place):
     first = place.push()
     place.registry.requests.clear()
     again = place.push()
@@ -113,7 +113,7 @@ def test_a_second_push_writes_nothing(place):
     assert {row.state for row in again.blobs} == {BlobState.PRESENT}
 
 
-def test_what_the_registry_has_is_neither_built_nor_fetched(place, monkeypatch):
+def test_existing_blobs_are_neither_built_nor_fetched(place, monkeypatch):
     place.push()
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     del place.registry.blobs[NAME, trl.digest]
@@ -129,7 +129,7 @@ def test_what_the_registry_has_is_neither_built_nor_fetched(place, monkeypatch):
     ]
 
 
-def test_layers_of_a_layout_on_disk_are_used(place, monkeypatch):
+def test_push_uses_layers_of_layout(place, monkeypatch):
     work = place.work()
     push_plan = place.plan()
     folder = work.project.output(TARGET) / "blobs/sha256"
@@ -142,7 +142,7 @@ def test_layers_of_a_layout_on_disk_are_used(place, monkeypatch):
     assert {row.state for row in place.push().blobs} == {BlobState.SENT}
 
 
-def test_a_damaged_layer_of_a_layout_is_not_sent(place, monkeypatch):
+def test_damaged_layout_layer_is_not_pushed(place, monkeypatch):
     work = place.work()
     base = next(blob for blob in place.plan().blobs if blob.name == "debian-12")
     path = work.project.output(TARGET) / "blobs/sha256" / base.digest.removeprefix("sha256:")
@@ -155,7 +155,7 @@ def test_a_damaged_layer_of_a_layout_is_not_sent(place, monkeypatch):
     assert place.tags() == {}
 
 
-def test_a_dry_run_says_what_a_push_moves_and_does_nothing(place):
+def test_push_dry_run_reports_uploads_and_sends_nothing(place):
     plans = [place.plan(), place.both()]
     result = push.dry_run(place.work(), plans)
     assert place.writes() == []
@@ -165,7 +165,7 @@ def test_a_dry_run_says_what_a_push_moves_and_does_nothing(place):
     assert [item.sent for item in push.dry_run(place.work(), plans)] == [0, 0]
 
 
-def test_targets_share_their_layers(place):
+def test_targets_share_layers(place):
     plans = [place.plan(), place.both()]
     for push_plan in plans:
         push.push(place.work(), push_plan)
@@ -173,7 +173,7 @@ def test_targets_share_their_layers(place):
     assert set(sent(place)) == {blob.digest for push_plan in plans for blob in push_plan.blobs}
 
 
-def test_pushes_at_once_send_each_blob_once(place):
+def test_concurrent_pushes_send_each_blob_once(place):
     works = [place.work(), place.work(), place.work()]
     push_plan = place.both()
     done = []
@@ -190,7 +190,7 @@ def test_pushes_at_once_send_each_blob_once(place):
     assert len(done) == len(works)
 
 
-def test_without_tags_only_the_digest_is_there(place):
+def test_push_without_tags_is_found_by_digest(place):
     done = push.push(place.work(tag=False), place.plan())
     assert place.tags() == {}
     assert (NAME, done.digest) in place.registry.manifests
@@ -199,7 +199,7 @@ def test_without_tags_only_the_digest_is_there(place):
 # -- other repositories
 
 
-def test_layers_are_mounted_and_then_not_made(place, monkeypatch):
+def test_mounted_layers_are_not_built(place, monkeypatch):
     push_plan = place.plan()
     push.push(
         msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
@@ -215,7 +215,7 @@ def test_layers_are_mounted_and_then_not_made(place, monkeypatch):
     assert set(place.tags()) == set(TAGS)
 
 
-def test_a_registry_that_mounts_nothing_gets_the_bytes(place):
+def test_layers_are_uploaded_if_mount_fails(place):
     push_plan = place.plan()
     push.push(
         msgspec.structs.replace(place.work(), repository=place.registry.repository("o")), push_plan
@@ -226,7 +226,7 @@ def test_a_registry_that_mounts_nothing_gets_the_bytes(place):
     assert place.registry.sessions == {}  # what it opened in vain is closed
 
 
-def test_a_repository_that_may_not_be_read_is_passed_over(place):
+def test_unreadable_repository_is_skipped_for_mounts(place):
     place.registry.faults.append(Fault("HEAD /v2/private/blobs/", times=100, status=403))
     done = push.push(place.work("private"), place.plan())
     assert {row.state for row in done.blobs} == {BlobState.SENT}
@@ -235,7 +235,7 @@ def test_a_repository_that_may_not_be_read_is_passed_over(place):
 # -- what is beside an image
 
 
-def test_what_is_attached_comes_before_the_tags_and_only_once(place):
+def test_attachments_are_pushed_once_before_tags(place):
     done = push.push(place.work(attach=True), place.both())
     assert len(done.attached) == len(set(done.attached)) > len(Arch)
     puts = [
@@ -249,14 +249,14 @@ def test_what_is_attached_comes_before_the_tags_and_only_once(place):
     assert again.attached == done.attached
 
 
-def test_what_cannot_be_attached_leaves_no_tag(place):
+def test_failed_attachment_sets_no_tag(place):
     place.registry.faults.append(Fault("(GET|HEAD) .*/referrers/", times=100, status=500))
     with pytest.raises(FetchFailed, match="500"):
         push.push(place.work(attach=True), place.plan())
     assert place.tags() == {}
 
 
-def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
+def test_image_is_signed_before_tagging(place, tmp_path):
     key = tmp_path / "key.pem"
     private = ec.generate_private_key(ec.SECP256R1())
     key.write_bytes(
@@ -282,7 +282,7 @@ def test_a_key_signs_before_a_tag_is_put(place, tmp_path):
     assert sent(place) == Counter()
 
 
-def test_a_base_image_has_no_attachments(place):
+def test_base_image_has_no_attachments(place):
     done = push.push(place.work(attach=True), place.plan(only_base=True))
     assert (done.attached, done.signed) == ((), ())
 
@@ -308,27 +308,27 @@ def refused(place: Place, kind: type[ImgbuildError], *words: str) -> None:
 
 
 @pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
-def test_a_registry_that_always_fails_gets_no_tag(place, where):
+def test_failing_registry_gets_no_tag(place, where):
     place.registry.faults.append(Fault(where, times=1000, status=500))
     refused(place, FetchFailed, "500")
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
 @pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
-def test_a_registry_that_fails_once_is_queried_again(place, where, status):
+def test_transient_registry_error_is_retried(place, where, status):
     place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
     place.push()
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
-def test_a_line_that_breaks_in_the_middle_of_a_blob(place):
+def test_dropped_connection_in_blob_upload_is_resumed(place):
     place.registry.faults += [Fault(BLOB, times=3, cut_request=100), Fault(BLOB, mute=True)]
     place.push()
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
-def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
+def test_interrupted_push_is_resumed(place, number, monkeypatch):
     """Ctrl-C when so many blobs have arrived; the next push sends the others alone."""
     upload, lock, count = push._upload, threading.Lock(), itertools.count(1)
 
@@ -351,7 +351,7 @@ def test_what_is_interrupted_goes_on_where_it_was(place, number, monkeypatch):
     assert place.tags() == dict.fromkeys(TAGS, place.sample.target_digests.digest)
 
 
-def test_a_blob_of_another_size_is_not_trusted(place):
+def test_blob_of_wrong_size_is_refused(place):
     trl = next(blob for blob in place.plan().blobs if blob.name == "trl")
     place.registry.blobs[NAME, trl.digest] = b"half of it"
     with pytest.raises(IntegrityError, match=r"has trl .* with 10 bytes; digests.json has"):
@@ -359,7 +359,7 @@ def test_a_blob_of_another_size_is_not_trusted(place):
     assert place.tags() == {}
 
 
-def test_a_registry_that_takes_blobs_and_has_them_not(place):
+def test_blob_lost_by_registry_is_an_error(place):
     lost = next(blob.digest for blob in place.plan().blobs if blob.name == CONFIG)
 
     def _lose(answer: Answer) -> None:
@@ -370,7 +370,7 @@ def test_a_registry_that_takes_blobs_and_has_them_not(place):
     refused(place, IntegrityError, lost)
 
 
-def test_a_registry_that_says_it_stored_another_manifest(place):
+def test_wrong_digest_header_for_manifest_is_an_error(place):
     def _lie(answer: Answer) -> None:
         answer.headers["Docker-Content-Digest"] = "sha256:" + "0" * 64
 
@@ -378,7 +378,7 @@ def test_a_registry_that_says_it_stored_another_manifest(place):
     refused(place, IntegrityError, "0" * 64)
 
 
-def test_a_registry_that_gives_another_manifest_than_it_was_given(place):
+def test_modified_manifest_is_an_error(place):
     def _lie(answer: Answer) -> None:
         answer.body = b'{"schemaVersion":2}'
 
@@ -388,7 +388,7 @@ def test_a_registry_that_gives_another_manifest_than_it_was_given(place):
     refused(place, IntegrityError, "gives sha256:")
 
 
-def test_a_tag_that_names_something_else_is_moved_and_said(place):
+def test_moved_tag_is_reported(place):
     place.push()
     place.registry.tags[NAME, TARGET] = other = "sha256:" + "1" * 64
     place.registry.manifests[NAME, other] = (b"{}", documents.MANIFEST)

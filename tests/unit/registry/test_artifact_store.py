@@ -52,7 +52,7 @@ def image(client: Client, registry: Registry) -> Descriptor:
     return Descriptor(media_type=MANIFEST, digest=digest, size=len(data))
 
 
-def test_a_file_that_the_registry_lost_is_put_again(client: Client, registry: Registry):
+def test_lost_artifact_file_is_uploaded_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES)
     lost = f"sha256:{sha256(FILES['b.json'].data)}"
@@ -67,7 +67,7 @@ def test_a_file_that_the_registry_lost_is_put_again(client: Client, registry: Re
     assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
 
 
-def test_what_is_attached_is_found_again(client: Client, registry: Registry):
+def test_attached_artifact_is_found(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES, {"about": "it"})
     (artifact,) = artifact_store.find(client, repository, subject.digest, KIND)
@@ -82,7 +82,7 @@ def test_what_is_attached_is_found_again(client: Client, registry: Registry):
     assert len(artifact_store.find(client, repository, subject.digest)) == 1
 
 
-def test_manifest_is_what_the_specification_says(client: Client, registry: Registry):
+def test_artifact_manifest_follows_specification(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES)
     data, media_type = registry.manifests["me/image", digest]
@@ -115,7 +115,7 @@ def test_second_push_changes_nothing(client: Client, registry: Registry):
     assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 2
 
 
-def test_artifact_that_was_removed_is_attached_again(client: Client, registry: Registry):
+def test_removed_artifact_is_attached_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES)
     del registry.manifests["me/image", digest]  # as a registry's own clean-up does
@@ -125,7 +125,7 @@ def test_artifact_that_was_removed_is_attached_again(client: Client, registry: R
 
 
 @pytest.mark.parametrize("name", ["a.bin", "b.json", "manifest"])
-def test_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
+def test_artifact_with_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
     repository, subject = registry.repository("me/image"), image(client, registry)
     files = {**FILES, "a.bin": ArtifactFile(data=b"words", media_type="application/octet-stream")}
     digest = artifact_store.attach(client, repository, subject, KIND, files)
@@ -143,7 +143,7 @@ def test_flipped_byte_is_refused(client: Client, registry: Registry, name: str):
     assert caught.value.exit_code == 9
 
 
-def test_artifact_of_another_image_is_refused(client: Client, registry: Registry):
+def test_artifact_of_other_image_is_refused(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES)
     size = len(registry.manifests["me/image", digest][0])
@@ -162,7 +162,7 @@ def test_artifact_of_another_image_is_refused(client: Client, registry: Registry
         artifact_store.find(client, repository, other, KIND)
 
 
-def test_one_large_blob_in_many_attachments_is_read_once(client, registry, monkeypatch):
+def test_shared_blob_of_attachments_is_read_once(client, registry, monkeypatch):
     repository, subject = registry.repository("me/image"), image(client, registry)
     large = {"large": ArtifactFile(data=bytes(1000), media_type="application/octet-stream")}
     for number in range(5):

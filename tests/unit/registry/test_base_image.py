@@ -148,7 +148,7 @@ def name(served: Registry, digest: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("served", ["open", "basic", "bearer", "login"], indirect=True)
-def test_every_kind_of_login_reads_the_same_image(served, source, tmp_path):
+def test_image_is_read_with_every_authentication_scheme(served, source, tmp_path):
     if served.mode in ("basic", "login"):
         log_in(tmp_path, served.host)
     store = Store.open(tmp_path / "cache")
@@ -171,14 +171,14 @@ def test_every_kind_of_login_reads_the_same_image(served, source, tmp_path):
 
 
 @pytest.mark.parametrize("served", ["basic", "login"], indirect=True)
-def test_without_a_login_the_refusal_says_what_is_missing(served):
+def test_missing_credentials_error_names_them(served):
     with pytest.raises(FetchFailed, match="401") as caught:
         base_image.base(name(served), Arch.X86_64)
     assert served.host in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("served", ["bearer"], indirect=True)
-def test_a_token_that_expired_is_requested_again(served):
+def test_expired_token_is_requested_again(served):
     client = Client()
     base_image.base(name(served), Arch.X86_64, client)
     served.token = "token-number-2"
@@ -187,7 +187,7 @@ def test_a_token_that_expired_is_requested_again(served):
 
 
 @pytest.mark.parametrize("served", ["login"], indirect=True)
-def test_a_login_is_not_sent_to_another_server_without_tls(served, tmp_path):
+def test_credentials_are_not_sent_to_other_server_without_tls(served, tmp_path):
     log_in(tmp_path, served.host)
     served.realm = f"http://{served.storage}/token"
     with pytest.raises(FetchFailed, match="has no TLS"):
@@ -195,7 +195,7 @@ def test_a_login_is_not_sent_to_another_server_without_tls(served, tmp_path):
     assert not [given for path, given in served.seen if path == "storage"]
 
 
-def test_layers_that_are_there_are_not_requested(served, tmp_path):
+def test_stored_layers_are_not_requested(served, tmp_path):
     store = Store.open(tmp_path / "cache")
     base = base_image.base(name(served), Arch.X86_64)
     base_image.fetch_layers(
@@ -209,7 +209,7 @@ def test_layers_that_are_there_are_not_requested(served, tmp_path):
 
 
 @pytest.mark.parametrize("which", ["index", "manifest", "config"])
-def test_a_document_that_is_not_what_its_digest_names_is_refused(served, source, which):
+def test_base_document_with_wrong_digest_is_refused(served, source, which):
     stored = source.image(Arch.X86_64)
     digest = {
         "index": source.digest,
@@ -221,7 +221,7 @@ def test_a_document_that_is_not_what_its_digest_names_is_refused(served, source,
         base_image.base(name(served), Arch.X86_64)
 
 
-def test_a_layer_that_is_not_what_its_digest_names_is_refused(served, source, tmp_path):
+def test_base_layer_with_wrong_digest_is_refused(served, source, tmp_path):
     digest = source.image(Arch.X86_64).layers[0].digest
     data = source.blob(digest).read_bytes()
     served.stored[digest] = data[:-1] + bytes([data[-1] ^ 1])
@@ -234,7 +234,7 @@ def test_a_layer_that_is_not_what_its_digest_names_is_refused(served, source, tm
     assert store.blob(digest) is None
 
 
-def test_one_architecture_is_not_taken_for_another(served, source):
+def test_manifest_of_other_architecture_is_refused(served, source):
     digest = source.image(Arch.X86_64).manifest.digest
     with pytest.raises(InputError, match="is for x86_64, not for arm64"):
         base_image.base(name(served, digest), Arch.ARM64)
@@ -246,7 +246,7 @@ def put(served: Registry, data: bytes) -> str:
     return name(served, digest)
 
 
-def test_an_index_without_the_architecture_lists_what_it_has(served, source):
+def test_missing_architecture_error_lists_available_ones(served, source):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, documents.index({Arch.X86_64: manifest}))
     with pytest.raises(InputError, match="no image for linux/arm64, only linux/amd64"):
@@ -262,7 +262,7 @@ def test_an_index_without_the_architecture_lists_what_it_has(served, source):
         ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", None),
     ],
 )
-def test_types_of_layers(served, source, media_type, expected):
+def test_supported_layer_types(served, source, media_type, expected):
     manifest = source.blob(source.image(Arch.X86_64).manifest.digest).read_bytes()
     text = put(served, manifest.replace(documents.LAYER_GZIP.encode(), media_type.encode()))
     if expected is None:
@@ -273,7 +273,7 @@ def test_types_of_layers(served, source, media_type, expected):
     assert {layer.media_type for layer in base.layers} == {expected}
 
 
-def test_garbage_is_an_input_error(served):
+def test_invalid_document_is_an_input_error(served):
     with pytest.raises(InputError, match="is not a valid"):
         base_image.base(put(served, b"<html>hello</html>"), Arch.X86_64)
 
@@ -292,7 +292,7 @@ D = f"sha256:{'a' * 64}"
         (f"host:5000/x@{D}", "https://host:5000/v2/x"),
     ],
 )
-def test_references(text, server):
+def test_image_references_are_parsed(text, server):
     reference = base_image.parse(text)
     assert reference.digest == D
     locked = LockedFile(file="layer", size=1, sha256=D.removeprefix("sha256:"))
@@ -300,6 +300,6 @@ def test_references(text, server):
 
 
 @pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
-def test_names_without_a_digest_are_refused(text):
+def test_base_name_without_digest_is_refused(text):
     with pytest.raises(InputError, match="by its digest"):
         base_image.parse(text)

@@ -18,7 +18,7 @@ BLOB = bytes_source(DATA)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
 
 
-def test_what_is_there(client, registry):
+def test_existing_blob_is_found(client, registry):
     repository = registry.repository("me/x")
     assert client.has(repository, BLOB.digest) is None
     client.upload(repository, BLOB)
@@ -34,7 +34,7 @@ def test_what_is_there(client, registry):
 )
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("source", [BLOB, bytes_source(b"")])
-def test_sizes_without_a_head(client, registry, fault, ranges, source):
+def test_blob_size_without_head_support(client, registry, fault, ranges, source):
     repository = registry.repository("me/x")
     client.upload(repository, source)
     registry.ranges = ranges
@@ -42,14 +42,14 @@ def test_sizes_without_a_head(client, registry, fault, ranges, source):
     assert client.has(repository, source.digest) == source.size
 
 
-def test_a_small_blob(client, registry):
+def test_small_blob_is_read(client, registry):
     client.upload(registry.repository("me/x"), BLOB)
     registry.faults.append(Fault("GET .*/blobs/", cut_answer=1000))
     assert client.blob(registry.repository("me/x"), WHOLE) == DATA
 
 
 @pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", DATA[:-1] + b"x", b""])
-def test_a_blob_of_other_bytes_is_refused(client, registry, tmp_path, data):
+def test_blob_with_wrong_digest_is_refused(client, registry, tmp_path, data):
     registry.blobs["me/x", BLOB.digest] = data
     with pytest.raises(IntegrityError, match=f"expected {BLOB.size} bytes, {BLOB.digest}, found"):
         client.blob(registry.repository("me/x"), WHOLE)
@@ -57,7 +57,7 @@ def test_a_blob_of_other_bytes_is_refused(client, registry, tmp_path, data):
         client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
 
 
-def test_a_large_blob_is_not_read_into_memory(client, registry):
+def test_large_blob_is_not_read_into_memory(client, registry):
     large = Descriptor(media_type="x", digest=BLOB.digest, size=blobs.SMALL + 1)
     with pytest.raises(FetchFailed, match=f"{BLOB.digest} has {blobs.SMALL + 1} bytes"):
         client.blob(registry.repository("me/x"), large)
@@ -67,7 +67,9 @@ def test_a_large_blob_is_not_read_into_memory(client, registry):
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("had", [0, 1, 1000, 299_999, 300_000, 300_001])
 @pytest.mark.parametrize("redirects", [True, False])
-def test_a_download_goes_on_from_what_is_there(client, registry, tmp_path, ranges, had, redirects):
+def test_blob_download_resumes_from_partial_file(
+    client, registry, tmp_path, ranges, had, redirects
+):
     client.upload(registry.repository("me/x"), BLOB)
     registry.ranges, registry.redirects = ranges, redirects
     (tmp_path / "blob").write_bytes((DATA + b"x")[:had])
@@ -80,7 +82,7 @@ def test_a_download_goes_on_from_what_is_there(client, registry, tmp_path, range
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_download_that_breaks_goes_on(client, registry, tmp_path, ranges):
+def test_blob_download_resumes_after_dropped_connection(client, registry, tmp_path, ranges):
     client.upload(registry.repository("me/x"), BLOB)
     registry.ranges = ranges
     registry.faults.append(Fault("GET .*/blobs/", cut_answer=100_000))
@@ -93,7 +95,7 @@ def test_a_download_that_breaks_goes_on(client, registry, tmp_path, ranges):
     assert range_headers == [None, "bytes=100000-", "bytes=100000-"]
 
 
-def test_a_wrong_beginning_is_replaced(client, registry, tmp_path):
+def test_wrong_partial_file_is_replaced(client, registry, tmp_path):
     client.upload(registry.repository("me/x"), BLOB)
     (tmp_path / "blob").write_bytes(b"x" * 1000)
     client.download(registry.repository("me/x"), WHOLE, tmp_path / "blob")
@@ -101,7 +103,7 @@ def test_a_wrong_beginning_is_replaced(client, registry, tmp_path):
 
 
 @pytest.mark.parametrize("lie", ["bytes 0-999/300000", "bytes 2000-299999/300000"])
-def test_a_range_that_is_another(client, registry, tmp_path, lie):
+def test_wrong_content_range_is_handled(client, registry, tmp_path, lie):
     client.upload(registry.repository("me/x"), BLOB)
     (tmp_path / "blob").write_bytes(DATA[:1000])
     registry.faults.append(Fault("GET .*/blobs/", edit=says("Content-Range", lie)))
@@ -109,7 +111,7 @@ def test_a_range_that_is_another(client, registry, tmp_path, lie):
     assert (tmp_path / "blob").read_bytes() == DATA
 
 
-def test_a_server_that_never_answers_is_given_up(registry, tmp_path):
+def test_unresponsive_server_fails(registry, tmp_path):
     free = threading.Event()
 
     def _wait(_: Answer) -> None:

@@ -57,7 +57,7 @@ def at(registry: Registry, target: str) -> Reference:
 
 
 @pytest.mark.parametrize("by", ["tag", "digest"])
-def test_a_manifest_there_and_back(client, registry, by):
+def test_manifest_round_trip(client, registry, by):
     digest = push(client, registry, tag="one" if by == "tag" else None)
     assert registry.tags == ({("me/x", "one"): digest} if by == "tag" else {})
     reference = at(registry, "one" if by == "tag" else digest)
@@ -76,7 +76,7 @@ def test_a_manifest_there_and_back(client, registry, by):
 
 
 @pytest.mark.parametrize("target", ["none", OTHER])
-def test_what_is_not_there(client, registry, target):
+def test_missing_manifest_is_not_found(client, registry, target):
     assert client.resolve(at(registry, target)) is None
     with pytest.raises(NotFound, match=r"me/x[:@].* is not there: .*404 .*MANIFEST_UNKNOWN"):
         client.manifest(at(registry, target))
@@ -94,7 +94,7 @@ def test_what_is_not_there(client, registry, target):
         Fault("HEAD .*/manifests/", status=400),
     ],
 )
-def test_a_head_that_does_not_tell_is_followed_by_a_get(client, registry, fault):
+def test_incomplete_head_response_is_followed_by_get(client, registry, fault):
     digest = push(client, registry)
     registry.faults.append(fault)
     descriptor = client.resolve(at(registry, "one"))
@@ -102,7 +102,7 @@ def test_a_head_that_does_not_tell_is_followed_by_a_get(client, registry, fault)
     assert len(registry.received_requests("GET .*/manifests/")) == 1
 
 
-def test_a_head_that_contradicts_the_digest_is_not_trusted(client, registry):
+def test_head_response_contradicting_digest_is_not_trusted(client, registry):
     digest = push(client, registry)
     registry.faults.append(Fault("HEAD .*/manifests/", edit=says("Docker-Content-Digest", OTHER)))
     descriptor = client.resolve(at(registry, digest))
@@ -110,7 +110,7 @@ def test_a_head_that_contradicts_the_digest_is_not_trusted(client, registry):
     assert descriptor.digest == digest
 
 
-def test_a_registry_that_sends_no_digests(client, registry):
+def test_registry_without_digest_headers(client, registry):
     registry.tells_digest = False
     digest = push(client, registry)
     descriptor = client.resolve(at(registry, "one"))
@@ -119,21 +119,21 @@ def test_a_registry_that_sends_no_digests(client, registry):
 
 
 @pytest.mark.parametrize("target", ["one", "digest"])
-def test_a_manifest_of_other_bytes_is_refused(client, registry, target):
+def test_manifest_with_wrong_digest_is_refused(client, registry, target):
     digest = push(client, registry)
     registry.manifests["me/x", digest] = (manifest() + b" ", documents.MANIFEST)
     with pytest.raises(IntegrityError, match=f"me/x@{digest}"):
         client.manifest(at(registry, digest if target == "digest" else target))
 
 
-def test_a_manifest_without_a_type_of_its_own_has_that_of_the_answer(client, registry):
+def test_manifest_without_media_type_has_content_type(client, registry):
     data = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
     client.put_manifest(registry.repository("me/x"), data, documents.INDEX, tag="one")
     assert client.manifest(at(registry, "one")).media_type == documents.INDEX
 
 
 @pytest.mark.parametrize("kind", [documents.INDEX, documents.MANIFEST])
-def test_a_document_that_is_two_things_is_refused(client, registry, kind):
+def test_ambiguous_document_is_refused(client, registry, kind):
     """What one client takes for an index another would take for an image."""
     data = json.dumps({**json.loads(manifest()), "mediaType": kind, "manifests": []}).encode()
     registry.manifests["me/x", named(data)] = (data, kind)
@@ -141,13 +141,13 @@ def test_a_document_that_is_two_things_is_refused(client, registry, kind):
         client.manifest(at(registry, named(data)))
 
 
-def test_a_body_that_is_cut_is_requested_again(client, registry):
+def test_truncated_response_is_requested_again(client, registry):
     push(client, registry)
     registry.faults.append(Fault("GET .*/manifests/", cut_answer=10))
     assert client.manifest(at(registry, "one")).data == manifest()
 
 
-def test_a_body_that_never_ends_is_not_read_into_memory(client, registry, monkeypatch):
+def test_endless_response_is_not_read_into_memory(client, registry, monkeypatch):
     push(client, registry)
     monkeypatch.setattr(manifests, "LIMIT", 100)
     with pytest.raises(FetchFailed, match="sends more than 100 bytes as a document"):
@@ -156,7 +156,7 @@ def test_a_body_that_never_ends_is_not_read_into_memory(client, registry, monkey
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("where", ["PUT .*/manifests/", "GET .*/manifests/", "HEAD .*/manifests/"])
-def test_a_busy_registry_is_queried_again(client, registry, status, where):
+def test_busy_registry_is_retried(client, registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status))
     digest = push(client, registry)
     assert client.manifest(at(registry, "one")).digest == digest
@@ -164,14 +164,14 @@ def test_a_busy_registry_is_queried_again(client, registry, status, where):
     assert descriptor is not None
 
 
-def test_an_answer_to_a_put_that_is_lost(client, registry):
+def test_lost_response_to_put_is_handled(client, registry):
     registry.faults.append(Fault("PUT .*/manifests/", mute=True))
     digest = push(client, registry)
     assert registry.tags == {("me/x", "one"): digest}
 
 
 @pytest.mark.parametrize("result", [OTHER, None])
-def test_a_registry_that_stores_another_manifest(client, registry, result):
+def test_registry_that_stores_other_manifest_is_an_error(client, registry, result):
     def _store(answer: Answer) -> None:
         registry.tags["me/x", "one"] = OTHER
         says("Docker-Content-Digest", result)(answer)
@@ -181,14 +181,14 @@ def test_a_registry_that_stores_another_manifest(client, registry, result):
         push(client, registry)
 
 
-def test_a_manifest_before_its_blobs_is_refused_in_the_registrys_words(client, registry):
+def test_manifest_without_blobs_error_has_registry_message(client, registry):
     with pytest.raises(FetchFailed, match=r"404 .*: MANIFEST_BLOB_UNKNOWN: this is") as caught:
         client.put_manifest(registry.repository("me/x"), manifest(), documents.MANIFEST, tag="one")
     assert "me/x/manifests/one" in caught.value.message
     assert registry.tags == {}
 
 
-def test_a_manifest_is_put_again_when_a_blob_is_not_found_for_a_moment(client, registry):
+def test_put_manifest_is_retried_if_blob_is_not_found(client, registry):
     body = b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}'
     registry.faults.append(Fault("PUT .*/manifests/", times=2, status=400, body=body))
     push(client, registry)
@@ -199,7 +199,7 @@ def test_a_manifest_is_put_again_when_a_blob_is_not_found_for_a_moment(client, r
 
 
 @pytest.mark.parametrize("page", [None, 1, 2, 100])
-def test_lists_are_read_to_their_end(client, registry, page):
+def test_all_list_pages_are_read(client, registry, page):
     for number in range(5):
         push(client, registry, tag=f"tag-{number}")
     registry.page = page
@@ -222,7 +222,7 @@ def test_lists_are_read_to_their_end(client, registry, page):
         '<?at=2>; title="x"; REL="next"',
     ],
 )
-def test_links_in_all_their_forms(client, registry, link):
+def test_link_header_formats(client, registry, link):
     for number in range(4):
         push(client, registry, tag=f"tag-{number}")
     registry.page = 2
@@ -231,7 +231,7 @@ def test_links_in_all_their_forms(client, registry, link):
     assert list(client.tags(registry.repository("me/x"))) == [f"tag-{n}" for n in range(4)]
 
 
-def test_pages_in_a_circle_end(client, registry):
+def test_circular_pages_are_refused(client, registry):
     push(client, registry)
     registry.faults.append(
         Fault("GET .*/tags/list", times=99, edit=says("Link", '</v2/me/x/tags/list>; rel="next"'))
@@ -240,7 +240,7 @@ def test_pages_in_a_circle_end(client, registry):
         list(client.tags(registry.repository("me/x")))
 
 
-def test_pages_without_end_end(client, registry, monkeypatch):
+def test_endless_pages_of_registry_are_refused(client, registry, monkeypatch):
     monkeypatch.setattr(pages, "PAGES", 5)
     push(client, registry)
     page_numbers = iter(range(1000))
@@ -254,7 +254,7 @@ def test_pages_without_end_end(client, registry, monkeypatch):
     assert len(registry.received_requests("/tags/list")) == 6
 
 
-def test_a_page_elsewhere_is_refused(client, registry):
+def test_next_page_on_other_server_is_refused(client, registry):
     push(client, registry)
     link = f'<http://{registry.storage}/v2/me/x/tags/list?secret=1>; rel="next"'
     registry.faults.append(Fault("GET .*/tags/list", edit=says("Link", link)))
@@ -263,12 +263,12 @@ def test_a_page_elsewhere_is_refused(client, registry):
     assert "secret" not in caught.value.message
 
 
-def test_no_tags_at_all(client, registry):
+def test_repository_without_tags(client, registry):
     registry.faults.append(Fault("GET .*/tags/list", status=200, body=b'{"tags": null}'))
     assert list(client.tags(registry.repository("me/x"))) == []
 
 
-def test_the_tags_of_a_repository_that_is_not_there(client, registry):
+def test_tags_of_missing_repository_are_not_found(client, registry):
     with pytest.raises(NotFound, match="me/none"):
         list(client.tags(registry.repository("me/none")))
 
@@ -276,7 +276,7 @@ def test_the_tags_of_a_repository_that_is_not_there(client, registry):
 # -- deleting
 
 
-def test_deleting(client, registry):
+def test_manifests_and_tags_are_deleted(client, registry):
     digest = push(client, registry)
     repository = registry.repository("me/x")
     assert client.delete(repository, "one")
@@ -286,7 +286,7 @@ def test_deleting(client, registry):
     assert not client.delete(repository, digest)
 
 
-def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):
+def test_deletion_disabled_error_has_hint(client, registry):
     registry.deletes = False
     digest = push(client, registry)
     for target in ("one", digest):
@@ -295,7 +295,7 @@ def test_a_registry_that_deletes_nothing_says_how_to_allow_it(client, registry):
         assert "storage.delete.enabled" in str(caught.value.hint)
 
 
-def test_offline_no_registry_is_queried(registry):
+def test_registry_client_sends_no_request_offline(registry):
     with pytest.raises(FetchFailed, match="--offline is set"):
         Client(offline=True).resolve(at(registry, "one"))
     assert registry.requests == []
@@ -304,7 +304,7 @@ def test_offline_no_registry_is_queried(registry):
 # -- what a registry wants its users to know
 
 
-def test_warnings_are_passed_on_once(client, registry, capsys):
+def test_registry_warnings_are_printed_once(client, registry, capsys):
     digest = push(client, registry)
     text = '299 - "this tag goes on \\"Monday\\"", 110 x "stale", 299 - "and\x1b[31m more"'
     registry.faults.append(Fault("HEAD .*/manifests/", times=3, edit=says("Warning", text)))

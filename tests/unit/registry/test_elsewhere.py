@@ -97,9 +97,7 @@ def holds_an_image(victim: Registry) -> None:
 @pytest.mark.parametrize("user", ["", "me:guessed@"])
 @pytest.mark.parametrize("chunk", [None, 60_000])
 @pytest.mark.usefixtures("logins")
-def test_an_upload_that_is_sent_to_another_registry_writes_nothing_there(
-    registry, victim, chunk, user
-):
+def test_upload_redirected_to_other_registry_writes_nothing(registry, victim, chunk, user):
     holds_an_image(victim)
     place = f"http://{user}{victim.host}/v2/victim/manifests/latest"
     registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
@@ -114,7 +112,7 @@ def test_an_upload_that_is_sent_to_another_registry_writes_nothing_there(
 
 
 @pytest.mark.usefixtures("logins")
-def test_what_was_sent_to_a_registry_itself_does_not_help(registry, victim):
+def test_cached_tokens_and_cookies_are_not_sent_to_other_registry(registry, victim):
     """Tokens and cookies that are held already, for a repository of the same name, are not sent."""
     pusher = client()
     victim.faults.append(Fault("/v2/", times=99, edit=says("Set-Cookie", "session=mine; Path=/")))
@@ -153,7 +151,7 @@ def _delete(repository: Repository) -> object:
     ],
 )
 @pytest.mark.usefixtures("logins")
-def test_redirects_of_writes(registry, victim, where, work):
+def test_redirected_writes_are_anonymous(registry, victim, where, work):
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"
     registry.faults.append(Fault(where, times=9, status=307, headers={"Location": place}))
@@ -166,7 +164,7 @@ def test_redirects_of_writes(registry, victim, where, work):
 
 
 @pytest.mark.usefixtures("logins")
-def test_redirected_reads_send_no_login_and_may_get_an_anonymous_token(registry, victim):
+def test_redirected_reads_send_no_credentials_but_may_use_anonymous_token(registry, victim):
     """A registry under a name of one's own often leads to another, which wants a token."""
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/manifests/latest"
@@ -184,7 +182,7 @@ def test_redirected_reads_send_no_login_and_may_get_an_anonymous_token(registry,
 
 
 @pytest.mark.usefixtures("logins")
-def test_a_blob_from_another_registry(registry, victim, tmp_path):
+def test_blob_redirect_to_other_registry_is_anonymous(registry, victim, tmp_path):
     victim.blobs["victim", BLOB.digest] = DATA
     place = f"http://{victim.host}/v2/victim/blobs/{BLOB.digest}"
     registry.faults.append(Fault("GET", times=9, status=307, headers={"Location": place}))
@@ -195,7 +193,7 @@ def test_a_blob_from_another_registry(registry, victim, tmp_path):
 
 
 @pytest.mark.usefixtures("logins")
-def test_the_next_page_of_a_list_that_lies_in_another_registry(registry, victim):
+def test_next_page_in_other_registry_is_refused(registry, victim):
     holds_an_image(victim)
     place = f"http://{victim.host}/v2/victim/tags/list"
     registry.faults.append(Fault("tags/list", status=307, headers={"Location": place}))
@@ -208,7 +206,7 @@ def test_the_next_page_of_a_list_that_lies_in_another_registry(registry, victim)
 
 
 @pytest.mark.usefixtures("logins")
-def test_from_elsewhere_nothing_leads_back(registry, victim):
+def test_redirect_back_to_first_registry_stays_anonymous(registry, victim):
     """The server that is pointed to is trusted less than the one that points."""
     registry.redirects = True
     registry.blobs["me/x", BLOB.digest] = DATA
@@ -231,7 +229,7 @@ def test_from_elsewhere_nothing_leads_back(registry, victim):
         "http://localhost:x/",
     ],
 )
-def test_a_token_server_is_a_web_server(victim, tmp_path, realm):
+def test_token_server_url_must_be_http(victim, tmp_path, realm):
     """Least of all a file of this machine, whose token would be sent to who named it."""
     (tmp_path / "secret.json").write_text('{"access_token": "of-another-service"}')
     challenge = f'Bearer realm="{realm.format(folder=tmp_path)}",service="x"'
@@ -244,7 +242,7 @@ def test_a_token_server_is_a_web_server(victim, tmp_path, realm):
 
 
 @pytest.mark.parametrize("place", ["http://localhost:x/y", "http://[/y", "http://localhost:99999/"])
-def test_addresses_that_are_none(registry, place):
+def test_invalid_redirect_urls_are_refused(registry, place):
     registry.auth = ""
     registry.faults.append(Fault("POST", times=9, edit=says("Location", place)))
     link = f'<{place}>; rel="next"'
@@ -260,7 +258,7 @@ def test_addresses_that_are_none(registry, place):
         client().has(registry.repository("me/x"), BLOB.digest)
 
 
-def test_a_login_of_netrc_is_not_sent_unasked(tmp_path, monkeypatch):
+def test_netrc_credentials_are_sent_only_after_challenge(tmp_path, monkeypatch):
     lines = "machine localhost login me password victims-word\n"
     (tmp_path / "netrc").write_text(lines)
     (tmp_path / "netrc").chmod(0o600)
@@ -272,7 +270,7 @@ def test_a_login_of_netrc_is_not_sent_unasked(tmp_path, monkeypatch):
         assert not result(registry)
 
 
-def test_dockers_login_goes_before_that_of_netrc(registry, tmp_path, monkeypatch):
+def test_docker_credentials_override_netrc(registry, tmp_path, monkeypatch):
     (tmp_path / "netrc").write_text("machine localhost login me password victims-word\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

@@ -67,7 +67,7 @@ def client(**options: object) -> Client:
         ("plain:80", "http://plain:80/v2"),
     ],
 )
-def test_plain_http_is_for_this_machine_or_on_demand(host, address):
+def test_plain_http_is_used_for_localhost_or_on_request(host, address):
     assert endpoints(host, ("plain:80",), ()) == (Endpoint(host, address),)
 
 
@@ -88,7 +88,7 @@ server = "https://registry.example.com"
 """
 
 
-def test_containerds_form_is_read(tmp_path):
+def test_containerd_hosts_format_is_read(tmp_path):
     place = describe(tmp_path, "example.com", HOSTS)
     assert endpoints("example.com") == (
         Endpoint(
@@ -108,14 +108,14 @@ def test_containerds_form_is_read(tmp_path):
     )  # fmt: skip
 
 
-def test_without_a_server_the_host_itself_is_the_last(tmp_path):
+def test_host_is_last_endpoint_without_server_setting(tmp_path):
     describe(tmp_path, "docker.io", '[host."https://m"]\n')
     assert [endpoint.address for endpoint in endpoints("docker.io")] == [
         "https://m/v2", "https://registry-1.docker.io/v2"
     ]  # fmt: skip
 
 
-def test_hosts_without_a_description_have_a_default(tmp_path):
+def test_default_endpoint_without_hosts_file(tmp_path):
     describe(tmp_path, "_default", '[host."https://m"]\n')
     describe(tmp_path, "own.example.com", "")
     assert [endpoint.address for endpoint in endpoints("h")] == ["https://m/v2", "https://h/v2"]
@@ -124,7 +124,7 @@ def test_hosts_without_a_description_have_a_default(tmp_path):
     ]
 
 
-def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
+def test_first_folder_with_host_is_used(tmp_path):
     places = [tmp_path / name for name in "abc"]
     (tmp_path / "b/h").mkdir(parents=True)
     (tmp_path / "b/h/ca.crt").touch()
@@ -145,7 +145,7 @@ def test_the_first_folder_that_describes_a_host_is_the_one(tmp_path):
         ('[host."https://m"]\nca = 5', "ca"),
     ],
 )
-def test_what_is_wrong_in_a_description_is_reported(tmp_path, text, words):
+def test_invalid_hosts_file_is_reported(tmp_path, text, words):
     place = describe(tmp_path, "h", text)
     with pytest.raises(InputError) as caught:
         endpoints("h")
@@ -153,7 +153,7 @@ def test_what_is_wrong_in_a_description_is_reported(tmp_path, text, words):
     assert words in caught.value.message
 
 
-def test_the_folders_of_this_machine(tmp_path):
+def test_default_host_folders(tmp_path):
     assert hosts.folders({"XDG_CONFIG_HOME": str(tmp_path)}) == (
         tmp_path / "imgbuild/certs.d", Path("/etc/containerd/certs.d"), Path("/etc/docker/certs.d")
     )  # fmt: skip
@@ -169,7 +169,7 @@ def mirrored(folder: Path, registry: Registry, mirror: Registry, more: str = "")
     describe(folder, registry.host, text)
 
 
-def test_a_mirror_is_queried_first_with_the_name_of_the_host(tmp_path, registry, mirror):
+def test_mirror_is_queried_first_with_host_name(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload(registry.repository("me/x"), BLOB)
     assert mirror.requests == []
@@ -181,7 +181,7 @@ def test_a_mirror_is_queried_first_with_the_name_of_the_host(tmp_path, registry,
 
 
 @pytest.mark.parametrize("manner", ["lacks it", "lies", "is broken", "refuses"])
-def test_what_a_mirror_does_not_give_comes_from_the_registry(tmp_path, registry, mirror, manner):
+def test_content_missing_in_mirror_is_read_from_registry(tmp_path, registry, mirror, manner):
     mirrored(tmp_path, registry, mirror)
     client().upload(registry.repository("me/x"), BLOB)
     if manner == "lies":
@@ -195,19 +195,19 @@ def test_what_a_mirror_does_not_give_comes_from_the_registry(tmp_path, registry,
     assert mirror.requests
 
 
-def test_a_mirror_that_is_gone(tmp_path, registry):
+def test_unreachable_mirror_is_skipped(tmp_path, registry):
     describe(tmp_path, registry.host, '[host."http://localhost:1"]')
     assert client().resolve(Reference(registry.host, "me/x", "one")) is None
 
 
-def test_the_registrys_own_failure_is_what_counts(tmp_path, registry, mirror):
+def test_registry_error_overrides_mirror_error(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     registry.blobs["me/x", BLOB.digest] = b"x" * BLOB.size
     with pytest.raises(IntegrityError, match=registry.host):
         client().blob(registry.repository("me/x"), WHOLE)
 
 
-def test_a_push_does_not_use_a_mirror(tmp_path, registry, mirror):
+def test_push_does_not_use_mirror(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror)
     client().upload(mirror.repository("me/x"), BLOB)
     before = len(mirror.requests)
@@ -218,13 +218,13 @@ def test_a_push_does_not_use_a_mirror(tmp_path, registry, mirror):
     assert len(mirror.requests) == before
 
 
-def test_a_registry_that_may_not_be_pushed_to(tmp_path, registry):
+def test_push_without_capability_is_refused(tmp_path, registry):
     describe(tmp_path, registry.host, 'capabilities = ["pull"]')
     with pytest.raises(FetchFailed, match=f"no endpoint of {registry.host} may push"):
         client().upload(registry.repository("me/x"), BLOB)
 
 
-def test_headers_go_to_their_endpoint_alone(tmp_path, registry, mirror):
+def test_headers_are_sent_only_to_their_endpoint(tmp_path, registry, mirror):
     mirrored(tmp_path, registry, mirror, f'[host."http://{mirror.host}".header]\nx-key = "k"\n')
     mirror.redirects = True
     client().upload(mirror.repository("me/x"), BLOB)
@@ -237,7 +237,7 @@ def test_headers_go_to_their_endpoint_alone(tmp_path, registry, mirror):
     assert [request for request in registry.requests if "x-key" in request.headers] == []
 
 
-def test_headers_do_not_go_where_another_registry_points(tmp_path, registry, mirror):
+def test_headers_are_not_sent_after_redirect_from_other_registry(tmp_path, registry, mirror):
     describe(tmp_path, mirror.host, f'server = "http://{mirror.host}"\n[header]\nx-key = "k"\n')
     pusher = client()
     pusher.upload(mirror.repository("me/x"), BLOB)
@@ -269,7 +269,7 @@ def there_and_back(registry: Registry, **options: object) -> None:
 
 
 @pytest.mark.parametrize("form", ["hosts.toml", "docker", "environment"])
-def test_an_authority_of_ones_own(tmp_path, monkeypatch, authority, form):
+def test_custom_certificate_authority_is_trusted(tmp_path, monkeypatch, authority, form):
     """It holds for the storage and for the token server of that registry too."""
     manners = Registry(redirects=True, locations="foreign", auth="bearer")
     with memory_registry.serve(manners, secure(authority)) as registry:
@@ -289,7 +289,7 @@ def test_an_authority_of_ones_own(tmp_path, monkeypatch, authority, form):
 
 
 @pytest.mark.parametrize("form", ["pair", "single file", "docker"])
-def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, form):
+def test_client_certificate_is_used(tmp_path, monkeypatch, authority, form):
     issued = authority.issue_cert("me@example.com")
     with memory_registry.serve(Registry(), secure(authority, clients=True)) as registry:
         words = {"pair": '[["me.cert", "me.key"]]', "single file": '"both.pem"', "docker": "[]"}
@@ -305,7 +305,7 @@ def test_a_certificate_of_ones_own(tmp_path, monkeypatch, authority, form):
         there_and_back(registry)
 
 
-def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, authority):
+def test_client_certificate_is_sent_only_to_its_registry(tmp_path, authority):
     """The other server would let this user in, too."""
     manners = Registry(locations="foreign")
     with memory_registry.serve(manners, secure(authority, clients=True)) as registry:
@@ -320,7 +320,7 @@ def test_a_certificate_of_ones_own_is_shown_to_its_registry_alone(tmp_path, auth
         assert registry.begun
 
 
-def test_an_authority_that_is_not_configured(tmp_path, authority):
+def test_unknown_certificate_authority_is_refused(tmp_path, authority):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         describe(tmp_path, registry.host, f'server = "https://{registry.host}"')
         with pytest.raises(FetchFailed, match="the certificate is not trusted"):
@@ -328,7 +328,7 @@ def test_an_authority_that_is_not_configured(tmp_path, authority):
         assert registry.requests == []
 
 
-def test_an_authority_holds_for_its_registry_alone(tmp_path, authority):
+def test_certificate_authority_applies_only_to_its_registry(tmp_path, authority):
     with (
         memory_registry.serve(Registry(), secure(authority)) as registry,
         memory_registry.serve(Registry(), secure(authority)) as other,
@@ -345,7 +345,7 @@ def test_an_authority_holds_for_its_registry_alone(tmp_path, authority):
 
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
-def test_verification_is_left_out_only_where_it_is_said(tmp_path, authority, capsys):
+def test_verification_is_skipped_only_if_configured(tmp_path, authority, capsys):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         text = f'server = "https://{registry.host}"\nskip_verify = true'
         describe(tmp_path, registry.host, text)
@@ -353,14 +353,14 @@ def test_verification_is_left_out_only_where_it_is_said(tmp_path, authority, cap
     assert "is not verified" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_certificate_that_is_none_is_named(tmp_path):
+def test_invalid_certificate_error_names_file(tmp_path):
     place = describe(tmp_path, "h", 'ca = "ca.crt"')
     (place / "ca.crt").write_text("nothing")
     with pytest.raises(InputError, match=r"cannot use the certificate .*ca\.crt"):
         client().resolve(Reference("h", "me/x", "one"))
 
 
-def test_a_location_without_tls_is_refused_unless_it_is_the_same_host(tmp_path, authority):
+def test_location_without_tls_is_refused_unless_same_host(tmp_path, authority):
     with memory_registry.serve(Registry(), secure(authority)) as registry:
         text = f'server = "https://{registry.host}"\nca = "ca.crt"'
         place = describe(tmp_path, registry.host, text)

@@ -28,7 +28,7 @@ D = f"sha256:{'a' * 64}"
         ("h:1/a__b-c.d---e", Reference("h:1", "a__b-c.d---e")),
     ],
 )
-def test_references(text, expected):
+def test_image_references_are_parsed(text, expected):
     assert parse(text) == expected
     assert expected.target == (expected.digest or expected.tag or "")
     assert expected.repository == Repository(expected.host, expected.name)
@@ -42,17 +42,17 @@ def test_references(text, expected):
         "https://h/x", "h:1/x y", "h.é/x", f"@{D}", "me@h:1/x", "h:1/x?y", "h:1/x\n",
     ],
 )  # fmt: skip
-def test_what_names_nothing(text):
+def test_invalid_image_references_are_refused(text):
     with pytest.raises(InputError, match="invalid image reference"):
         parse(text)
 
 
-def test_a_path_that_does_not_exist_is_named():
+def test_missing_path_error_names_it():
     with pytest.raises(InputError, match=r"^\./absent/image: no such file or folder$"):
         parse("./absent/image")
 
 
-def test_a_default_tag_is_for_names_alone():
+def test_default_tag_applies_only_to_plain_names():
     assert parse("h:1/x", default_tag="one").tag == "one"
     assert parse("h:1/x:two", default_tag="one").tag == "two"
     assert parse(f"h:1/x@{D}", default_tag="one").tag is None
@@ -68,14 +68,14 @@ TAGS = st.none() | st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,20}", fullmatch=
     tag=TAGS,
     digest=st.sampled_from([None, D]),
 )
-def test_what_is_written_is_read(host, name, tag, digest):
+def test_reference_text_round_trip(host, name, tag, digest):
     reference = Reference(host, name, tag, digest)
     assert parse(str(reference)) == reference
     assert parse_repository(str(reference.repository)) == reference.repository
 
 
 @pytest.mark.parametrize("text", ["h:1/x:1", f"h:1/x@{D}"])
-def test_a_repository_is_not_a_reference(text):
+def test_reference_as_repository_is_refused(text):
     with pytest.raises(InputError, match="but a repository is expected") as caught:
         parse_repository(text)
     assert caught.value.hint == "write h:1/x"

@@ -27,7 +27,7 @@ def test_invalid_retry_after_is_ignored(client, registry, wait):
 
 
 @pytest.mark.parametrize("text", ["²", MANY, "-1", ""])
-def test_sizes_that_are_none(client, registry, tmp_path, text):
+def test_invalid_blob_sizes_are_handled(client, registry, tmp_path, text):
     """The client asks in another way, goes without, or refuses it by a plain error."""
     client.upload(registry.repository("me/x"), BLOB)
     for name, value in (
@@ -51,7 +51,7 @@ def test_sizes_that_are_none(client, registry, tmp_path, text):
 
 @pytest.mark.parametrize("name", ["OCI-Chunk-Min-Length", "Range"])
 @pytest.mark.parametrize("text", ["²", MANY, f"0-{MANY}", "0-²"])
-def test_numbers_of_uploads_that_are_none(registry, name, text):
+def test_invalid_upload_ranges_are_handled(registry, name, text):
     registry.faults.append(Fault("(POST|PATCH) .*/uploads/", times=2, edit=says(name, text)))
     pusher = Client(chunk=2000, attempts=3, first_wait=0.001)
     assert pusher.upload(registry.repository("me/x"), BLOB) is UploadOutcome.UPLOADED

@@ -83,11 +83,11 @@ def test_referrers_are_found(client, registry):
     assert tags == (set() if registry.referrers_api else {tag(subject), tag(other)})
 
 
-def test_nothing_refers(client, registry):
+def test_manifest_without_referrers(client, registry):
     assert client.referrers(registry.repository(NAME), put(client, registry)) == ()
 
 
-def test_a_subject_that_is_not_there_has_referrers_too(client, registry):
+def test_missing_subject_has_referrers(client, registry):
     subject = f"sha256:{'0' * 64}"
     first = refer(client, registry, subject, SBOM)
     assert [
@@ -95,7 +95,7 @@ def test_a_subject_that_is_not_there_has_referrers_too(client, registry):
     ] == [first]
 
 
-def test_the_type_of_the_configuration_stands_for_a_missing_one(client, registry):
+def test_config_type_replaces_missing_artifact_type(client, registry):
     subject = put(client, registry)
     descriptor = {"mediaType": documents.MANIFEST, "digest": subject, "size": 2}
     put(client, registry, subject=descriptor)
@@ -105,7 +105,7 @@ def test_the_type_of_the_configuration_stands_for_a_missing_one(client, registry
 
 @pytest.mark.parametrize("filters", [True, False])
 @pytest.mark.parametrize("page", [None, 1, 2])
-def test_pages_and_filters_of_the_api(client, filters, page):
+def test_referrers_api_pages_and_filters(client, filters, page):
     with memory_registry.serve(Registry(filters=filters, page=page)) as registry:
         subject = put(client, registry)
         expected = {refer(client, registry, subject, SBOM, annotations={"n": f"{n}"})
@@ -121,7 +121,7 @@ def test_pages_and_filters_of_the_api(client, filters, page):
 # -- the tag
 
 
-def test_the_entry_under_the_tag_is_as_the_specification_requires(client, plain):
+def test_referrers_tag_entry_follows_specification(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM, annotations={"name": "sbom"})
     data, _ = plain.manifests[NAME, first]
@@ -131,7 +131,7 @@ def test_the_entry_under_the_tag_is_as_the_specification_requires(client, plain)
     ]  # fmt: skip
 
 
-def test_the_same_manifest_is_listed_once(client, plain):
+def test_manifest_is_listed_once(client, plain):
     subject = put(client, plain)
     for _ in range(2):
         refer(client, plain, subject, SBOM)
@@ -139,7 +139,7 @@ def test_the_same_manifest_is_listed_once(client, plain):
     assert len(plain.received_requests(f"PUT .*/{tag(subject)}")) == 1
 
 
-def test_entries_of_others_stay_as_they_are(client, plain):
+def test_other_referrer_entries_are_kept(client, plain):
     subject = put(client, plain)
     theirs = put(client, plain, annotations={"by": "others"})
     entry = {"mediaType": documents.MANIFEST, "digest": theirs, "size": 12, "artifactType": "odd",
@@ -152,7 +152,7 @@ def test_entries_of_others_stay_as_they_are(client, plain):
     assert listed(plain, subject)[0] == entry
 
 
-def test_an_entry_that_another_writer_took_away_is_written_again(client, plain):
+def test_entry_removed_by_other_writer_is_written_again(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
 
@@ -166,7 +166,7 @@ def test_an_entry_that_another_writer_took_away_is_written_again(client, plain):
     assert [row["digest"] for row in listed(plain, subject)] == [first, second]
 
 
-def test_two_who_write_all_the_time_end_in_an_error(client, plain):
+def test_permanent_write_conflict_is_an_error(client, plain):
     subject = put(client, plain)
     empty = json.dumps({"manifests": []}).encode()
 
@@ -180,7 +180,7 @@ def test_two_who_write_all_the_time_end_in_an_error(client, plain):
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 501])
-def test_every_way_to_have_no_api(client, plain, status):
+def test_missing_referrers_api_is_recognized(client, plain, status):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
     plain.faults.append(Fault("GET .*/referrers/", status=status, body=b"<html>no</html>"))
@@ -188,7 +188,7 @@ def test_every_way_to_have_no_api(client, plain, status):
     assert [referrer.digest for referrer in referrers] == [first]
 
 
-def test_a_page_for_people_is_not_an_api(client, plain):
+def test_html_response_is_not_referrers_api(client, plain):
     subject = put(client, plain)
     first = refer(client, plain, subject, SBOM)
     headers = {"Content-Type": "text/html; charset=utf-8"}
@@ -199,14 +199,14 @@ def test_a_page_for_people_is_not_an_api(client, plain):
     assert [referrer.digest for referrer in referrers] == [first]
 
 
-def test_a_refusal_is_not_taken_for_a_missing_api(client, registry):
+def test_refused_request_is_not_a_missing_api(client, registry):
     subject = put(client, registry)
     registry.faults.append(Fault("GET .*/referrers/", status=403))
     with pytest.raises(FetchFailed, match="403"):
         client.referrers(registry.repository(NAME), subject)
 
 
-def test_a_damaged_list_is_reported(client, plain):
+def test_damaged_referrers_list_is_reported(client, plain):
     subject = put(client, plain)
     config = {"mediaType": documents.CONFIG, "digest": EMPTY.digest, "size": 2}
     data = json.dumps({"config": config, "layers": []}).encode()
@@ -218,7 +218,7 @@ def test_a_damaged_list_is_reported(client, plain):
 # -- deleting
 
 
-def test_a_referrer_that_is_deleted_is_not_listed_any_more(client, registry):
+def test_deleted_referrer_is_not_listed(client, registry):
     subject = put(client, registry)
     first = refer(client, registry, subject, SBOM)
     second = refer(client, registry, subject, STATEMENT)

@@ -60,7 +60,7 @@ def client() -> Client:
     [{"auth": "basic", "login": LOGIN}, {"auth": "bearer", "login": LOGIN}, {"auth": "bearer"}],
     indirect=True,
 )
-def test_every_kind_of_login_pushes_and_pulls(registry, tmp_path):
+def test_push_and_pull_with_every_authentication_scheme(registry, tmp_path):
     if registry.login:
         log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
@@ -69,7 +69,7 @@ def test_every_kind_of_login_pushes_and_pulls(registry, tmp_path):
     assert set(registry.granted) <= {("repository:me/x:pull",), ("repository:me/x:pull,push",)}
 
 
-def test_one_token_serves_a_whole_push(registry, tmp_path):
+def test_push_uses_one_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
     pusher = client()
     for number in range(3):
@@ -77,7 +77,7 @@ def test_one_token_serves_a_whole_push(registry, tmp_path):
     assert registry.granted == [("repository:me/x:pull,push",)]
 
 
-def test_threads_share_a_token(registry, tmp_path):
+def test_threads_share_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
     pusher, sources = client(), [bytes_source(b"%d" % number) for number in range(16)]
     with ThreadPoolExecutor(8) as threads:
@@ -89,7 +89,7 @@ def test_threads_share_a_token(registry, tmp_path):
     assert registry.granted == [("repository:me/x:pull,push",)]
 
 
-def test_a_mount_asks_for_both_repositories(registry, tmp_path):
+def test_mount_requests_scopes_of_both_repositories(registry, tmp_path):
     log_in(tmp_path, registry.host)
     client().upload(registry.repository("me/other"), BLOB)
     repository, other = registry.repository("me/x"), registry.repository("me/other")
@@ -97,7 +97,7 @@ def test_a_mount_asks_for_both_repositories(registry, tmp_path):
     assert ("repository:me/x:pull,push", "repository:me/other:pull") in registry.granted
 
 
-def test_deleting_and_listing_ask_for_that(registry, tmp_path):
+def test_delete_and_catalog_request_their_scopes(registry, tmp_path):
     log_in(tmp_path, registry.host)
     repository = registry.repository("me/x")
     digest = client().put_manifest(repository, b"{}", MANIFEST)
@@ -108,7 +108,7 @@ def test_deleting_and_listing_ask_for_that(registry, tmp_path):
 
 @pytest.mark.parametrize("uses", [1, 2, 3])
 @pytest.mark.parametrize("chunk", [None, 60_000])
-def test_tokens_that_end_in_the_middle_of_an_upload(registry, tmp_path, uses, chunk):
+def test_token_expiring_during_upload_is_renewed(registry, tmp_path, uses, chunk):
     log_in(tmp_path, registry.host)
     registry.token_uses = uses
     pusher = Client(attempts=3, first_wait=0.001, chunk=chunk)
@@ -117,7 +117,7 @@ def test_tokens_that_end_in_the_middle_of_an_upload(registry, tmp_path, uses, ch
     assert len(registry.granted) > 1
 
 
-def test_a_token_that_ends_while_a_broken_upload_goes_on(registry, tmp_path):
+def test_token_expiring_during_resumed_upload_is_renewed(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.token_uses = 3
     registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
@@ -128,7 +128,7 @@ def test_a_token_that_ends_while_a_broken_upload_goes_on(registry, tmp_path):
     assert sum(counted) == BLOB.size
 
 
-def test_a_token_is_renewed_before_it_is_refused(registry, tmp_path, monkeypatch):
+def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
     log_in(tmp_path, registry.host)
     registry.token_life = 1000
     pusher = client()
@@ -148,7 +148,7 @@ def test_a_token_is_renewed_before_it_is_refused(registry, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "registry", [{"auth": "bearer", "identity": "identity-secret"}], indirect=True
 )
-def test_an_identity_token_is_traded_for_another(registry, tmp_path):
+def test_identity_token_is_exchanged(registry, tmp_path):
     entry = {"auth": base64.b64encode(b"00000000:").decode(), "identitytoken": "identity-secret"}
     write_config(tmp_path, auths={registry.host: entry})
     client().upload(registry.repository("me/x"), BLOB)
@@ -159,7 +159,7 @@ def test_an_identity_token_is_traded_for_another(registry, tmp_path):
     )
 
 
-def test_a_registry_token_is_used_as_it_is(registry, tmp_path):
+def test_registry_token_is_used_unchanged(registry, tmp_path):
     registry.tokens["my-own-token"] = (("repository:me/x:pull,push",), None)
     write_config(tmp_path, auths={registry.host: {"registrytoken": "my-own-token"}})
     client().upload(registry.repository("me/x"), BLOB)
@@ -170,7 +170,7 @@ def test_a_registry_token_is_used_as_it_is(registry, tmp_path):
 
 
 @pytest.mark.parametrize("locations", ["absolute", "foreign"])
-def test_other_servers_get_no_token(registry, tmp_path, locations):
+def test_token_is_not_sent_to_other_servers(registry, tmp_path, locations):
     log_in(tmp_path, registry.host)
     registry.redirects, registry.locations = True, locations
     repository = registry.repository("me/x")
@@ -185,7 +185,7 @@ def test_other_servers_get_no_token(registry, tmp_path, locations):
 
 @pytest.mark.parametrize("entry", [{"auth": base64.b64encode(b"me:word").decode()},
                                    {"identitytoken": "word-token"}])  # fmt: skip
-def test_a_login_is_not_sent_elsewhere_without_tls(registry, tmp_path, entry):
+def test_credentials_are_not_sent_to_token_server_without_tls(registry, tmp_path, entry):
     write_config(tmp_path, auths={registry.host: entry})
     registry.realm = f"http://{registry.storage}/token"
     with pytest.raises(FetchFailed, match="has no TLS") as caught:
@@ -195,7 +195,7 @@ def test_a_login_is_not_sent_elsewhere_without_tls(registry, tmp_path, entry):
 
 
 @pytest.mark.parametrize("login", [None, ("me", "wrong-word")])
-def test_a_refusal_says_how_to_log_in(registry, tmp_path, login):
+def test_unauthorized_error_has_login_hint(registry, tmp_path, login):
     if login:
         log_in(tmp_path, registry.host, login)
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
@@ -204,7 +204,7 @@ def test_a_refusal_says_how_to_log_in(registry, tmp_path, login):
     assert "wrong-word" not in caught.value.message
 
 
-def test_no_error_shows_a_token(registry, tmp_path):
+def test_errors_contain_no_token(registry, tmp_path):
     log_in(tmp_path, registry.host)
 
     def _repeat(answer: memory_registry.Answer) -> None:
@@ -219,7 +219,7 @@ def test_no_error_shows_a_token(registry, tmp_path):
 
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
-def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
+def test_logs_contain_no_secrets(registry, tmp_path, capfd, caplog, locations):
     """Whatever breaks, at the most verbose level, libraries included."""
     caplog.set_level(logging.DEBUG)
     console.configure(verbosity=2, json=False)
@@ -242,14 +242,14 @@ def test_no_log_shows_a_secret(registry, tmp_path, capfd, caplog, locations):
     assert [word for word in (*secrets, *registry.tokens) if word in output] == []
 
 
-def test_a_token_server_that_is_busy_is_queried_again(registry, tmp_path):
+def test_busy_token_server_is_retried(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=2, status=503))
     client().upload(registry.repository("me/x"), BLOB)
     assert registry.blobs["me/x", BLOB.digest] == DATA
 
 
-def test_a_token_server_that_answers_nonsense(registry, tmp_path):
+def test_invalid_token_response_is_refused(registry, tmp_path):
     log_in(tmp_path, registry.host)
     registry.faults.append(Fault("GET /token", times=9, status=200, body=b"<html>hello</html>"))
     with pytest.raises(FetchFailed, match=f"http://{registry.host}:?.* returned no token"):
@@ -279,13 +279,13 @@ def test_a_token_server_that_answers_nonsense(registry, tmp_path):
         ("", []),
     ],
 )  # fmt: skip
-def test_challenges(header, expected):
+def test_authentication_challenges_are_parsed(header, expected):
     assert [
         (challenge.scheme, challenge.fields) for challenge in tokens.challenges(header)
     ] == expected
 
 
-def test_scopes_of_one_thing_are_merged():
+def test_scopes_of_same_resource_are_merged():
     scopes = ("repository:a:pull", "repository:b/c:pull", "repository:a:pull,push", "registry:c:*")
     assert tokens.merged(scopes) == (
         "repository:a:pull,push", "repository:b/c:pull", "registry:c:*"
@@ -301,14 +301,14 @@ AUTH = base64.b64encode(b"me:pa:ss").decode()
 @pytest.mark.parametrize(
     "name", ["h:5000", "https://h:5000", "https://h:5000/", "https://h:5000/v2/", "http://h:5000"]
 )
-def test_a_login_may_have_many_names(tmp_path, name):
+def test_credentials_are_found_under_alternative_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}, "h": {"auth": "bad"}})
     assert logins.find("h:5000") == RegistryLogin(("me", "pa:ss"))
     assert logins.find("other") == RegistryLogin()
 
 
 @pytest.mark.parametrize("name", [logins.HUB_LOGIN, HUB])
-def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
+def test_docker_hub_credential_names(tmp_path, name):
     write_config(tmp_path, auths={name: {"auth": AUTH}})
     assert logins.find("registry-1.docker.io") == logins.find(HUB) == RegistryLogin(("me", "pa:ss"))
     assert logins.find("ghcr.io") == RegistryLogin()
@@ -324,13 +324,13 @@ def test_the_hubs_login_has_names_of_its_own(tmp_path, name):
         ({"registrytoken": "t"}, RegistryLogin(None, "", "t")),
     ],
 )
-def test_entries_of_dockers_configuration(tmp_path, entry, expected):
+def test_docker_configuration_entries(tmp_path, entry, expected):
     write_config(tmp_path, auths={"h": entry}, HttpHeaders={"x": "y"})
     assert logins.find("h") == expected
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_podmans_logins_are_known_too(tmp_path, monkeypatch, named):
+def test_podman_credentials_are_read(tmp_path, monkeypatch, named):
     path = tmp_path / ("elsewhere.json" if named else "run/containers/auth.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"auths": {"h": {"auth": AUTH}, "both": {"auth": AUTH}}}))
@@ -341,12 +341,12 @@ def test_podmans_logins_are_known_too(tmp_path, monkeypatch, named):
     assert logins.find("both") == RegistryLogin(LOGIN)
 
 
-def test_without_configuration_there_is_no_login():
+def test_no_credentials_without_configuration():
     assert logins.find("h") == RegistryLogin()
 
 
 @pytest.mark.parametrize("text", ["{", '{"auths": 5}', "\xff"])
-def test_a_configuration_that_cannot_be_read_does_not_leak(tmp_path, text):
+def test_unreadable_configuration_error_has_no_secrets(tmp_path, text):
     write_config(tmp_path)
     (tmp_path / "docker/config.json").write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=r"config\.json is not a valid Docker configuration"):
@@ -354,14 +354,14 @@ def test_a_configuration_that_cannot_be_read_does_not_leak(tmp_path, text):
 
 
 @pytest.mark.parametrize("auth", ["%%%", "ß", base64.b64encode(b"no-colon").decode()])
-def test_a_login_that_cannot_be_read_does_not_leak(tmp_path, auth):
+def test_unreadable_credentials_error_has_no_secrets(tmp_path, auth):
     write_config(tmp_path, auths={"h": {"auth": auth}})
     with pytest.raises(InputError, match="the login for h cannot be read") as caught:
         logins.find("h")
     assert "no-colon" not in caught.value.message
 
 
-def test_a_program_that_is_not_installed_is_reported(tmp_path, capsys):
+def test_missing_credential_helper_is_reported(tmp_path, capsys):
     write_config(tmp_path, credsStore="nowhere", auths={"h": {"auth": AUTH}})
     assert logins.find("h", console) == RegistryLogin(("me", "pa:ss"))
     assert "docker-credential-nowhere, which is not installed" in " ".join(

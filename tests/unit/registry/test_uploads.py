@@ -61,7 +61,7 @@ def sizes(registry: Registry, where: str) -> list[int]:
     return [request.size for request in registry.received_requests(where)]
 
 
-def test_one_piece(client, registry):
+def test_blob_is_uploaded_in_one_request(client, registry):
     assert push(client, registry) is UploadOutcome.UPLOADED
     assert sizes(registry, PUT) == [len(DATA)]
     assert registry.received_requests(PATCH) == []
@@ -69,12 +69,12 @@ def test_one_piece(client, registry):
     assert len(registry.received_requests(PUT)) == 1
 
 
-def test_an_empty_blob(client, registry):
+def test_empty_blob_is_uploaded(client, registry):
     assert push(client, registry, bytes_source(b"")) is UploadOutcome.UPLOADED
 
 
 @pytest.mark.parametrize(("chunk", "count"), [(100_000, 3), (70_000, 5), (1_000_000, 1)])
-def test_chunks(registry, chunk, count):
+def test_blob_is_uploaded_in_chunks(registry, chunk, count):
     client = Client(chunk=chunk)
     assert push(client, registry) is UploadOutcome.UPLOADED
     assert len(registry.received_requests(PATCH)) == count
@@ -84,7 +84,7 @@ def test_chunks(registry, chunk, count):
     assert ranges[-1].endswith(f"-{len(DATA) - 1}")
 
 
-def test_the_least_chunk_is_the_registrys(registry):
+def test_minimum_chunk_size_of_registry_is_used(registry):
     registry.chunk_minimum = 120_000
     push(Client(chunk=1000), registry)
     assert sizes(registry, PATCH) == [120_000, 120_000, 60_000]
@@ -92,7 +92,7 @@ def test_the_least_chunk_is_the_registrys(registry):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 @pytest.mark.parametrize("chunk", [None, 100_000])
-def test_every_kind_of_location(registry, locations, chunk):
+def test_upload_location_formats(registry, locations, chunk):
     registry.locations = locations
     push(Client(chunk=chunk), registry)
     sent = registry.received_requests(f"{PUT}|{PATCH}")
@@ -111,7 +111,7 @@ def mount(client, registry, name):
     return client.mount(repository, BLOB.digest, BLOB.size, other)
 
 
-def test_a_blob_of_a_neighbour_is_mounted(client, registry):
+def test_blob_of_other_repository_is_mounted(client, registry):
     push(client, registry, name="me/other")
     before = len(registry.received_requests(PUT))
     assert mount(client, registry, "me/other")
@@ -121,7 +121,7 @@ def test_a_blob_of_a_neighbour_is_mounted(client, registry):
 
 
 @pytest.mark.parametrize("status", [None, 400, 403, 404])
-def test_what_is_not_mounted_leaves_no_upload_open(client, registry, status):
+def test_failed_mount_closes_upload(client, registry, status):
     push(client, registry, name="me/other")
     registry.mounts = False
     if status is not None:
@@ -131,7 +131,7 @@ def test_what_is_not_mounted_leaves_no_upload_open(client, registry, status):
     assert registry.sessions == {}
 
 
-def test_a_mount_that_the_registry_only_claims(client, registry):
+def test_mounted_blob_that_is_missing_is_an_error(client, registry):
     def _say(answer: Answer) -> None:
         answer.status = 201
 
@@ -140,7 +140,7 @@ def test_a_mount_that_the_registry_only_claims(client, registry):
     assert ("me/x", BLOB.digest) not in registry.blobs
 
 
-def test_other_registries_are_not_asked_to_mount(client, registry):
+def test_mount_from_other_registry_is_not_requested(client, registry):
     with memory_registry.serve(Registry()) as other:
         neighbour = other.repository("me/x")
         assert not client.mount(registry.repository("me/x"), BLOB.digest, BLOB.size, neighbour)
@@ -151,7 +151,7 @@ def test_other_registries_are_not_asked_to_mount(client, registry):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 1000, 299_999])
-def test_a_broken_piece_goes_on_from_what_arrived(client, registry, cut):
+def test_dropped_upload_resumes_from_received_bytes(client, registry, cut):
     registry.faults.append(Fault(PUT, cut_request=cut))
     assert push(client, registry) is UploadOutcome.UPLOADED
     # By "0-0" a registry says of one byte what it says of none: that one is sent again.
@@ -159,7 +159,7 @@ def test_a_broken_piece_goes_on_from_what_arrived(client, registry, cut):
     assert arrived == len(DATA) + (1 if cut == 1 else 0)
 
 
-def test_after_a_break_later_blobs_go_in_chunks(client, registry):
+def test_later_blobs_are_chunked_after_dropped_upload(client, registry):
     registry.faults.append(Fault(PUT, cut_request=1000))
     push(client, registry)
     del registry.requests[:]
@@ -170,7 +170,7 @@ def test_after_a_break_later_blobs_go_in_chunks(client, registry):
     assert len(registry.received_requests(PATCH)) == 3
 
 
-def test_a_registry_that_discards_broken_parts_is_sent_chunks(client, registry):
+def test_chunks_are_used_if_registry_discards_partial_upload(client, registry):
     registry.keeps_parts = False
     registry.faults.append(Fault(PUT, cut_request=200_000))
     registry.faults.append(Fault(PATCH, cut_request=99_999))
@@ -178,13 +178,13 @@ def test_a_registry_that_discards_broken_parts_is_sent_chunks(client, registry):
     assert sizes(registry, PATCH) == [99_999, 100_000, 100_000, 100_000]
 
 
-def test_breaks_are_forgiven_while_it_moves(registry, monkeypatch):
+def test_dropped_uploads_are_retried_while_progressing(registry, monkeypatch):
     monkeypatch.setattr(uploads, "_PROGRESS", 10_000)
     registry.faults.append(Fault(f"{PUT}|{PATCH}", times=12, cut_request=20_000))
     push(Client(attempts=3, first_wait=0.001), registry)
 
 
-def test_an_upload_that_never_moves_ends(client, registry):
+def test_upload_without_progress_fails(client, registry):
     registry.faults.append(Fault(f"{PUT}|{PATCH}", times=99, cut_request=0))
     with pytest.raises(FetchFailed, match=f"upload of {BLOB.digest} to {registry.host}/me/x"):
         client.upload(registry.repository("me/x"), BLOB)
@@ -192,7 +192,7 @@ def test_an_upload_that_never_moves_ends(client, registry):
 
 
 @pytest.mark.parametrize("where", [PUT, "POST .*/uploads/", "HEAD .*/blobs/"])
-def test_an_answer_that_is_lost(client, registry, where):
+def test_upload_succeeds_after_lost_response(client, registry, where):
     registry.faults.append(Fault(where, mute=True))
     counter = Counter()
     outcome = client.upload(registry.repository("me/x"), BLOB, advance=counter)
@@ -201,7 +201,7 @@ def test_an_answer_that_is_lost(client, registry, where):
     assert len(registry.received_requests(PUT)) == 1  # it arrived, and is not sent again
 
 
-def test_a_lost_answer_to_a_chunk(registry):
+def test_chunk_upload_succeeds_after_lost_response(registry):
     registry.faults.append(Fault(PATCH, mute=True))
     push(Client(chunk=100_000, first_wait=0.001), registry)
     assert sizes(registry, PATCH) == [100_000] * 3
@@ -211,13 +211,13 @@ def test_a_lost_answer_to_a_chunk(registry):
 @pytest.mark.parametrize(
     "where", ["HEAD .*/blobs/", "POST .*/uploads/", PUT, PATCH, "GET .*uploads"]
 )
-def test_a_busy_registry_is_queried_again(registry, status, where):
+def test_busy_registry_is_retried(registry, status, where):
     registry.faults.append(Fault(where, times=2, status=status, headers={"Retry-After": "0"}))
     registry.faults.append(Fault(PATCH, cut_request=10))
     push(Client(first_wait=0.001, chunk=100_000 if where != PUT else None), registry)
 
 
-def test_an_upload_that_is_gone_starts_again(client, registry):
+def test_lost_upload_session_is_restarted(client, registry):
     def _forget(answer: Answer) -> None:
         registry.sessions.clear()
         answer.status, answer.body = 404, b"{}"
@@ -228,7 +228,7 @@ def test_an_upload_that_is_gone_starts_again(client, registry):
     assert len(registry.received_requests("POST .*/uploads/")) == 2
 
 
-def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
+def test_blob_too_large_for_one_request_is_chunked(client, registry):
     registry.largest = 150_000
     push(client, registry)
     assert sizes(registry, PATCH) == [100_000] * 3
@@ -238,7 +238,7 @@ def test_what_is_too_large_in_one_piece_goes_in_chunks(client, registry):
 
 
 @pytest.mark.parametrize("range_header", ["0-999999", "0-299999", "nonsense", ""])
-def test_a_range_that_cannot_be_is_not_trusted(registry, range_header):
+def test_impossible_range_is_not_trusted(registry, range_header):
     def _lie(answer: Answer) -> None:
         answer.headers["Range"] = range_header
 
@@ -247,7 +247,7 @@ def test_a_range_that_cannot_be_is_not_trusted(registry, range_header):
 
 
 @pytest.mark.parametrize("range_header", ["0-199999", "0-99", "0-0", "0-299999", "0-300000", ""])
-def test_a_wrong_place_to_go_on_from(client, registry, range_header):
+def test_wrong_resume_offset_is_handled(client, registry, range_header):
     """It says of an upload with 1000 bytes that it has more, or less."""
 
     def _lie(answer: Answer) -> None:
@@ -258,7 +258,7 @@ def test_a_wrong_place_to_go_on_from(client, registry, range_header):
     push(client, registry)
 
 
-def test_a_registry_that_stores_something_else(client, registry):
+def test_stored_blob_with_other_digest_is_an_error(client, registry):
     def _lie(answer: Answer) -> None:
         answer.headers["Docker-Content-Digest"] = f"sha256:{'0' * 64}"
 
@@ -267,7 +267,7 @@ def test_a_registry_that_stores_something_else(client, registry):
         client.upload(registry.repository("me/x"), BLOB)
 
 
-def test_a_registry_that_has_not_what_it_took(client, registry):
+def test_blob_missing_after_upload_is_an_error(client, registry):
     def _forget(_: Answer) -> None:
         registry.blobs.clear()
 
@@ -277,7 +277,7 @@ def test_a_registry_that_has_not_what_it_took(client, registry):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_registry_that_truncates(client, registry, there):
+def test_truncated_blob_is_an_error(client, registry, there):
     def _truncate(_: Answer) -> None:
         registry.blobs["me/x", BLOB.digest] = DATA[:-1]
 
@@ -292,7 +292,7 @@ def test_a_registry_that_truncates(client, registry, there):
 
 
 @pytest.mark.parametrize("where", ["in the body", "between tries"])
-def test_an_upload_that_is_stopped_is_not_left_open(client, registry, where):
+def test_stopped_upload_is_cancelled(client, registry, where):
     """Another thread has failed: the next word of progress ends this one's work."""
 
     def _advance(amount: int) -> None:
@@ -311,7 +311,7 @@ def test_an_upload_that_is_stopped_is_not_left_open(client, registry, where):
 # -- sources
 
 
-def test_a_source_of_other_bytes_is_refused(client, registry):
+def test_upload_source_with_wrong_digest_is_refused(client, registry):
     wrong = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(bytes(BLOB.size - offset)))
     with pytest.raises(IntegrityError, match="DIGEST_INVALID") as caught:
         client.upload(registry.repository("me/x"), wrong)
@@ -320,25 +320,25 @@ def test_a_source_of_other_bytes_is_refused(client, registry):
 
 
 @pytest.mark.parametrize("chunk", [None, 100_000])
-def test_a_source_that_is_too_short(registry, chunk):
+def test_truncated_upload_source_is_refused(registry, chunk):
     short = BlobSource(BLOB.digest, BLOB.size, lambda offset: io.BytesIO(DATA[offset:-5]))
     with pytest.raises(IntegrityError, match="does not have the 300000 bytes"):
         Client(chunk=chunk).upload(registry.repository("me/x"), short)
     assert registry.blobs == {}
 
 
-def test_a_source_that_cannot_be_read(client, registry, tmp_path):
+def test_unreadable_upload_source_is_an_error(client, registry, tmp_path):
     gone = file_source(tmp_path / "none", BLOB.digest, BLOB.size)
     with pytest.raises(WorkFailed, match="cannot read sha256:"):
         client.upload(registry.repository("me/x"), gone)
 
 
-def test_a_file(client, registry, tmp_path):
+def test_file_is_uploaded(client, registry, tmp_path):
     (tmp_path / "blob").write_bytes(DATA)
     push(client, registry, file_source(tmp_path / "blob", BLOB.digest, BLOB.size))
 
 
-def test_a_blob_is_never_in_memory(client, registry):
+def test_uploaded_blob_is_not_held_in_memory(client, registry):
     largest = 0
 
     class Reader(io.BytesIO):
@@ -356,7 +356,7 @@ def test_a_blob_is_never_in_memory(client, registry):
     assert 0 < largest <= uploads.PIECE
 
 
-def test_a_refusal_is_final_and_says_what_the_registry_says(client, registry):
+def test_refused_upload_is_final_with_registry_message(client, registry):
     body = b'{"errors": [{"code": "DENIED", "message": "quota is used up"}]}'
     registry.faults.append(Fault(PUT, status=403, body=body))
     with pytest.raises(FetchFailed, match="403 Forbidden: DENIED: quota is used up") as caught:
@@ -368,7 +368,7 @@ def test_a_refusal_is_final_and_says_what_the_registry_says(client, registry):
 
 @pytest.mark.parametrize("locations", ["absolute", "relative", "foreign"])
 @pytest.mark.parametrize("status", [400, 401, 403, 500])
-def test_no_error_shows_a_location(client, registry, locations, status):
+def test_errors_contain_no_upload_location(client, registry, locations, status):
     registry.locations = locations
     registry.faults.append(Fault(PUT, times=99, status=status))
     with pytest.raises(ImgbuildError) as caught:

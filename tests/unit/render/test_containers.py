@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.container import settings
-from imgbuild.container.settings import ContainerOptions, ContainerSettings
+from imgbuild.container.settings import ContainerSettings, StartOptions
 from imgbuild.errors import InputError
 from imgbuild.render import compose, container_yaml, kubernetes, skypilot
 from imgbuild.values import Arch
@@ -40,7 +40,7 @@ def container(**options: Any) -> ContainerSettings:
         [Arch.X86_64],
         IMAGE,
         DIGEST,
-        ContainerOptions(**{"command": COMMAND, **options}),
+        StartOptions(**{"command": COMMAND, **options}),
     )
     return msgspec.structs.replace(made, ray="2.60.0")
 

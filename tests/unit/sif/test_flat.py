@@ -71,7 +71,7 @@ def info(path: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.
 
 @given(merging.layers)
 @settings(max_examples=300)
-def test_the_stream_unpacks_to_the_same_tree_as_the_layers(layers):
+def test_flat_stream_matches_merged_layers(layers):
     given_ = [merging.layer(each) for each in layers]
     try:
         expected = merged(*given_)
@@ -83,7 +83,7 @@ def test_the_stream_unpacks_to_the_same_tree_as_the_layers(layers):
 
 
 @given(merging.layers)
-def test_each_path_appears_once_and_after_its_folder(layers):
+def test_each_path_appears_once_after_its_folder(layers):
     try:
         stream = flat(*[merging.layer(each) for each in layers])
     except IntegrityError:
@@ -100,7 +100,7 @@ def test_each_path_appears_once_and_after_its_folder(layers):
         seen.append(path)
 
 
-def test_a_hard_link_to_a_file_that_another_layer_hides():
+def test_hard_link_to_hidden_file():
     stream = flat(
         members((info("usr/data"), b"kept")),
         members((info("opt/name", tarfile.LNKTYPE, linkname="usr/data"), b"")),
@@ -111,7 +111,7 @@ def test_a_hard_link_to_a_file_that_another_layer_hides():
     assert rows["/opt/name"][4] == len(b"kept")
 
 
-def test_a_path_through_a_link_of_a_lower_layer():
+def test_path_through_link_of_lower_layer():
     stream = flat(
         members((info("lib", tarfile.SYMTYPE, linkname="usr/lib"), b""), (info("usr/lib/a"), b"1")),
         members((info("lib/b"), b"2")),
@@ -121,7 +121,7 @@ def test_a_path_through_a_link_of_a_lower_layer():
     assert {"/usr/lib/a", "/usr/lib/b"} <= rows.keys()
 
 
-def test_devices_attributes_owners_long_names_and_odd_bytes_are_kept():
+def test_devices_attributes_owners_and_unusual_names_are_kept():
     long = "/".join(["a folder with a long näme" * 4] * 4)
     odd = info("odd")
     odd.pax_headers = {"SCHILY.xattr.user.note": "wörd", "SCHILY.xattr.user.raw": "\udcff\x01"}
@@ -138,7 +138,7 @@ def test_devices_attributes_owners_long_names_and_odd_bytes_are_kept():
     assert facts(merged(given_))["/odd"][-2] == {"user.note": "wörd", "user.raw": "\udcff\x01"}
 
 
-def test_attributes_that_a_squashfs_cannot_store_are_reported():
+def test_unsupported_squashfs_attributes_are_reported():
     storable, other, lost = info("kept"), info("other"), info("lost", tarfile.DIRTYPE)
     storable.pax_headers = {
         "SCHILY.xattr.security.capability": "\x01",
@@ -156,12 +156,12 @@ def test_attributes_that_a_squashfs_cannot_store_are_reported():
     assert flat_tar.lost == {"system.posix_acl_access": "/kept", "com.apple.provenance": "/lost"}
 
 
-def test_a_time_after_that_of_a_squashfs_is_limited():
+def test_time_beyond_squashfs_limit_is_clamped():
     rows = facts(merged(flat(members((info("late", mtime=1 << 33), b"")))))
     assert rows["/late"][8] == (1 << 32) - 1
 
 
-def test_bytes_depend_on_the_layers_alone():
+def test_flat_stream_depends_only_on_layers():
     layers = [members((info("a"), b"1"), (info("b", tarfile.LNKTYPE, linkname="a"), b""))] * 2
     assert flat(*layers) == flat(*layers)
 
@@ -175,7 +175,7 @@ def _stored(folder: Path, content: bytes) -> LayerSource:
     )
 
 
-def test_a_damaged_layer_is_an_error(tmp_path):
+def test_damaged_layer_is_an_error(tmp_path):
     layer = _stored(tmp_path, b"good")
     layer.path.write_bytes(layer.path.read_bytes().replace(b"good", b"evil"))
     with pytest.raises(IntegrityError, match=str(layer.path)):
@@ -185,7 +185,7 @@ def test_a_damaged_layer_is_an_error(tmp_path):
         Flat().add([layer])
 
 
-def test_a_layer_that_changes_between_the_readings_is_an_error(tmp_path):
+def test_layer_modified_between_reads_is_an_error(tmp_path):
     flat_tar = Flat()
     layer = _stored(tmp_path, b"good")
     flat_tar.add([layer])
@@ -194,7 +194,7 @@ def test_a_layer_that_changes_between_the_readings_is_an_error(tmp_path):
         list(flat_tar.chunks())
 
 
-def test_size_and_progress_count_the_content_that_is_written():
+def test_size_and_progress_count_written_content():
     flat_tar = Flat()
     flat_tar.add([LayerSource(data=members((info("a"), b"12345"), (info("b"), b"1")))])
     flat_tar.add(

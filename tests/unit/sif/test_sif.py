@@ -48,7 +48,7 @@ def sif_file(tmp_path, objects):
     return path.read_bytes(), start
 
 
-def test_a_sif_is_a_header_descriptors_and_objects_at_their_places(tmp_path):
+def test_sif_has_header_descriptors_and_objects(tmp_path):
     objects = [
         container.Object(kind=container.DEFINITION, data=b"from: x\n"),
         container.Object(kind=container.JSON, name="lock.json", data=b"{}" * 3000),
@@ -77,7 +77,7 @@ def test_a_sif_is_a_header_descriptors_and_objects_at_their_places(tmp_path):
     assert rows[3][:3] == (0, False, 0)
 
 
-def test_the_architecture_of_a_sif_is_read(tmp_path):
+def test_sif_architecture_is_read(tmp_path):
     sif_file(tmp_path, [])
     assert container.arch_of(tmp_path / "x.sif") is Arch.ARM64
     for data in (b"", b"no SIF" * 99, (tmp_path / "x.sif").read_bytes().replace(b"04\0", b"05\0")):
@@ -88,7 +88,7 @@ def test_the_architecture_of_a_sif_is_read(tmp_path):
         container.arch_of(tmp_path / "absent")
 
 
-def test_the_small_objects_of_a_sif_are_read(tmp_path):
+def test_small_sif_objects_are_read(tmp_path):
     objects = [
         container.Object(kind=container.DEFINITION, data=b"from: x\n"),
         container.Object(kind=container.JSON, name="oci-config.json", data=b"{}" * 3000),
@@ -103,7 +103,7 @@ def test_the_small_objects_of_a_sif_are_read(tmp_path):
     assert files.config_of(tmp_path / "x.sif") is None
 
 
-def test_the_same_parts_give_the_same_sif(tmp_path):
+def test_sif_is_deterministic(tmp_path):
     (tmp_path / "other").mkdir()
     assert sif_file(tmp_path, []) == sif_file(tmp_path / "other", [])
 
@@ -125,7 +125,7 @@ def written(tmp_path, document):
     return layout.Layout(path=tmp_path, name="", top=part, images={Arch.X86_64: stored})
 
 
-def test_an_image_of_another_builder_is_read_too(tmp_path):
+def test_image_of_other_builder_is_read(tmp_path):
     image_summary = image.read(
         written(tmp_path, {"created": "2025-06-20T00:00:00.123456789Z", "config": {"Env": None}}),
         Arch.X86_64,
@@ -138,7 +138,7 @@ def test_an_image_of_another_builder_is_read_too(tmp_path):
     assert image_summary.name == "image"
 
 
-def test_an_image_without_a_time_is_an_error(tmp_path):
+def test_image_without_creation_time_is_an_error(tmp_path):
     with pytest.raises(IntegrityError, match="yesterday"):
         image.read(written(tmp_path, {"created": "yesterday"}), Arch.X86_64)
 
@@ -146,7 +146,7 @@ def test_an_image_without_a_time_is_an_error(tmp_path):
 # -- what Apptainer looks for
 
 
-def test_values_of_the_environment_are_quoted():
+def test_environment_values_are_quoted():
     odd = "a 'b' $(id) \"c\" `d` \\ *\nsecond line"
     text = files.environment(
         summary(Env=[f"ODD={odd}", "PATH=/a:/b", "EMPTY=", "not-a-name=1", "UID=1000"])
@@ -155,7 +155,7 @@ def test_values_of_the_environment_are_quoted():
     assert words == ["export", f"ODD={odd}", "export", "PATH=/a:/b", "export", "EMPTY="]
 
 
-def test_the_callers_python_variables_are_hidden_and_the_images_kept():
+def test_python_variables_of_caller_are_hidden():
     text = files.exclusion_script(summary(Env=["PYTHONPATH=/opt/mine", "PATH=/bin"]))
     assert "PYTHONPATH" not in text
     assert {"PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE"} == {
@@ -165,7 +165,7 @@ def test_the_callers_python_variables_are_hidden_and_the_images_kept():
     }
 
 
-def test_the_home_is_the_callers():
+def test_home_is_that_of_caller():
     """Apptainer binds it, and --home names another; no user may write to the image's own."""
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
@@ -179,7 +179,7 @@ def test_the_home_is_the_callers():
         ([], [], ['[ "$#" -gt 0 ] || set -- /bin/sh', 'exec "$@"']),
     ],
 )
-def test_the_runscript_is_entry_point_and_command(entrypoint, command, lines):
+def test_runscript_runs_entry_point_and_command(entrypoint, command, lines):
     text = files.runscript(summary(Entrypoint=entrypoint, Cmd=command))
     assert text.splitlines() == ["#!/bin/sh", *lines]
 
@@ -208,7 +208,7 @@ def _stream(data):
     return io.BytesIO(data)
 
 
-def test_labels_have_the_digests_of_image_and_lock():
+def test_labels_have_digests_of_image_and_lock():
     small = summary(Labels={"title": "small"})
     assert files.labels(small) == {"title": "small", "dev.imgbuild.image": DIGEST}
     locked = msgspec.structs.replace(small, lock=b"{}\n")
@@ -224,7 +224,7 @@ def test_labels_have_the_digests_of_image_and_lock():
 # -- what enroot looks for
 
 
-def test_enroot_finds_environment_mounts_and_start():
+def test_enroot_files_have_environment_mounts_and_start_script():
     small = summary(
         Env=["A=b c"], Entrypoint=["/e"], Cmd=["x y"], WorkingDir="/work/a", Volumes={"/data": {}}
     )
@@ -251,13 +251,13 @@ def answers(monkeypatch, text):
 
 
 @pytest.mark.parametrize("version", ["4.5.1 (2022/03/17)", "4.7-abc (2025)", "5.0"])
-def test_a_mksquashfs_that_reads_tar_is_accepted(monkeypatch, version):
+def test_mksquashfs_with_tar_support_is_accepted(monkeypatch, version):
     answers(monkeypatch, f"mksquashfs version {version}\n")
     assert squashfs.find().version == version.split()[0]
 
 
 @pytest.mark.parametrize("text", ["mksquashfs version 4.4 (2019/08/29)", "no version"])
-def test_an_older_mksquashfs_is_an_error_with_a_hint(monkeypatch, text):
+def test_older_mksquashfs_is_refused_with_hint(monkeypatch, text):
     answers(monkeypatch, text)
     with pytest.raises(ToolMissing) as raised:
         squashfs.find()
@@ -267,7 +267,7 @@ def test_an_older_mksquashfs_is_an_error_with_a_hint(monkeypatch, text):
 # -- the verb
 
 
-def test_files_have_the_names_of_their_images(tmp_path):
+def test_sif_files_are_named_after_images(tmp_path):
     layout_path = tmp_path / "build/small"
     assert verb.placed(layout_path, None, ".sif", several=False) == tmp_path / "build/small.sif"
     assert verb.placed(layout_path, tmp_path / "x", ".sif", several=False) == tmp_path / "x"

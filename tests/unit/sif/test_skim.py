@@ -65,14 +65,14 @@ def _members(tmp_path: Path) -> list[Member]:
     ]
 
 
-def test_a_layer_of_imgbuild(members, tmp_path):
+def test_imgbuild_layer_is_skimmed(members, tmp_path):
     path = blob(tmp_path, members)
     entries = skim.entries(layer_file(path))
     assert entries == whole(path)
     assert [entry.size for entry in entries] == [each.size for each in members]
 
 
-def test_a_large_content_is_not_inflated(members, tmp_path):
+def test_large_content_is_not_decompressed(members, tmp_path):
     path = blob(tmp_path, members)
     expected = whole(path)
     stream = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -86,7 +86,7 @@ def test_a_large_content_is_not_inflated(members, tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
-def test_a_layer_of_another_tool(tmp_path, cut):
+def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
     """gzip members that are cut where nothing of the tar ends, or everywhere."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
@@ -109,7 +109,7 @@ def test_a_layer_of_another_tool(tmp_path, cut):
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
 @settings(max_examples=40)
-def test_layers_of_any_contents(tmp_path_factory, content_specs):
+def test_layers_with_arbitrary_contents(tmp_path_factory, content_specs):
     folder = tmp_path_factory.mktemp("skim")
     members = []
     for number, (size, kind) in enumerate(content_specs):
@@ -133,14 +133,14 @@ def misleading(behind: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("behind", [header(Member(path="other")), b"no header" * 100])
-def test_bytes_that_look_like_an_end(tmp_path, behind):
+def test_content_resembling_member_end(tmp_path, behind):
     path = tmp_path / "blob"
     path.write_bytes(misleading(behind))
     assert [entry.path for entry in skim.entries(layer_file(path))] == ["file"]
     assert skim.entries(layer_file(path)) == whole(path)
 
 
-def test_members_that_changed_are_an_error(members, tmp_path, monkeypatch):
+def test_changed_members_are_an_error(members, tmp_path, monkeypatch):
     path = blob(tmp_path, members)
     layer = LayerSource(
         path=path,
@@ -157,7 +157,7 @@ def test_members_that_changed_are_an_error(members, tmp_path, monkeypatch):
         list(flat_tar.chunks())
 
 
-def test_the_hash_covers_all_fields_of_a_member():
+def test_members_hash_covers_all_fields():
     entry = Entry("a", b"0", 0o644, 1, 2, 3, 4, "", (0, 0), {"user.a": "1"})
     changes: list[dict[str, object]] = [
         {"path": "b"}, {"type": b"5"}, {"mode": 0o600}, {"uid": 9}, {"gid": 9}, {"size": 9},

@@ -50,7 +50,7 @@ def targets(tasks) -> list[str]:
     return sorted(task.target for task in tasks)
 
 
-def test_the_newest_order_of_a_task_counts(tmp_path):
+def test_newest_array_of_task_is_used(tmp_path):
     order(tmp_path, "1", ONE, TWO, job="1")
     order(tmp_path, "2", TWO, job="2")
     order(tmp_path, "3", ONE, command=("another",), job="3")
@@ -58,20 +58,20 @@ def test_the_newest_order_of_a_task_counts(tmp_path):
     assert {task.target: task.order.job for task in tasks} == {"one": "1", "two": "2"}
 
 
-def test_another_digest_is_another_task(tmp_path):
+def test_other_digest_is_other_task(tmp_path):
     order(tmp_path, "1", ONE)
     changed = Task(target="one", digest=TWO.digest)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [changed]) == []
 
 
-def test_what_ran_with_other_options_is_another_matter_where_they_count(tmp_path):
+def test_tasks_with_other_sbatch_options_do_not_match(tmp_path):
     order(tmp_path, "1", ONE)
     assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE], ()) != []
     assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE], ("--partition=h100",)) == []
     assert array.existing_tasks(tmp_path, "build", COMMAND, [ONE]) != []
 
 
-def test_a_smoke_test_has_passed_on_its_own_partition_alone(command, tmp_path, monkeypatch):
+def test_smoke_test_result_applies_only_to_its_partition(command, tmp_path, monkeypatch):
     checked_options: list[object] = []
 
     def existing_tasks(*given: object) -> list[ArrayTask]:
@@ -86,20 +86,20 @@ def test_a_smoke_test_has_passed_on_its_own_partition_alone(command, tmp_path, m
     assert checked_options == [("--partition=h100",), None]
 
 
-def test_an_array_is_not_given_another_range(command):
+def test_array_option_is_refused(command):
     done = command("build", TARGET, "--on", "slurm", "--sbatch=--array=0")
     assert done.status == 2
     assert "--sbatch '--array=0': the script sets it" in done.stderr
 
 
-def test_an_order_without_a_number_is_looked_for_by_name(tmp_path, monkeypatch):
+def test_array_without_job_number_is_found_by_name(tmp_path, monkeypatch):
     order(tmp_path, "1", ONE, job="")
     monkeypatch.setattr(commands, "named", {"1": "42"}.__getitem__)
     [task] = array.existing_tasks(tmp_path, "build", COMMAND, [ONE])
     assert task.order.job == "42"
 
 
-def test_done_and_queued_tasks_and_no_failed_ones(tmp_path, monkeypatch):
+def test_finished_and_queued_tasks_are_not_resubmitted(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE, TWO, THREE)
     say(job_array, 0, 0)
     say(job_array, 1, None)
@@ -111,7 +111,7 @@ def test_done_and_queued_tasks_and_no_failed_ones(tmp_path, monkeypatch):
     assert done[0].good
 
 
-def test_a_task_that_is_being_ended_is_queried_again(tmp_path, monkeypatch):
+def test_completing_task_is_queried_again(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE, TWO)
     say(job_array, 0, None)
     say(job_array, 1, 0)
@@ -121,7 +121,7 @@ def test_a_task_that_is_being_ended_is_queried_again(tmp_path, monkeypatch):
     assert (targets(done), targets(live)) == (["two"], [])
 
 
-def test_a_slurm_that_does_not_answer_is_queried_again(tmp_path, monkeypatch, capsys):
+def test_unresponsive_slurm_is_retried(tmp_path, monkeypatch, capsys):
     job_array = order(tmp_path, "1", ONE)
     answers = [WorkFailed("Socket timed out"), WorkFailed("Socket timed out"), {}]
 
@@ -139,9 +139,7 @@ def test_a_slurm_that_does_not_answer_is_queried_again(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err.count("Slurm does not answer") == 1
 
 
-def test_a_slurm_that_does_not_answer_any_more_is_reported_with_the_running_tasks(
-    tmp_path, monkeypatch
-):
+def test_lost_slurm_is_reported_with_running_tasks(tmp_path, monkeypatch):
     job_array = order(tmp_path, "1", ONE)
     waited: list[float] = []
 
@@ -156,7 +154,7 @@ def test_a_slurm_that_does_not_answer_any_more_is_reported_with_the_running_task
     assert sum(waited) >= commands.SILENCE - commands.LONGEST_PAUSE
 
 
-def test_sacct_is_queried_for_jobs_that_squeue_no_longer_has(monkeypatch):
+def test_sacct_is_queried_for_jobs_missing_in_squeue(monkeypatch):
     outputs = {"squeue": "1 RUNNING\n", "sacct": "12_0|COMPLETED\n12_0.batch|FAILED\n12_1|FAILED\n"}
 
     def answer(command, **_: object) -> processes.Result:
@@ -169,7 +167,7 @@ def test_sacct_is_queried_for_jobs_that_squeue_no_longer_has(monkeypatch):
 
 
 @pytest.mark.parametrize("sbatch_options", [(), ("--export=NONE",)])
-def test_tasks_get_the_environment_with_the_cache_by_default(tmp_path, monkeypatch, sbatch_options):
+def test_tasks_inherit_environment_with_cache_path(tmp_path, monkeypatch, sbatch_options):
     result: list[str] = []
 
     def taken(_: str, __: Path, options: list[str]) -> str:
@@ -192,7 +190,7 @@ def test_tasks_get_the_environment_with_the_cache_by_default(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("word", "most"), [("TIMEOUT", array.GRACE), ("COMPLETED", array.COMPLETED_GRACE)]
 )
-def test_a_task_that_ended_without_a_state_is_lost_after_a_while(tmp_path, monkeypatch, word, most):
+def test_task_without_final_state_is_lost_after_retries(tmp_path, monkeypatch, word, most):
     job_array = order(tmp_path, "1", ONE)
     say(job_array, 0, None)
     (job_array.place / "0.log").write_text(
@@ -221,7 +219,7 @@ def test_a_task_that_ended_without_a_state_is_lost_after_a_while(tmp_path, monke
         ("", "ended with status 1"),
     ],
 )
-def test_a_failed_task_is_reported_with_its_last_error(tmp_path, log, message):
+def test_failed_task_is_reported_with_last_error(tmp_path, log, message):
     job_array = order(tmp_path, "1", ONE)
     (job_array.place / "0.log").write_text(log)
     end = array.ended(
@@ -230,7 +228,7 @@ def test_a_failed_task_is_reported_with_its_last_error(tmp_path, log, message):
     assert end.message == message
 
 
-def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
+def test_array_script_lists_targets_and_quotes_path(tmp_path):
     job_array = order(tmp_path / "100% it's", "1", ONE, TWO, throttle=3)
     text = templates.render("slurm/array.j2", job_array, images=None)
     assert "#SBATCH --array=0-1%3\n" in text
@@ -238,7 +236,7 @@ def test_the_script_names_every_target_and_quotes_the_place(tmp_path):
     assert f"""folder='{tmp_path}/100% it'"'"'s/1'\n""" in text
 
 
-def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
+def test_build_uses_allocated_cpus(tmp_path):
     granted = 'set -- "--jobs=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"'
     job_array = order(tmp_path, "1", ONE)
     assert granted in templates.render("slurm/array.j2", job_array, images=None)
@@ -246,7 +244,7 @@ def test_a_build_starts_as_many_processes_as_were_granted(tmp_path):
     assert granted not in templates.render("slurm/array.j2", result, images=None)
 
 
-def test_options_of_a_cluster_need_a_cluster(command: Command):
+def test_cluster_options_require_slurm(command: Command):
     answer = command("build", TARGET, "--partition", "gpu")
     assert answer.status == 2
     assert "options of Slurm need --on slurm" in answer.stderr
@@ -260,13 +258,13 @@ def test_options_of_a_cluster_need_a_cluster(command: Command):
         (("smoke", TARGET, "--layout", "x"), "--layout"),
     ],
 )
-def test_what_no_task_can_have_is_refused(command: Command, words, option):
+def test_invalid_task_options_are_refused(command: Command, words, option):
     answer = command(*words, "--on", "slurm")
     assert answer.status == 2
     assert f"--on slurm and {option} cannot be combined" in answer.stderr
 
 
-def test_without_slurm_the_remedy_is_reported(command: Command, monkeypatch):
+def test_missing_slurm_error_has_hint(command: Command, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     answer = command("build", TARGET, "--on", "slurm", "--json")
     assert answer.status == 6

@@ -65,24 +65,24 @@ KINDS: dict[str, tuple[ScriptKind, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_script_is_the_committed_one(kind, golden):
+def test_job_script_matches_golden_file(kind, golden):
     job, changes = KINDS[kind]
     golden(GOLDEN / f"{kind}.sh", job_script(job, **changes))
 
 
-def test_every_committed_script_is_one_of_these():
+def test_every_golden_script_is_tested():
     assert {path.stem for path in GOLDEN.iterdir()} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_options_stand_before_the_first_command(kind):
+def test_sbatch_options_precede_first_command(kind):
     lines = (GOLDEN / f"{kind}.sh").read_text("utf-8").splitlines()
     first = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
     assert "#SBATCH --qos=high" in lines[:first]
 
 
-def test_what_the_user_says_of_the_log_and_the_signal_counts():
+def test_user_options_for_log_and_signal_take_precedence():
     """Of two lines sbatch takes the last."""
     mine = ("--output=mine.log", "--signal=B:TERM@300")
     lines = job_script(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
@@ -91,17 +91,17 @@ def test_what_the_user_says_of_the_log_and_the_signal_counts():
         assert directives[-1].removeprefix("#SBATCH ") in mine
 
 
-def test_a_check_script_does_not_depend_on_the_model():
+def test_check_script_does_not_depend_on_model():
     assert job_script(ScriptKind.CHECK, model="Qwen/Qwen3-8B") == job_script(ScriptKind.CHECK)
 
 
-def test_a_word_of_the_command_stays_one():
+def test_command_arguments_are_not_split():
     assert "step -- python train.py --name 'two words' &\n" in job_script(
         ScriptKind.SINGLE, allocation=with_(nodes=1)
     )
 
 
-def test_a_check_has_its_own_default_time():
+def test_check_has_default_time_limit():
     text = job_script(ScriptKind.CHECK, allocation=with_(time=""))
     # Slurm may tell the end up to a minute before the warning is due: two minutes are left to use.
     assert "#SBATCH --time=00:05:00\n" in text
@@ -109,7 +109,7 @@ def test_a_check_has_its_own_default_time():
     assert "#SBATCH --time=4:00:00\n" in job_script(ScriptKind.CHECK)
 
 
-def test_a_check_hears_a_signal_while_its_steps_run():
+def test_check_handles_signal_during_steps():
     lines = job_script(ScriptKind.CHECK).splitlines()
     steps = [place for place, line in enumerate(lines) if line.startswith("step ")]
     assert len(steps) == 2
@@ -128,12 +128,12 @@ def test_a_check_hears_a_signal_while_its_steps_run():
         ("--config_file a.yaml train.py", "--config_file a.yaml train.py"),
     ],
 )
-def test_accelerate_is_given_a_script_or_a_module(command, words):
+def test_accelerate_gets_script_or_module(command, words):
     text = job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
     assert f'\n  {words} "${{words[@]}}" &\n' in text
 
 
-def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
+def test_single_trainer_has_rank_and_gpu():
     """accelerate gives ranks to several processes alone."""
     job, more = KINDS["trl-server"]
     alone = job_script(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
@@ -145,12 +145,12 @@ def test_one_trainer_has_a_rank_and_so_a_gpu_with_a_number():
 
 
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
-def test_python_with_options_is_nothing_for_accelerate(command):
+def test_python_options_with_accelerate_are_refused(command):
     with pytest.raises(InputError, match="accelerate starts Python; name the script only"):
         job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
 
 
-def test_the_server_for_clients_has_a_port_of_this_job():
+def test_ray_client_server_port_is_specific_to_job():
     # A Ray without grpcio has no such server, and refuses the option.
     option = '--ray-client-server-port="$client_port"'
     assert option in job_script(ScriptKind.RAY)
@@ -159,7 +159,7 @@ def test_the_server_for_clients_has_a_port_of_this_job():
     assert option not in jobs.text(script, None)
 
 
-def test_a_value_of_env_that_nothing_mounts_is_reported(tmp_path):
+def test_unmounted_env_path_is_reported(tmp_path):
     values = {
         "HF_HUB_CACHE": "/x/hub",
         "WANDB_DIR": str(tmp_path / "runs"),
@@ -171,17 +171,17 @@ def test_a_value_of_env_that_nothing_mounts_is_reported(tmp_path):
         environment=environment,
     )  # fmt: skip
     (warning,) = jobs.unseen(script, tmp_path)
-    assert warning.startswith("HF_HUB_CACHE=/x/hub: the container does not see /x/hub")
+    assert warning.startswith("HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted")
     assert warning.endswith(" --bind /x/hub")
 
 
-def test_secrets_stand_in_no_command_line():
+def test_command_lines_contain_no_secrets():
     text = job_script(ScriptKind.RAY, passed=("TOKEN",))
     assert 'export APPTAINERENV_TOKEN="${TOKEN}"' in text
     assert "--env TOKEN" not in text
 
 
-def test_pyxis_takes_variables_of_env_from_within_the_image():
+def test_pyxis_sets_env_variables_inside_image():
     pyxis = Container(image="reg#rl:small", pyxis=True)
     assert "IMGBUILD_ENV" not in job_script(ScriptKind.RAY, container=pyxis)
     text = job_script(ScriptKind.RAY, container=pyxis, passed=("TOKEN", "OTHER"))
@@ -189,7 +189,7 @@ def test_pyxis_takes_variables_of_env_from_within_the_image():
     assert 'for IMGBUILD_ENV in "${!IMGBUILD_ENV_@}"' in text
 
 
-def test_what_env_says_of_a_fixed_variable_counts():
+def test_env_overrides_fixed_variables():
     text = job_script(ScriptKind.RAY, environment=(jobs.EnvVariable("LIBRARY_PATH", "/x"),))
     assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
     assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
@@ -197,7 +197,7 @@ def test_what_env_says_of_a_fixed_variable_counts():
     assert "OMP_NUM_THREADS)" not in job_script(ScriptKind.RAY, passed=("OMP_NUM_THREADS",))
 
 
-def test_without_a_gpu_no_driver_is_requested():
+def test_driver_is_not_requested_without_gpus():
     text = job_script(ScriptKind.RAY, allocation=with_(gpus=0))
     assert "--nv" not in text
     assert "--gpus-per-node" not in text
@@ -265,19 +265,19 @@ def test_without_a_gpu_no_driver_is_requested():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(job, changes, words):
+def test_invalid_job_requests_are_refused(job, changes, words):
     with pytest.raises(InputError) as caught:
         job_script(job, **changes)
     assert words in caught.value.message
 
 
-def test_everything_that_is_wrong_is_said_at_once():
+def test_all_job_errors_are_reported_at_once():
     with pytest.raises(InputError) as caught:
         job_script(ScriptKind.VERL, allocation=with_(gpus=0, time="soon"), stage=("x",))
     assert len(caught.value.message.splitlines()) == 3
 
 
-def test_an_image_without_the_packages_is_refused():
+def test_image_without_required_packages_is_refused():
     bare = samples.lock(samples.wheel("ray", "2.47.1"))
     for job, package in ((ScriptKind.VERL, "verl"), (ScriptKind.TRL_SERVER, "trl")):
         with pytest.raises(InputError) as caught:
@@ -285,14 +285,14 @@ def test_an_image_without_the_packages_is_refused():
         assert f"--job {job}: small has no {package}" in caught.value.message
 
 
-def test_a_trl_without_a_server_is_refused():
+def test_trl_without_server_is_refused():
     with pytest.raises(InputError, match=r"trl 0\.15\.2 has no server"):
         jobs.script(
             lock("0.15.2"), DIGEST, ScriptKind.TRL_SERVER, ALLOCATION, SIF, command=TRAIN, model="x"
         )
 
 
-def test_variables_are_set_or_passed_on():
+def test_env_variables_are_set_or_passed():
     variables = jobs.variables(["A=b=c", "TOKEN", "EMPTY="])
     assert variables == ((jobs.EnvVariable("A", "b=c"), jobs.EnvVariable("EMPTY", "")), ("TOKEN",))
     with pytest.raises(InputError, match="not a variable name"):
@@ -302,7 +302,7 @@ def test_variables_are_set_or_passed_on():
             jobs.variables([word])
 
 
-def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
+def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
@@ -316,14 +316,14 @@ def test_what_is_not_there_is_not_submitted(tmp_path, monkeypatch, capsys):
         assert f"{tmp_path}/{name}: no such file" in refused.stderr
 
 
-def test_shared_memory_is_looked_at_by_a_check_alone(tmp_path, monkeypatch, capsys):
+def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")
     assert done.status == 2
     assert "--shared needs --job check" in done.stderr
 
 
-def test_a_sif_of_another_image_than_the_locked_one_is_reported(tmp_path, monkeypatch, capsys):
+def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
     sample = make(tmp_path)
     sif = tmp_path / "some.sif"
     sif.write_bytes(b"hsqs")
@@ -348,7 +348,7 @@ def test_a_sif_of_another_image_than_the_locked_one_is_reported(tmp_path, monkey
     assert "not the image" not in capsys.readouterr().err
 
 
-def test_pyxis_is_given_files_by_their_whole_path(tmp_path, monkeypatch):
+def test_pyxis_gets_absolute_file_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image").touch()
     assert slurm.imported("image") == tmp_path / "image"

@@ -164,11 +164,11 @@ ValueError: no blocks
         ("", ""),
     ],
 )  # fmt: skip
-def test_the_first_error_is_the_cause(log, cause, monkeypatch):
+def test_first_error_in_log_is_the_cause(log, cause, monkeypatch):
     assert script("smoke_log", monkeypatch).first_error(log) == cause
 
 
-def test_a_traceback_without_an_end_is_not_a_crash(monkeypatch):
+def test_unfinished_traceback_is_not_a_crash(monkeypatch):
     first_error = script("smoke_log", monkeypatch).first_error
     assert "frame" in first_error(
         'Traceback (most recent call last):\n  File "a.py", line 1\n frame'
@@ -176,7 +176,7 @@ def test_a_traceback_without_an_end_is_not_a_crash(monkeypatch):
     assert first_error("Traceback (most recent call last):") == "Traceback (most recent call last):"
 
 
-def test_lines_of_what_a_package_leaves_out_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_about_missing_features_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     log = """\
 Skipping import of cpp extensions due to incompatible torch version 2.8.0 for torchao 0.14.0
 (EngineCore pid=7) INFO 11-22 11:44:33 [warmup.py:101] Skipping warmup because it is not there

@@ -30,7 +30,7 @@ from tests.support.smoke_records import (
 )
 
 
-def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
+def test_run_on_other_machine_is_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
     answer_file(sample)
     done = imgbuild("smoke", "--import", "gpu.json")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")
@@ -65,7 +65,7 @@ def test_a_run_elsewhere_is_recorded_and_shown(sample: Sample, imgbuild: Command
     )
 
 
-def test_notes_of_cases_are_kept_and_shown(sample: Sample, imgbuild: Command) -> None:
+def test_case_notes_are_recorded_and_shown(sample: Sample, imgbuild: Command) -> None:
     noted = msgspec.structs.replace(PASSED, notes=("Falling back to default tactics.",))
     answer_file(sample, noted, SKIPPED)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
@@ -73,7 +73,7 @@ def test_notes_of_cases_are_kept_and_shown(sample: Sample, imgbuild: Command) ->
     assert "Notes of tests Falling back to default tactics." in imgbuild("show", TARGET).stdout
 
 
-def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Command) -> None:
+def test_failed_run_is_recorded_with_cause(sample: Sample, imgbuild: Command) -> None:
     answer_file(sample)
     answer_file(sample, PASSED, FAILED, name="later.json", started="2026-11-22T00:00:00Z")
     answer = inprocess_project.json_of(
@@ -89,7 +89,7 @@ def test_a_failed_run_is_recorded_with_its_cause(sample: Sample, imgbuild: Comma
     )
 
 
-def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample) -> None:
+def test_highest_passed_tier_on_any_architecture(sample: Sample) -> None:
     local_project = project_paths.find(sample.folder)
     assert recording.tested(local_project, sample.lock, Arch) is None
     for tier, case in (("static", PASSED), ("cpu", PASSED), ("gpu", FAILED)):
@@ -101,7 +101,7 @@ def test_the_highest_tier_that_passed_on_one_of_the_architectures(sample: Sample
     assert recording.tested(local_project, sample.lock, Arch) is None
 
 
-def test_what_a_sif_was_run_by_is_kept(sample: Sample, imgbuild: Command) -> None:
+def test_tool_of_sif_run_is_recorded(sample: Sample, imgbuild: Command) -> None:
     answer_file(sample, through="apptainer", sif=OTHER, arbitrary_user=True)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
     (run,) = recorded(sample)
@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_and_nothing_written(
+def test_inconsistent_run_is_refused_without_writing(
     case: str, sample: Sample, imgbuild: Command
 ) -> None:
     make, words = REFUSED[case]
@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(
     assert recorded(sample) == ()
 
 
-def test_answers_of_smoke_are_recorded(sample: Sample, imgbuild: Command) -> None:
+def test_smoke_json_output_is_recorded(sample: Sample, imgbuild: Command) -> None:
     job = sample.folder / "build/ci/job"
     job.mkdir(parents=True)
     reports = [report(sample), report(sample, SKIPPED, FAILED, tier="cpu", arbitrary_user=True)]
@@ -205,7 +205,7 @@ def test_answers_of_smoke_are_recorded(sample: Sample, imgbuild: Command) -> Non
         ),
     ],
 )  # fmt: skip
-def test_answers_that_prove_nothing(
+def test_incomplete_smoke_results_are_refused(
     sample: Sample, imgbuild: Command, data: bytes, words: str
 ) -> None:
     (sample.folder / "answer.json").write_bytes(data)
@@ -214,7 +214,9 @@ def test_answers_that_prove_nothing(
     assert words in " ".join(done.stderr.split())
 
 
-def test_the_active_environment_and_a_sif_prove_nothing(sample: Sample, imgbuild: Command) -> None:
+def test_results_of_environment_or_unknown_sif_are_refused(
+    sample: Sample, imgbuild: Command
+) -> None:
     with pytest.raises(InputError, match="do not say which image they ran in"):
         reports.image_run(report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif-file", "x.sif")):
@@ -230,7 +232,7 @@ def test_the_active_environment_and_a_sif_prove_nothing(sample: Sample, imgbuild
     assert "--case nccl needs --tier" in " ".join(done.stderr.split())
 
 
-def test_an_image_that_is_not_the_locked_one_is_not_tested_at_all(sample: Sample) -> None:
+def test_image_other_than_locked_is_not_tested(sample: Sample) -> None:
     local_project, image = (
         project_paths.find(sample.folder),
         sample.target_digests.arch[Arch.X86_64],
@@ -243,9 +245,7 @@ def test_an_image_that_is_not_the_locked_one_is_not_tested_at_all(sample: Sample
         recording.require_locked(local_project, sample.lock, Arch.ARM64, image.config, "build/x")
 
 
-def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
-    sample: Sample, imgbuild: Command
-) -> None:
+def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: Command) -> None:
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
     local_project = project_paths.find(sample.folder)
@@ -274,7 +274,7 @@ def test_a_change_of_annotations_keeps_a_proof_and_other_layers_do_not(
     assert len(recorded(sample)) == 1
 
 
-def test_findings_of_the_gate_of_a_gpu_tier_are_read() -> None:
+def test_gpu_gate_findings_are_read() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
     log = f"the driver is 580.159.04\nthe driver knows CUDA 13.0\n{two}\n"
     gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)

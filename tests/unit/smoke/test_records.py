@@ -65,7 +65,7 @@ RUNS = some.builds(
 
 
 @given(some.lists(RUNS), some.lists(RUNS))
-def test_round_trip_in_any_order(
+def test_records_round_trip_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, ones: list[RecordedRun], others: list[RecordedRun]
 ) -> None:
     images = tmp_path_factory.mktemp("images")
@@ -84,7 +84,7 @@ def test_round_trip_in_any_order(
 
 
 @given(some.lists(RUNS))
-def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[RecordedRun]) -> None:
+def test_latest_run_counts_for_each_tier_and_gpu(runs: list[RecordedRun]) -> None:
     smoke_records = records.merge(SmokeRecords(target=TARGET), runs, CONTENTS)
     counted = records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST])
     kinds = [(entry.tier, frozenset(entry.gpu)) for entry in counted]
@@ -107,7 +107,7 @@ def test_of_each_tier_and_kind_of_gpu_the_latest_counts(runs: list[RecordedRun])
             assert all(other.good for other in rivals if other.started == entry.started)
 
 
-def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:
+def test_failure_overrides_pass_until_later_pass() -> None:
     early, late = run("2026-11-21T00:00:00Z"), run("2026-11-23T00:00:00Z")
     failure = run("2026-11-22T00:00:00Z", good=False, through="docker")
     smoke_records = records.merge(SmokeRecords(target=TARGET), [failure, early], CONTENTS)
@@ -117,7 +117,7 @@ def test_a_failure_overrides_a_pass_until_a_later_pass() -> None:
     assert len(smoke_records.runs) == 3
 
 
-def test_runs_of_another_content_do_not_count() -> None:
+def test_runs_of_other_content_do_not_count() -> None:
     smoke_records = records.merge(SmokeRecords(target=TARGET), [run()], CONTENTS)
     assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST]) == (run(),)
     assert records.counting(smoke_records, Arch.ARM64, FIRST, LAYERS[FIRST]) == ()
@@ -126,14 +126,14 @@ def test_runs_of_another_content_do_not_count() -> None:
     assert records.counting(smoke_records, Arch.X86_64, FIRST, LAYERS[FIRST][1:]) == ()
 
 
-def test_a_run_in_words() -> None:
+def test_run_summary() -> None:
     assert records.words(run()) == "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"
     two = run(tier="multi-gpu", gpu=("NVIDIA H200",) * 2, good=False, driver="")
     assert records.words(two) == "multi-gpu failed on 2 NVIDIA H200, 2026-11-21"
     assert records.words(run(tier="cpu", gpu=(), driver="")) == "cpu, 2026-11-21"
 
 
-def test_several_processes_record_at_once(tmp_path: Path) -> None:
+def test_concurrent_processes_record_runs(tmp_path: Path) -> None:
     runs = [run(f"2026-11-21T00:00:{second:02}Z") for second in range(24)]
     threads = [
         threading.Thread(
@@ -149,7 +149,7 @@ def test_several_processes_record_at_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / TARGET).iterdir()] == ["smoke.json"]
 
 
-def test_an_absent_file_has_no_records_and_adding_returns_whether_it_changed(
+def test_missing_records_file_is_empty_and_add_reports_change(
     tmp_path: Path,
 ) -> None:
     assert records.read_records(tmp_path, TARGET) == SmokeRecords(target=TARGET)
@@ -159,7 +159,7 @@ def test_an_absent_file_has_no_records_and_adding_returns_whether_it_changed(
     assert records.read_records(tmp_path, TARGET).runs == (run(caches="nothing"),)
 
 
-def test_a_file_of_records_has_a_line_for_each_thing(tmp_path: Path) -> None:
+def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
     records.add(tmp_path, TARGET, [run(good=False)], CONTENTS, Store.open())
     lines = records.records_path(tmp_path, TARGET).read_text().splitlines()
     assert f'      "diff_ids": ["{LAYERS[FIRST][0]}"]' in lines
@@ -196,7 +196,7 @@ def test_a_file_of_records_has_a_line_for_each_thing(tmp_path: Path) -> None:
         ('"runs": [', '"runs": [[', "Expected `object`, got `array` - at `$.runs[0]`"),
     ],
 )
-def test_damaged_records_are_an_error_with_place_and_value(
+def test_damaged_records_error_has_place_and_value(
     tmp_path: Path, old: str, new: str, words: str | None
 ) -> None:
     records.add(tmp_path, TARGET, [run()], CONTENTS, Store.open())
@@ -229,7 +229,7 @@ def test_duplicate_runs_and_unused_contents_are_an_error(tmp_path: Path) -> None
     assert f"images.{SECOND}: no run refers to it" in messages[1]
 
 
-def test_another_format_is_an_error(tmp_path: Path) -> None:
+def test_unsupported_format_is_an_error(tmp_path: Path) -> None:
     newer = msgspec.structs.replace(SmokeRecords(target=TARGET), format=2)
     codec.write(records.records_path(tmp_path, TARGET), newer)
     with pytest.raises(LockStale, match=r"unsupported format 2 \(expected 1\)"):

@@ -15,7 +15,7 @@ from tests.support.source_code import ROOT, module_of
 TABLE = module_of(ROOT / "tools/images_table.py")
 
 
-def test_the_table_is_written_between_its_marks(sample: Sample, imgbuild: Command) -> None:
+def test_table_is_written_between_markers(sample: Sample, imgbuild: Command) -> None:
     page = "# Head\n\n<!-- images -->\nold\n<!-- /images -->\n\ntail\n"
     answer_file(sample)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
@@ -31,7 +31,7 @@ def test_the_table_is_written_between_its_marks(sample: Sample, imgbuild: Comman
     assert TABLE.replaced("# Head\n", rows) is None
 
 
-def test_committed_records_are_sound() -> None:
+def test_committed_records_are_valid() -> None:
     targets = [path.parent.name for path in (ROOT / "images").glob("*/smoke.json")]
     assert "cu124-vllm" in targets
     for target in targets:
@@ -40,13 +40,13 @@ def test_committed_records_are_sound() -> None:
         assert codec.encode(smoke_records) == path.read_bytes()
 
 
-def test_documents_show_the_images_and_test_records_of_now(
+def test_documents_show_current_images_and_records(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert TABLE.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_check_names_the_pages_that_are_stale_and_writes_nothing(
+def test_check_lists_stale_pages_without_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "docs").mkdir()

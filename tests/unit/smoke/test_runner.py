@@ -26,7 +26,7 @@ from tests.support import samples
 from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
 
 
-def test_torchs_remarks_at_exit_are_not_the_cause(monkeypatch):
+def test_torch_exit_messages_are_not_the_cause(monkeypatch):
     remark = "[rank0]:[W1121 14:49:44.912411769 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"
     assert script("run", monkeypatch).last_line(f"25 of 25 tensors changed\n{remark}\n\n") == (
         "25 of 25 tensors changed"
@@ -34,7 +34,7 @@ def test_torchs_remarks_at_exit_are_not_the_cause(monkeypatch):
     assert script("run", monkeypatch).last_line(remark) == ""
 
 
-def test_names_of_an_import_log_are_distinguished(monkeypatch):
+def test_import_log_names_are_distinguished(monkeypatch):
     parts = script("smoke_import", monkeypatch).parts
     log = (
         "smoke-import: begin a\nhello\nsmoke-import: ok a\nsmoke-import: begin b\nTraceback\n"
@@ -47,7 +47,7 @@ def test_names_of_an_import_log_are_distinguished(monkeypatch):
     }
 
 
-def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
+def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
     module = script("smoke_import", monkeypatch)
     entry = {"name": "vllm.*_C", "error": "libcuda.so.1", "reason": "x"}
     broken = module.Attempt("ImportError: libcuda.so.1: cannot open", "")
@@ -59,7 +59,7 @@ def test_an_entry_accepts_its_name_and_error_only(monkeypatch):
     assert "nothing fails like that" in module.idle([entry], {"vllm._C": module.Attempt("", "")})[0]
 
 
-def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
+def test_allowed_entry_may_require_cause_in_log(monkeypatch):
     """Some packages say the same last word whatever the cause was."""
     module = script("smoke_import", monkeypatch)
     entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
@@ -72,7 +72,7 @@ def test_an_entry_may_ask_for_the_cause_in_the_log(monkeypatch):
     )
 
 
-def test_an_entry_for_a_missing_driver_may_be_unused_with_a_driver(monkeypatch):
+def test_missing_driver_entry_may_be_unused_with_driver(monkeypatch):
     module = script("smoke_import", monkeypatch)
     entry = {"name": "vllm._C", "error": "libcuda.so.1", "reason": "x", "needs": "driver"}
     well = {"vllm._C": module.Attempt("", "")}
@@ -82,7 +82,7 @@ def test_an_entry_for_a_missing_driver_may_be_unused_with_a_driver(monkeypatch):
     assert len(module.idle([entry], well)) == 1
 
 
-def test_status_and_log_give_the_verdict(monkeypatch):
+def test_outcome_follows_from_status_and_log(monkeypatch):
     run = script("run", monkeypatch)
     assert run.verdict(0, "noise\ndone\n", 1) == ("passed", "done")
     assert run.verdict(run.SKIPPED, "no trl here", 1) == ("skipped", "no trl here")
@@ -100,14 +100,14 @@ def test_status_and_log_give_the_verdict(monkeypatch):
     assert "its log has: ValueError: No memory for" in answered
 
 
-def test_a_long_log_keeps_both_ends(monkeypatch):
+def test_long_log_keeps_both_ends(monkeypatch):
     clipped = script("run", monkeypatch).clip("first" + "x" * 1000 + "last", 100)
     assert clipped.startswith("first")
     assert clipped.endswith("last")
     assert len(clipped) < 200
 
 
-def test_every_case_has_its_script_and_every_script_its_case(monkeypatch):
+def test_cases_and_scripts_correspond(monkeypatch):
     run = script("run", monkeypatch)
     cases = [case for tier in run.TIERS.values() for case in tier]
     assert len(cases) == len({(case.script, case.arguments) for case in cases})
@@ -118,13 +118,13 @@ def test_every_case_has_its_script_and_every_script_its_case(monkeypatch):
 
 
 @pytest.mark.parametrize("tier", ["gpu", "multi-gpu"])
-def test_a_tier_for_gpus_starts_nothing_without_its_gate(tier, monkeypatch):
+def test_gpu_tier_starts_no_case_if_gate_fails(tier, monkeypatch):
     first, *rest = script("run", monkeypatch).TIERS[tier]
     assert first.gate
     assert not any(case.gate for case in rest)
 
 
-def test_verls_own_figures_are_read(monkeypatch):
+def test_verl_metrics_are_read(monkeypatch):
     logged = script("gpu_verl", monkeypatch).logged
     log = (
         "(TaskRunner pid=9) step:1 - actor/grad_norm:np.float64(1.5) - actor/pg_loss:-2.5e-05"
@@ -136,7 +136,7 @@ def test_verls_own_figures_are_read(monkeypatch):
     assert logged(log, "actor/loss") is None
 
 
-def test_verl_gets_the_options_that_this_version_needs(monkeypatch):
+def test_verl_options_match_version(monkeypatch):
     module = script("gpu_verl", monkeypatch)
     settings = module.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     assert settings["actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
@@ -164,7 +164,7 @@ def test_allowed_failures_carry_reasons():
         ("unsloth-zoo", "unsloth_zoo*", {"2026.10.9"}),
     ],
 )
-def test_the_driver_is_missed_by_every_version_that_is_locked(package, name, others):
+def test_missing_driver_entry_applies_to_every_locked_version(package, name, others):
     """By each for itself: a vLLM without kernels, such as those of these tests, misses nothing."""
     entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
     mine = [each for each in entries if (each["package"], each["name"]) == (package, name)]
@@ -180,7 +180,7 @@ def test_the_driver_is_missed_by_every_version_that_is_locked(package, name, oth
     assert {each["needs"] for each in mine} == {"driver"}
 
 
-def test_the_tests_import_nothing_of_imgbuild():
+def test_smoke_tests_do_not_import_imgbuild():
     for path in SCRIPTS.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             named = [alias.name for alias in getattr(node, "names", []) if hasattr(alias, "name")]
@@ -188,7 +188,7 @@ def test_the_tests_import_nothing_of_imgbuild():
             assert not any(name.partition(".")[0] == "imgbuild" for name in modules), path
 
 
-def test_the_expectation_is_what_the_lock_has():
+def test_expectation_matches_lock():
     expected = runner.expectation(samples.lock(samples.wheel("trl", "0.18.2")), Arch.X86_64)
     assert expected.packages == {"pip": "1.0", "torch": "2.6.0", "trl": "0.18.2"}
     assert expected.debian == ("bash", "python3")
@@ -197,7 +197,7 @@ def test_the_expectation_is_what_the_lock_has():
         runner.expectation(samples.lock(), Arch.ARM64)
 
 
-def test_the_tests_and_their_expectation_as_a_tar():
+def test_smoke_tests_tar_has_expectation():
     expected = runner.expectation(samples.lock(), Arch.X86_64)
     with tarfile.open(fileobj=io.BytesIO(b"".join(runner.tar(expected)))) as archive:
         names = archive.getnames()
@@ -221,7 +221,7 @@ def answer(cases: tuple[Case, ...], status: int, *, tier: str = "static") -> Res
     return Result(status, msgspec.json.encode(document).decode(), "talk")
 
 
-def test_a_report_is_read():
+def test_smoke_report_is_read():
     expected = runner.expectation(samples.lock(), Arch.X86_64)
     report = runner.read_report(answer(CASES, 1), expected, "static")
     assert report == Report(target="small", arch=Arch.X86_64, tier="static", cases=CASES)
@@ -241,20 +241,20 @@ def test_a_report_is_read():
         (answer(CASES[2:], 0), "status 0, but their report has 0 passed, 0 failed, 1 skipped"),
     ],
 )
-def test_an_inconsistent_or_missing_report_is_an_error(result, words):
+def test_inconsistent_or_missing_report_is_an_error(result, words):
     expected = runner.expectation(samples.lock(), Arch.X86_64)
     with pytest.raises(WorkFailed, match=words):
         runner.read_report(result, expected, "static")
 
 
-def test_only_skipped_cases_are_a_failure():
+def test_run_with_only_skipped_cases_fails():
     expected = runner.expectation(samples.lock(), Arch.X86_64)
     report = runner.read_report(answer(CASES[2:], 1), expected, "static")
     assert not passed(report.cases)
     assert passed(runner.read_report(answer(CASES[:1], 0), expected, "static").cases)
 
 
-def test_junit_counts_and_escapes():
+def test_junit_report_counts_and_escapes():
     report = Report(target="small", arch="x86_64", tier="static", cases=CASES)
     suite = ElementTree.fromstring(junit_report.document([report]))[0]
     counts = {key: suite.attrib[key] for key in ("tests", "failures", "skipped", "time")}
@@ -278,7 +278,7 @@ def test_failed_and_skipped_cases_are_printed(capsys, monkeypatch):
     assert "2.0" in output
 
 
-def test_the_end_of_a_failed_log_is_printed_and_all_of_it_with_v(capsys, monkeypatch):
+def test_failed_log_tail_is_printed_and_full_log_with_v(capsys, monkeypatch):
     log = "\n".join(f"line {number}." for number in range(100))
     failed = Case(name="nccl", outcome="failed", seconds=3, message="no peers", log=log)
     quick = [Case(name=f"import p{number}", outcome="passed", seconds=0.1) for number in range(9)]

@@ -44,7 +44,7 @@ def base(interpreter: str = "/usr/bin/python3", python: str = "3.11") -> Registr
 
 
 @pytest.mark.parametrize("prefix", ["", "./", "/"])
-def test_an_upper_layer_wins(tmp_path, prefix):
+def test_upper_layer_wins(tmp_path, prefix):
     upper = ROOT + b"me:x:1:1::/:/bin/sh\n"
     below = {f"{prefix}{name}": data for name, data in GOOD.items()}
     base_files = read(tmp_path, below, {f"{prefix}etc/passwd": upper})
@@ -54,7 +54,7 @@ def test_an_upper_layer_wins(tmp_path, prefix):
 
 
 @pytest.mark.parametrize("hidden", ["etc/.wh.passwd", "etc/.wh..wh..opq", ".wh.etc"])
-def test_what_an_upper_layer_removes_is_gone(tmp_path, hidden):
+def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
     base_files = read(tmp_path, GOOD, {hidden: b""})
     with pytest.raises(InputError, match="/etc/passwd does not exist") as caught:
         bases.accounts(IMAGE, base_files)
@@ -75,7 +75,7 @@ def test_what_an_upper_layer_removes_is_gone(tmp_path, hidden):
         ({**GOOD, "etc/passwd": ROOT + b"m\xfc:x:1:1::/:\n"}, r"is not UTF-8: b'\\xfc:x:1"),
     ],
 )
-def test_accounts_that_cannot_be_added_to(tmp_path, members, text):
+def test_invalid_account_files_are_refused(tmp_path, members, text):
     with pytest.raises(InputError, match=text) as caught:
         bases.accounts(IMAGE, read(tmp_path, members))
     assert "choose a base that has one" in str(caught.value.hint)
@@ -91,7 +91,7 @@ def test_accounts_that_cannot_be_added_to(tmp_path, members, text):
         {"usr/bin": "/bin", "bin": "usr/sbin", "usr/sbin/python3": b""},
     ],
 )
-def test_pythons_that_are_right(tmp_path, members):
+def test_valid_base_pythons(tmp_path, members):
     bases.refuse_other_python(base(), read(tmp_path, members))
 
 
@@ -113,14 +113,14 @@ def test_pythons_that_are_right(tmp_path, members):
         ),
     ],
 )
-def test_pythons_that_are_wrong(tmp_path, members, text, hint):
+def test_invalid_base_pythons_are_refused(tmp_path, members, text, hint):
     with pytest.raises(InputError, match=text) as caught:
         bases.refuse_other_python(base(), read(tmp_path, members))
     assert IMAGE in caught.value.message
     assert hint in str(caught.value.hint)
 
 
-def test_a_damaged_layer(tmp_path):
+def test_damaged_base_layer_is_refused(tmp_path):
     path = layer(tmp_path, {"etc/passwd": ROOT * 1000})
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(IntegrityError, match=path.name):

@@ -16,12 +16,12 @@ COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("git+https://me:word@a.example/x", "the address holds a user name or password"),
+        ("git+https://me:word@a.example/x", "the URL contains a user name or password"),
         ("git+ftp://a.example/x", "git+ftp is not the URL of a repository"),
         ("https://a.example/x-1-py3-none-any.whl", "not the address of a git repository"),
     ],
 )
-def test_other_texts_are_refused_with_place_value_and_form(tmp_path, text, reason):
+def test_invalid_git_urls_are_refused_with_place_value_and_format(tmp_path, text, reason):
     context = Context(Store(tmp_path), Http(offline=True))
     with pytest.raises(InputError) as raised:
         git_tree.read(text, "--replace x", context, form="write it as X")
@@ -31,7 +31,7 @@ def test_other_texts_are_refused_with_place_value_and_form(tmp_path, text, reaso
     assert "word@" not in raised.value.message
 
 
-def test_a_repository_that_cannot_be_fetched_is_an_error_with_its_place(tmp_path):
+def test_unreachable_repository_error_has_place(tmp_path):
     context = Context(Store(tmp_path), Http(offline=True))
     with pytest.raises(FetchFailed, match=r"^setup.py, line 3: https://a.example/x at HEAD is not"):
         git_tree.read("git+https://a.example/x", "setup.py, line 3", context, form="")
@@ -50,12 +50,12 @@ def test_a_repository_that_cannot_be_fetched_is_an_error_with_its_place(tmp_path
         ("", 7, "0.1.dev7+gabcdef012"),
     ],
 )
-def test_the_version_of_a_commit(tag, distance, version):
+def test_commit_version(tag, distance, version):
     assert git_tree.version_of(tag, distance, COMMIT) == version
 
 
 @pytest.mark.parametrize("size", [0, 1, 0xFFFF, 0x10000, 300_000])
-def test_stored_gzip_is_read_by_zlib(size):
+def test_stored_gzip_is_valid_for_zlib(size):
     data = bytes(number % 251 for number in range(size))
     pieces = [data[at : at + 1000] for at in range(0, size, 1000)]
     stored = b"".join(git_tree.gzipped(pieces))

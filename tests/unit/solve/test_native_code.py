@@ -17,7 +17,7 @@ from imgbuild.solve import native_code
         ("pyproject.toml", 'requires = ["maturin>=1"]', "extension module"),
     ],
 )  # fmt: skip
-def test_what_compiles_is_named_with_its_place(name, text, words):
+def test_compiled_code_is_reported_with_place(name, text, words):
     assert words in str(native_code.signs({name: text}))
 
 
@@ -30,11 +30,11 @@ def test_what_compiles_is_named_with_its_place(name, text, words):
         ("setup.cfg", "ext_modules"),
     ],
 )
-def test_pure_packages_have_no_sign(name, text):
+def test_pure_packages_have_no_native_code(name, text):
     assert native_code.signs({name: text}) is None
 
 
-def test_cuda_that_is_built_with_torch_is_not_tried():
+def test_cuda_extension_is_not_built():
     setup = {"setup.py": "nvcc = find('nvcc')"}
     pyproject = '[build-system]\nrequires = [\n  "cmake>=3",\n  "torch==2.8.0",\n]\n'
     assert native_code.surely_cuda({**setup, "pyproject.toml": pyproject})
@@ -42,6 +42,6 @@ def test_cuda_that_is_built_with_torch_is_not_tried():
     assert not native_code.surely_cuda({"pyproject.toml": pyproject})
 
 
-def test_a_submodule_is_missing_where_a_build_file_names_all_parts_of_its_path():
+def test_missing_submodule_is_detected_by_full_path():
     text = {"setup.py": "Path('csrc') / 'cutlass' / 'include'"}
     assert native_code.missing_submodules(text, ["csrc/cutlass", "docs/theme"]) == ("csrc/cutlass",)

@@ -94,18 +94,18 @@ def reason(index, tmp_path):
         ("absent", "1.0", "absent: the index pypi has no such package"),
     ],
 )  # fmt: skip
-def test_why_a_pin_cannot_be_had(reason, package, version, words):
+def test_reason_for_unavailable_pin(reason, package, version, words):
     assert reason(package, version) == words
 
 
-def test_nearest_versions_are_final_ones_on_both_sides():
+def test_nearest_versions_are_final_on_both_sides():
     versions = [Version(text) for text in ("1.0", "1.2", "2.0", "2.0rc1", "1.9a1")]
     assert refusal.nearest(Version("1.5"), versions) == ("1.2", "2.0")
     assert refusal.nearest(Version("3"), [Version("3.1a1")]) == ("3.1a1",)
     assert refusal.nearest(Version("3"), []) == ()
 
 
-def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets(tmp_path):
+def test_excluded_architecture_is_refused_with_reason_and_alternatives(tmp_path):
     context = Context(Store.open(tmp_path), Http(offline=True))
     matrix = samples.matrix(exclude={Arch.ARM64: "torch has no CUDA there"})
     matrix.targets["other"] = samples.matrix(arch=(Arch.ARM64,)).targets["small"]
@@ -116,7 +116,7 @@ def test_an_excluded_architecture_is_refused_with_its_reason_and_other_targets(t
     solve.refuse_excluded(SolveProblem(matrix, "small", Arch.X86_64, context))
 
 
-def test_the_resolvers_tree_becomes_lines():
+def test_resolver_tree_is_printed_as_lines():
     text = (
         "  \u00d7 No solution found when resolving dependencies:\n"
         "  \u2570\u2500\u25b6 Because a==1 depends on b>=2 and c==1 depends on b<2, we can\n"
@@ -132,7 +132,7 @@ def test_the_resolvers_tree_becomes_lines():
     )
 
 
-def test_a_long_explanation_is_cut_in_its_middle_and_hints_of_the_resolver_are_left_out():
+def test_long_explanation_is_shortened_without_resolver_hints():
     steps = [f"a{number}==1 depends on a{number + 1}>=2" for number in range(9)]
     text = "Because " + ". And because ".join(steps) + ".\n\n      hint: Pre-releases are not"
     lines = refusal.of_resolver(f"  \u00d7 No solution found:\n  {text}\n")

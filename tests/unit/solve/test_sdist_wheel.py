@@ -29,14 +29,14 @@ def sdist(tmp_path):
     return make
 
 
-def test_build_system_of_an_sdist(sdist):
+def test_sdist_build_system_is_read(sdist):
     path = sdist({"pyproject.toml": PYPROJECT, "vendored/pyproject.toml": b"[build-system]\n"})
     assert sdist_wheel.system(path, path.name) == sdist_wheel.System(
         requires=("flit_core >=3",), backend="flit_core.buildapi", backend_path=("tools",)
     )
 
 
-def test_an_sdist_that_says_nothing_is_built_by_setuptools(sdist):
+def test_sdist_without_build_system_uses_setuptools(sdist):
     path = sdist({"setup.py": b""})
     assert sdist_wheel.system(path, path.name) == sdist_wheel.System(
         requires=sdist_wheel.DEFAULT_REQUIRES, backend=sdist_wheel.DEFAULT_BACKEND
@@ -68,7 +68,7 @@ def job(folder, version="1.0"):
         ("demo-1.0-py3-none-any.whl", {"demo/a.py": b""}, "1.1", "it builds version 1.0, not 1.1"),
     ],
 )
-def test_what_is_not_pure_is_refused(tmp_path, name, data, version, words):
+def test_impure_wheel_is_refused(tmp_path, name, data, version, words):
     path = tmp_path / name
     path.write_bytes(wheel_bytes("demo", "1.0", files=data))
     with pytest.raises(NoSolution, match="does not yield a pure wheel") as caught:
@@ -87,7 +87,7 @@ def zipped(members, date, method):
     return buffer.getvalue()
 
 
-def test_repacked_bytes_follow_from_names_contents_and_executable_bits(tmp_path):
+def test_repacked_wheel_depends_on_names_contents_and_executable_bits(tmp_path):
     members = [
         ("demo-1.0.dist-info/RECORD", b"old lines", 0o100644),
         ("demo/tool.sh", b"#!/bin/sh\n", 0o100775),
@@ -119,7 +119,7 @@ def test_repacked_bytes_follow_from_names_contents_and_executable_bits(tmp_path)
     assert record[3] == "demo-1.0.dist-info/RECORD,,"
 
 
-def test_the_environment_of_a_build_is_the_same_everywhere():
+def test_build_environment_is_the_same_everywhere():
     assert sdist_wheel.environment()["PYTHONHASHSEED"] == "0"
     assert sdist_wheel.environment()["SOURCE_DATE_EPOCH"] == "315532800"
     assert not set(sdist_wheel.environment()) & {"USER", "LOGNAME", "HOSTNAME"}
@@ -154,7 +154,7 @@ def leaving(steps: str = "abcdefghijklmnop") -> bytes:
     return stream.getvalue()
 
 
-def test_an_sdist_does_not_leave_its_folder_while_it_is_unpacked(tmp_path):
+def test_sdist_is_unpacked_inside_its_folder(tmp_path):
     host, folder = tmp_path / "host", tmp_path / "job"
     for place in (host, folder):
         place.mkdir()
@@ -166,7 +166,7 @@ def test_an_sdist_does_not_leave_its_folder_while_it_is_unpacked(tmp_path):
     assert {file.name: file.read_text() for file in host.iterdir()} == {"flag": "mine"}
 
 
-def test_a_build_requirement_is_not_unpacked_to_a_path_that_is_too_long(tmp_path):
+def test_build_requirement_with_too_long_path_is_refused(tmp_path):
     long = "/".join(["d" * 247] * 17)
     wheel = tmp_path / "helper-1.0-py3-none-any.whl"
     wheel.write_bytes(wheel_bytes("helper", "1.0", files={f"{long}.py": b""}))
@@ -188,14 +188,14 @@ def test_a_build_requirement_is_not_unpacked_to_a_path_that_is_too_long(tmp_path
         ("ModuleNotFoundError: No module named 'imp'", "imp"),
     ],
 )  # fmt: skip
-def test_a_build_of_code_for_an_older_python_is_named_as_such(line: str, name: str) -> None:
+def test_build_failure_for_older_python_is_recognized(line: str, name: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", f"Traceback …\n{line}")
     assert error.reasons[0].startswith(f"it uses {name}, which Python no longer has")
     assert "--exclude demo" in (error.hint or "")
 
 
 @pytest.mark.parametrize("line", ["", "No module named 'numpy'", "AttributeError: 'f' has no 'g'"])
-def test_another_failure_of_a_build_is_shown_as_it_is(line: str) -> None:
+def test_other_build_failure_is_shown_unchanged(line: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", line)
     assert error.reasons == tuple(line.splitlines())
     assert "may need env or requires" in (error.hint or "")

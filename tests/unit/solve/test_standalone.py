@@ -59,7 +59,7 @@ def test_an_archive_is_downloaded_once(site, context, named):
 
 
 def test_another_file_than_the_matrix_names_is_refused(site, context):
-    with pytest.raises(IntegrityError, match=f"the matrix says {'0' * 64}") as caught:
+    with pytest.raises(IntegrityError, match=f"the matrix has {'0' * 64}") as caught:
         standalone.resolve(source(site, "0" * 64), X86, context)
     assert sha256(site.files[PATH]) in caught.value.message
     assert "list of checksums" in str(caught.value.hint)

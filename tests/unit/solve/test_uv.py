@@ -3,7 +3,7 @@
 from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
 
 
-def test_requirements_with_their_askers():
+def test_requirements_with_requesting_packages():
     text = (
         "torch==2.6.0+cu124   # via -r -, vllm\nZope.Interface==7.0\n# a comment\n--index-url x\n"
     )
@@ -14,14 +14,14 @@ def test_requirements_with_their_askers():
     ]
 
 
-def test_the_address_of_the_index_is_found():
+def test_index_url_is_found():
     text = "--index-url https://user:word@index.example/simple\n"
     match = DEFAULT_INDEX.search(text)
     assert match
     assert match[1] == "https://user:word@index.example/simple"
 
 
-def test_pips_configuration():
+def test_pip_configuration_is_read():
     text = (
         ":env:.index-url='https://a.example/simple'\nglobal.index-url='https://b.example/simple'\n"
     )

@@ -32,7 +32,7 @@ def key(root, python=HERE):
 
 
 @pytest.mark.parametrize("starts", [(AUDIT,), JUDGING], ids=["one module", "several modules"])
-def test_the_closure_is_what_the_syntax_trees_import(starts):
+def test_import_closure_matches_syntax_trees(starts):
     syntax_trees = modules()
     expected, waiting = set(), [start.partition(".")[2] for start in starts]
     while waiting:
@@ -64,7 +64,7 @@ def test_the_closure_is_what_the_syntax_trees_import(starts):
         "data/audit/rules.yaml",
     ],
 )
-def test_code_and_data_of_an_audit_change_its_key(copy, name):
+def test_audit_key_depends_on_code_and_data(copy, name):
     before = key(copy)
     text = (copy / name).read_bytes()
     (copy / name).write_bytes(text + b"\n")
@@ -73,12 +73,12 @@ def test_code_and_data_of_an_audit_change_its_key(copy, name):
     assert key(copy) == before
 
 
-def test_an_audit_does_not_depend_on_how_files_are_fetched():
+def test_audit_key_is_independent_of_fetch_code():
     folders = {name.partition("/")[0] for name in closure(PACKAGE, JUDGING)}
     assert not folders & {"registry", "http", "container", "assemble", "solve", "plan"}
 
 
-def test_an_audit_depends_on_all_that_its_steps_use_to_judge():
+def test_audit_key_includes_code_of_all_checks():
     used = internal_imports(AUDIT.partition(".")[2], modules())
     judging = {name for name in used if name.partition(".")[0] in ("audit", "learn")}
     judging -= {"audit.packages.pinned"}  # only for audits of pins, which are not kept
@@ -88,7 +88,7 @@ def test_an_audit_depends_on_all_that_its_steps_use_to_judge():
     assert judging <= closure_names
 
 
-def test_a_change_of_a_file_in_a_data_folder_changes_the_digest(copy):
+def test_data_file_change_changes_digest(copy):
     file = copy / "data/debian/bookworm.yaml"
     before = digest_in(copy, (TABLE,), HERE)
     text = file.read_bytes()
@@ -100,7 +100,7 @@ def test_a_change_of_a_file_in_a_data_folder_changes_the_digest(copy):
     assert digest_in(copy, (TABLE,), HERE) != before
 
 
-def test_each_data_folder_that_a_module_names_is_found():
+def test_data_folders_of_modules_are_found():
     """`code_digest` reads calls of `files.data` as text; here their syntax trees are read."""
     seen = 0
     for name, tree in modules().items():
@@ -115,19 +115,19 @@ def test_each_data_folder_that_a_module_names_is_found():
     assert seen >= 3
 
 
-def test_other_code_does_not_change_the_key(copy):
+def test_unrelated_code_does_not_change_key(copy):
     before = key(copy)
     for name in ("cli/build.py", "registry/client.py", "assemble/inputs.py"):
         (copy / name).write_text("")
     assert key(copy) == before
 
 
-def test_the_version_of_python_changes_it():
+def test_python_version_changes_key():
     root = resources.files("imgbuild")
     assert key(root, (3, 99)) != key(root, HERE)
 
 
-def test_a_module_has_one_digest():
+def test_module_has_one_digest():
     digests = {code_digest(AUDIT), code_digest("imgbuild.audit.packages.reading")}
     digests |= {code_digest(*JUDGING), code_digest(*JUDGING, alone=AUDIT)}
     assert len(digests) == 4

@@ -32,7 +32,7 @@ def test_messages_are_escaped(way: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "\x1b[2J" not in shown
 
 
-def test_cells_of_tables_are_escaped() -> None:
+def test_table_cells_are_escaped() -> None:
     assert _output.aligned([["x\nrebuild  passed", WICKED], ["yy", "z"]]) == [
         rf"x\nrebuild  passed  {SHOWN}",
         "yy                  z",
@@ -46,7 +46,7 @@ LONG = (
 )
 
 
-def test_lines_are_broken_between_words_and_commands_stay_whole() -> None:
+def test_lines_wrap_between_words_and_commands_stay_intact() -> None:
     assert wrapped(f"two\n  {LONG}", 80).split("\n") == [
         "two",
         "  images/cu124-vllm/lock.json: a reason of several words that does not fit:",
@@ -56,7 +56,7 @@ def test_lines_are_broken_between_words_and_commands_stay_whole() -> None:
     ]
 
 
-def test_what_fits_keeps_its_spaces_and_a_label_counts() -> None:
+def test_short_lines_keep_spaces_and_labels_count() -> None:
     assert wrapped("  3 | a:    b", 14) == "  3 | a:    b"
     assert wrapped("a  b   c", 6) == "a  b\n  c"
     assert wrapped("one two", 10, taken=4) == "one\n  two"
@@ -64,7 +64,7 @@ def test_what_fits_keeps_its_spaces_and_a_label_counts() -> None:
 
 
 @pytest.mark.parametrize("way", ["info", "detail", "warn", "error"])
-def test_messages_fit_a_terminal_and_are_whole_elsewhere(
+def test_messages_wrap_only_on_terminal(
     way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = " ".join(["word"] * 25)
@@ -89,7 +89,7 @@ def drawn_lines(drawn: terminal.Terminal) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-def test_a_bar_is_one_line_with_labelled_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_is_one_line_with_labelled_times(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal.stderr(monkeypatch) as drawn:
         monkeypatch.setenv("TERM", "xterm")
         console = Console()
@@ -106,7 +106,7 @@ def test_a_bar_is_one_line_with_labelled_times(monkeypatch: pytest.MonkeyPatch) 
     assert all(re.search(r"elapsed \d+:\d\d", line) for line in lines)
 
 
-def test_amounts_and_times_are_in_words() -> None:
+def test_amounts_and_times_are_formatted() -> None:
     progress = Progress()
     progress.add_task("x", total=2_900_000_000, unit="bytes")
     (task,) = progress.tasks

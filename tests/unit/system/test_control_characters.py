@@ -36,17 +36,17 @@ def test_all_control_and_format_characters_are_escaped() -> None:
         ("a\tb\nc é 🙂 ❤\ufe0f العربية", "a\tb\nc é 🙂 ❤\ufe0f العربية"),
     ],
 )
-def test_texts_without_them_stay(text: str, shown: str) -> None:
+def test_texts_without_control_characters_are_unchanged(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-def test_json_has_them_as_its_own_escapes() -> None:
+def test_json_uses_its_own_escapes() -> None:
     document = json.dumps({"a": "".join(HIDDEN)}, ensure_ascii=False)
     written = ascii_controls(document)
     assert written.isascii()
     assert json.loads(written) == json.loads(document)
 
 
-def test_messages_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     Console().warn("tor\u200bch \U000e0041\u202e is old")
     assert r"tor\u200bch \U000e0041\u202e is old" in " ".join(capsys.readouterr().err.split())

@@ -51,7 +51,7 @@ CHANGES = [written, replaced, removed, read]
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("part", ["a", "a/b", NAME])
-def test_a_link_at_any_depth_is_an_error(tmp_path, part, change):
+def test_link_at_any_depth_is_an_error(tmp_path, part, change):
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     (folder / part).rename(tmp_path / "moved")
     target = elsewhere / "c.json" if part == NAME else elsewhere
@@ -71,7 +71,7 @@ def test_a_link_at_any_depth_is_an_error(tmp_path, part, change):
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("kind", OBSTACLES)
 @pytest.mark.parametrize("part", ["a/b", NAME])
-def test_something_else_in_place_of_a_file_or_folder_is_an_error(tmp_path, part, kind, change):
+def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
     folder = top(tmp_path)
     (folder / part).rename(tmp_path / "moved")
     if kind == "folder" and part != NAME:  # there it is right
@@ -95,7 +95,7 @@ def test_something_else_in_place_of_a_file_or_folder_is_an_error(tmp_path, part,
         lambda folder, name: folder.folder(name, make=True),
     ],
 )
-def test_a_name_that_leads_out_is_an_error(tmp_path, name, use):
+def test_name_outside_folder_is_an_error(tmp_path, name, use):
     folder = top(tmp_path)
     before = state(tmp_path)
     with (
@@ -106,7 +106,7 @@ def test_a_name_that_leads_out_is_an_error(tmp_path, name, use):
     assert state(tmp_path) == before
 
 
-def test_the_folder_itself_may_be_reached_through_links(tmp_path):
+def test_folder_may_be_reached_through_links(tmp_path):
     folder = top(tmp_path)
     (tmp_path / "link").symlink_to(folder)
     with OpenFolder.open(tmp_path / "link") as opened:
@@ -115,14 +115,14 @@ def test_the_folder_itself_may_be_reached_through_links(tmp_path):
     assert (folder / "d/e").read_bytes() == b"new"
 
 
-def test_another_name_of_a_file_keeps_its_content(tmp_path):
+def test_hard_link_keeps_content(tmp_path):
     folder = top(tmp_path)
     (tmp_path / "other").hardlink_to(folder / NAME)
     codec.write_bytes(folder / NAME, b"new", below=folder)
     assert (tmp_path / "other").read_bytes() == b"old"
 
 
-def test_a_folder_that_is_moved_away_meanwhile_is_still_the_one_that_is_written(tmp_path):
+def test_moved_folder_is_still_written(tmp_path):
     """What was opened is used: a link that takes its place afterwards has no effect."""
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     before = state(elsewhere)
@@ -134,7 +134,7 @@ def test_a_folder_that_is_moved_away_meanwhile_is_still_the_one_that_is_written(
     assert state(elsewhere) == before
 
 
-def test_a_link_in_a_tree_is_an_error(tmp_path):
+def test_link_in_tree_is_an_error(tmp_path):
     folder = top(tmp_path)
     with OpenFolder.open(folder) as opened:
         assert list(opened.tree()) == [NAME]
@@ -143,7 +143,7 @@ def test_a_link_in_a_tree_is_an_error(tmp_path):
             list(opened.tree())
 
 
-def test_places_named_by_default_are_not_reached_through_links(tmp_path):
+def test_default_locations_do_not_follow_links(tmp_path):
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     assert require_below(folder, folder / "build/small") == folder / "build/small"
     (folder / "build").symlink_to(elsewhere)
@@ -154,7 +154,7 @@ def test_places_named_by_default_are_not_reached_through_links(tmp_path):
 
 @pytest.mark.parametrize("opener", [files.open_locked, lambda path: regular_file(path, os.O_RDWR)])
 @pytest.mark.parametrize("kind", ["link", *OBSTACLES])
-def test_a_lock_is_a_regular_file(tmp_path, opener, kind):
+def test_lock_must_be_regular_file(tmp_path, opener, kind):
     path, elsewhere = tmp_path / "lock", outside(tmp_path)
     if kind == "link":
         path.symlink_to(elsewhere / "c.json")
@@ -165,7 +165,7 @@ def test_a_lock_is_a_regular_file(tmp_path, opener, kind):
     assert state(elsewhere) == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
-def test_a_socket_is_an_error(tmp_path, monkeypatch):
+def test_socket_is_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("out")
@@ -173,7 +173,7 @@ def test_a_socket_is_an_error(tmp_path, monkeypatch):
             codec.write_bytes(tmp_path / "out", b"new")
 
 
-def test_a_folder_of_this_user_is_made_private(tmp_path):
+def test_folder_of_user_is_made_private(tmp_path):
     (tmp_path / "cache/files").mkdir(parents=True)
     (tmp_path / "cache").chmod(0o755)
     (tmp_path / "cache/files").chmod(0o777)
@@ -206,12 +206,12 @@ def placed(source: Path, name: str = "blob") -> Path:
     return out / name
 
 
-def test_a_file_of_this_user_is_linked(source):
+def test_file_of_user_is_linked(source):
     assert placed(source).samefile(source)
 
 
 @pytest.mark.parametrize("change", ["owner", "mode"])
-def test_a_file_that_others_may_change_is_copied(source, change):
+def test_file_writable_by_others_is_copied(source, change):
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     if change == "owner":
@@ -224,7 +224,7 @@ def test_a_file_that_others_may_change_is_copied(source, change):
 
 
 @pytest.mark.parametrize("owner", [0, 65534])
-def test_a_file_that_is_swapped_after_its_check_has_no_effect(source, monkeypatch, owner):
+def test_file_swapped_after_check_has_no_effect(source, monkeypatch, owner):
     """Another file under the checked name, before the link or copy is made."""
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
@@ -242,7 +242,7 @@ def test_a_file_that_is_swapped_after_its_check_has_no_effect(source, monkeypatc
     assert source.read_bytes() != DATA
 
 
-def test_a_file_with_another_hash_is_not_placed(source):
+def test_file_with_wrong_hash_is_not_placed(source):
     for mode in (0o444, 0o666):  # linked, copied
         source.chmod(0o644)
         source.write_bytes(b"E" * len(DATA))
@@ -252,7 +252,7 @@ def test_a_file_with_another_hash_is_not_placed(source):
         assert not list(source.with_name("out").iterdir())
 
 
-def test_a_hash_of_a_file_that_others_may_change_is_not_recorded(source):
+def test_hash_of_file_writable_by_others_is_not_recorded(source):
     """Not in this process either: a write through a mapping may leave all times as they are."""
     hashes = known_hashes.KnownHashes(None)
     source.chmod(0o666)

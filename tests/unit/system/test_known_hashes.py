@@ -54,7 +54,7 @@ def settle(path: Path) -> None:
         time.sleep(0.005)
 
 
-def test_an_unchanged_file_is_read_once_for_all_processes(state, path, reads):
+def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
     settle(path)
     for number in range(3):  # each object has no memory of another, as a process
         assert KnownHashes(state).matches(path, sha256(GOOD))
@@ -63,7 +63,7 @@ def test_an_unchanged_file_is_read_once_for_all_processes(state, path, reads):
     assert state.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_another_process_records_later_counts(state, path, reads):
+def test_later_record_of_other_process_is_used(state, path, reads):
     settle(path)
     ours, other = KnownHashes(state), KnownHashes(state)
     first = path.with_name("first")
@@ -93,7 +93,7 @@ def back_in_time(path: Path) -> None:
     back_in_time,
     swapped,
 ])  # fmt: skip
-def test_a_changed_file_is_not_what_it_was(state, path, change):
+def test_changed_file_is_rehashed(state, path, change):
     settle(path)
     hashes = KnownHashes(state)
     hashes.note(path, sha256(GOOD))
@@ -102,7 +102,7 @@ def test_a_changed_file_is_not_what_it_was(state, path, change):
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_a_change_right_after_a_note_is_seen(state, path):
+def test_change_right_after_record_is_detected(state, path):
     """The note waits for the clock's next step: later times differ."""
     for number in range(20):
         path.write_bytes(GOOD)
@@ -111,7 +111,7 @@ def test_a_change_right_after_a_note_is_seen(state, path):
         assert not KnownHashes(state).matches(path, sha256(GOOD)), number
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_recorded(state, path, monkeypatch):
+def test_file_changed_while_read_is_not_recorded(state, path, monkeypatch):
     settle(path)
     real = hashlib.file_digest
 
@@ -126,7 +126,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_recorded(state, path, monke
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_a_file_that_has_just_changed_is_not_recorded(state, path, monkeypatch, reads):
+def test_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
     """Where a clock's step is long, two changes in it have one time."""
     monkeypatch.setattr(known_hashes, "TICK_NS", 3600 * 10**9)
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_a_file_that_has_just_changed_is_not_recorded(state, path, monkeypatch, 
         assert reads() == 1
 
 
-def test_a_change_before_the_record_is_written_is_detected(state, path, monkeypatch):
+def test_change_before_record_is_detected(state, path, monkeypatch):
     real = time.sleep
 
     def sleep(seconds):
@@ -149,7 +149,7 @@ def test_a_change_before_the_record_is_written_is_detected(state, path, monkeypa
     assert not KnownHashes(state).matches(path, sha256(GOOD))
 
 
-def test_an_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
+def test_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     hashes.note(path, sha256(GOOD))
@@ -160,7 +160,7 @@ def test_an_invalid_record_does_not_affect_others(state, path, tmp_path, reads):
     assert reads() == 0
 
 
-def test_a_note_waits_for_the_next_step_of_the_clock(state, path, monkeypatch):
+def test_record_waits_for_next_clock_tick(state, path, monkeypatch):
     monkeypatch.setattr(known_hashes, "TICK_NS", 300_000_000)
     path.write_bytes(GOOD)
     changed = path.stat().st_ctime_ns
@@ -168,7 +168,7 @@ def test_a_note_waits_for_the_next_step_of_the_clock(state, path, monkeypatch):
     assert time.time_ns() - changed >= known_hashes.TICK_NS
 
 
-def test_links_and_the_time_of_last_use_may_change(state, path, tmp_path, reads):
+def test_link_count_and_access_time_may_change(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     hashes.note(path, sha256(GOOD))
@@ -181,7 +181,7 @@ def test_links_and_the_time_of_last_use_may_change(state, path, tmp_path, reads)
     assert reads() == 0
 
 
-def test_a_change_among_the_links_is_seen(state, path, tmp_path):
+def test_change_with_link_count_is_detected(state, path, tmp_path):
     settle(path)
     hashes = KnownHashes(state)
     hashes.note(path, sha256(GOOD))
@@ -194,7 +194,7 @@ def test_a_change_among_the_links_is_seen(state, path, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["relinked", "touch"])
-def test_a_file_that_others_may_write_to_is_unknown_after_its_links_change(state, path, way, reads):
+def test_file_writable_by_others_is_unknown_after_link_change(state, path, way, reads):
     """Its owner can change it meanwhile and set its mtime back."""
     path.chmod(0o666)
     settle(path)
@@ -211,7 +211,7 @@ def test_a_file_that_others_may_write_to_is_unknown_after_its_links_change(state
     assert not hashes.matches(path, sha256(GOOD))
 
 
-def test_a_file_that_was_replaced_is_not_noted(state, path):
+def test_replaced_file_is_not_recorded(state, path):
     seen = path.stat()
     swapped(path)
     hashes = KnownHashes(state)
@@ -219,14 +219,14 @@ def test_a_file_that_was_replaced_is_not_noted(state, path):
     assert not hashes.matches(path, sha256(GOOD))
 
 
-def test_a_folder_that_cannot_be_reached_is_as_none(path, tmp_path, reads):
+def test_unreachable_records_folder_is_ignored(path, tmp_path, reads):
     settle(path)
     for _ in range(2):  # a home that is another user's answers stat with an error likewise
         assert KnownHashes(tmp_path / ("x" * 300) / "imgbuild").matches(path, sha256(GOOD))
         assert reads() == 1
 
 
-def test_an_unknown_file_stays_unknown_when_it_is_linked_or_touched(state, path, tmp_path, reads):
+def test_unknown_file_stays_unknown_after_link_or_touch(state, path, tmp_path, reads):
     settle(path)
     hashes = KnownHashes(state)
     with hashes.relinked(path):
@@ -237,7 +237,7 @@ def test_an_unknown_file_stays_unknown_when_it_is_linked_or_touched(state, path,
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-def test_a_file_that_others_may_write_to_is_not_recorded(state, path, mode, reads):
+def test_file_writable_by_others_is_not_recorded(state, path, mode, reads):
     path.chmod(mode)
     settle(path)
     for _ in range(2):
@@ -245,7 +245,7 @@ def test_a_file_that_others_may_write_to_is_not_recorded(state, path, mode, read
         assert reads() == 1
 
 
-def test_a_file_of_another_user_is_not_recorded(state, path, reads):
+def test_file_of_other_user_is_not_recorded(state, path, reads):
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     os.chown(path, 4242, 4242)
@@ -255,7 +255,7 @@ def test_a_file_of_another_user_is_not_recorded(state, path, reads):
         assert reads() == 1
 
 
-def test_a_write_while_the_file_is_touched_shows(state, path, monkeypatch):
+def test_write_during_touch_is_detected(state, path, monkeypatch):
     settle(path)
     KnownHashes(state).note(path, sha256(GOOD))
     utime = os.utime
@@ -270,7 +270,7 @@ def test_a_write_while_the_file_is_touched_shows(state, path, monkeypatch):
 
 
 @pytest.mark.parametrize("harm", ["mode", "link", "file", "none", "owner"])
-def test_without_a_folder_of_ones_own_files_are_hashed(state, path, tmp_path, harm, reads):
+def test_files_are_hashed_without_records_folder(state, path, tmp_path, harm, reads):
     settle(path)
     if harm == "none":
         state = None
@@ -294,7 +294,7 @@ def test_without_a_folder_of_ones_own_files_are_hashed(state, path, tmp_path, ha
         assert reads() == 1
 
 
-def test_root_makes_no_folder_in_the_home_of_a_user(state, path, tmp_path):
+def test_root_creates_no_folder_in_home_of_user(state, path, tmp_path):
     if os.geteuid():
         pytest.skip("only root can give a folder to another user")
     settle(path)
@@ -305,7 +305,7 @@ def test_root_makes_no_folder_in_the_home_of_a_user(state, path, tmp_path):
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_database_is_made_anew(state, path, rubbish, reads):
+def test_damaged_database_is_recreated(state, path, rubbish, reads):
     settle(path)
     KnownHashes(state).note(path, sha256(GOOD))
     (state / NAME).write_bytes(rubbish)
@@ -315,7 +315,7 @@ def test_a_damaged_database_is_made_anew(state, path, rubbish, reads):
     assert 1 <= reads() <= 2
 
 
-def test_a_database_that_is_locked_for_long_makes_no_error(state, path, monkeypatch):
+def test_locked_database_is_not_an_error(state, path, monkeypatch):
     settle(path)
     monkeypatch.setattr(known_hashes, "WAIT_SECONDS", 0.05)
     KnownHashes(state).note(path, sha256(GOOD))
@@ -326,7 +326,7 @@ def test_a_database_that_is_locked_for_long_makes_no_error(state, path, monkeypa
     other.close()
 
 
-def test_many_writers_lose_nothing(state, tmp_path, reads):
+def test_concurrent_writers_lose_no_records(state, tmp_path, reads):
     paths = [tmp_path / f"{number}" for number in range(40)]
     for path in paths:
         path.write_bytes(path.name.encode())
@@ -365,7 +365,7 @@ def test_a_folder_or_a_pipe_is_not_a_file(state, tmp_path):
             KnownHashes(state).matches(tmp_path / name, sha256(GOOD))
 
 
-def test_where_the_records_are(monkeypatch, tmp_path):
+def test_records_location(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME")
     assert known_hashes.state_folder() == tmp_path / ".local/state/imgbuild"

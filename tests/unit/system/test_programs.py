@@ -25,7 +25,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "path", ["", ":", ".", "::/usr/bin", "./:/usr/bin", "bin:/usr/bin", "../."]
 )
-def test_relative_folders_of_path_are_not_searched(
+def test_relative_path_entries_are_not_searched(
     here: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setenv("PATH", path)
@@ -37,9 +37,7 @@ def test_relative_folders_of_path_are_not_searched(
         process.run(["tool"])
 
 
-def test_absolute_folders_and_paths_are_searched(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absolute_path_entries_are_searched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f":{here}/bin")
     assert programs.which("other") == f"{here}/bin/other"
     assert programs.which("bin/other") == "bin/other"
@@ -55,7 +53,7 @@ def test_absolute_folders_and_paths_are_searched(
     ("LD_LIBRARY_PATH", "/opt/lib;;.:/opt/lib64", "/opt/lib:/opt/lib64"),
     ("OTHER_PATH", "::", "::"),
 ])  # fmt: skip
-def test_lists_of_folders_do_not_hold_the_current_one(
+def test_folder_lists_exclude_current_folder(
     monkeypatch: pytest.MonkeyPatch, name: str, given: str, left: str
 ) -> None:
     monkeypatch.setenv(name, given)
@@ -64,7 +62,7 @@ def test_lists_of_folders_do_not_hold_the_current_one(
     assert programs.environment("uv", {name: given})[name] == left
 
 
-def test_settings_of_git_follow_those_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_settings_follow_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "*")

@@ -20,18 +20,18 @@ LINES = TEXTS.filter(lambda text: not re.search(f"[{CONTROLS}]", text))
 
 
 @given(LINES)
-def test_a_word_is_one_word_of_a_shell(text: str) -> None:
+def test_quoted_argument_is_one_shell_word(text: str) -> None:
     assert shlex.split(quoting.word(text)) == [text]
     assert not quoting.word(text).startswith("%")
 
 
 @given(st.lists(LINES, max_size=4))
-def test_words_are_split_by_a_shell_as_they_were_given(texts: list[str]) -> None:
+def test_quoted_arguments_are_split_unchanged_by_shell(texts: list[str]) -> None:
     assert shlex.split(quoting.words(texts)) == texts
 
 
 @given(LINES)
-def test_a_value_of_a_dockerfile_is_read_back(text: str) -> None:
+def test_dockerfile_value_round_trip(text: str) -> None:
     written = quoting.dockerfile_value(text)
     if written.startswith('"'):
         assert re.fullmatch(r'"(?:[^"\\$]|\\["\\$])*"', written)
@@ -42,21 +42,21 @@ def test_a_value_of_a_dockerfile_is_read_back(text: str) -> None:
 
 
 @given(TEXTS)
-def test_a_string_is_read_back_as_json_and_python(text: str) -> None:
+def test_string_round_trip_as_json_and_python(text: str) -> None:
     assert json.loads(quoting.string(text)) == text
     assert quoting.string(text).isascii()
     assert not re.search(f"[{CONTROLS}]", quoting.string(text))
 
 
 @given(TEXTS)
-def test_each_line_of_a_comment_is_a_comment(text: str) -> None:
+def test_comment_lines_stay_comments(text: str) -> None:
     comment = quoting.comment(text, "    ")
     assert not comment or all(line.startswith("    #") for line in comment.split("\n"))
     assert not re.search(rf"(?!\n)[{CONTROLS}]", comment)
     assert "\n" not in quoting.line(text)
 
 
-def test_a_comment_fits_its_line() -> None:
+def test_comment_respects_line_length() -> None:
     comment = quoting.comment("a line\nRUN evil   " + "word " * 60, "    ")
     assert all(re.match(r" {4}# \S", line) for line in comment.splitlines())
     assert max(map(len, comment.splitlines())) <= 100
@@ -72,7 +72,7 @@ def test_control_characters_are_refused(quote, sign: str) -> None:
         quote(f"a{sign}b")
 
 
-def test_a_script_may_have_lines_in_a_word() -> None:
+def test_script_arguments_may_contain_newlines() -> None:
     assert shlex.split(quoting.word("a\n\tb", lines=True)) == ["a\n\tb"]
     with pytest.raises(InputError, match="cannot be written there"):
         quoting.word("a\x1bb", lines=True)
@@ -86,7 +86,7 @@ def test_a_script_may_have_lines_in_a_word() -> None:
         ("a", "1; python_version>'3'", ""), ("a", "1", "https://x.example/${HOME}"),
     ],
 )  # fmt: skip
-def test_a_requirement_is_one_package_at_one_version(package, version, url) -> None:
+def test_requirement_is_one_package_with_version(package, version, url) -> None:
     with pytest.raises(InputError):
         quoting.requirement(package, version, ["0" * 64], url=url)
     line = quoting.requirement("a", "1!2.0+cu124", ["0" * 64])
@@ -101,10 +101,10 @@ def test_a_requirement_is_one_package_at_one_version(package, version, url) -> N
         ("`a`", r"\`a\`"), ("a\n# b", r"a \# b"), ("**", r"\*\*"), ("\x1b", r"\\x1b"),
     ],
 )  # fmt: skip
-def test_markdown_shows_a_text_as_it_is(text: str, shown: str) -> None:
+def test_markdown_text_is_escaped(text: str, shown: str) -> None:
     assert quoting.markdown(text) == shown
 
 
-def test_a_code_span_holds_backquotes() -> None:
+def test_code_span_may_contain_backquotes() -> None:
     assert quoting.code_span("cu124-vllm") == "`cu124-vllm`"
     assert quoting.code_span("a`b``c") == "``` a`b``c ```"

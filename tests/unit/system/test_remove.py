@@ -44,7 +44,7 @@ def deep(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("remove", [files.remove_tree, tree.remove, folder.remove_all])
-def test_a_tree_of_any_depth_is_removed(remove, memory: Path) -> None:
+def test_deep_tree_is_removed(remove, memory: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     place = deep(memory / "deep")
     (place / "other").mkdir()
@@ -53,14 +53,14 @@ def test_a_tree_of_any_depth_is_removed(remove, memory: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_deep_folder_of_an_image_is_removed(memory: Path) -> None:
+def test_deep_image_folder_is_removed(memory: Path) -> None:
     deep(memory / "deep")
     with RootFolder(memory) as image:
         assert image.remove(("deep",))
     assert list(memory.iterdir()) == []
 
 
-def test_what_links_lead_to_stays(tmp_path: Path) -> None:
+def test_link_targets_are_not_removed(tmp_path: Path) -> None:
     outside, place = tmp_path / "outside", tmp_path / "place"
     outside.mkdir()
     (outside / "file").touch()
@@ -77,7 +77,7 @@ def test_what_links_lead_to_stays(tmp_path: Path) -> None:
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_the_rest_is_removed_where_something_cannot_be(memory: Path) -> None:
+def test_removal_continues_after_failure(memory: Path) -> None:
     """As an ordinary user, folders without any rights are removed, but not those of others."""
     needs.root()
     memory.chmod(0o755)
@@ -107,12 +107,12 @@ def as_nobody(call: Callable[[], None]) -> None:
         os.setegid(0)
 
 
-def test_a_deep_folder_of_a_checkout_is_refused_by_its_name(memory: Path) -> None:
+def test_deep_checkout_folder_is_refused(memory: Path) -> None:
     deep(memory / "files")
     with OpenFolder.open(memory / "files") as opened, pytest.raises(InputError, match="deep"):
         list(opened.tree())
 
 
-def test_a_deep_folder_of_templates_has_none(memory: Path) -> None:
+def test_deep_template_folder_is_ignored(memory: Path) -> None:
     deep(memory / templates.FOLDER)
     assert templates.project_templates(memory) == ()

@@ -44,7 +44,7 @@ def switches():
     ],
     ids=["requirement", "source", "expression", "literal"],
 )
-def test_many_threads_parse(parse, expected):
+def test_threads_parse_concurrently(parse, expected):
     def parse_both(number: int) -> object:
         return [parse() for _ in range(50)] if number % 2 else parse_literal(str(NUMBERS))
 

@@ -11,7 +11,7 @@ from imgbuild.errors import FetchFailed, Interrupted
 from imgbuild.system import threads
 
 
-def test_results_have_the_order_of_the_items():
+def test_results_are_in_item_order():
     last = threading.Event()
 
     def work(item, _):
@@ -25,7 +25,7 @@ def test_results_have_the_order_of_the_items():
     assert threads.each([], work) == []
 
 
-def test_the_number_of_threads_is_limited():
+def test_number_of_threads_is_limited():
     names = set()
 
     def work(_, __):
@@ -35,7 +35,7 @@ def test_the_number_of_threads_is_limited():
     assert 1 <= len(names) <= 2
 
 
-def test_the_first_failure_stops_the_others_and_is_raised():
+def test_first_failure_stops_others_and_is_raised():
     begun, failed = [], threading.Event()
 
     def work(item, stop):
@@ -53,7 +53,7 @@ def test_the_first_failure_stops_the_others_and_is_raised():
     assert sorted(begun) == [0, 1]
 
 
-def test_an_interrupt_stops_the_threads():
+def test_interrupt_stops_threads():
     ended = threading.Event()
 
     def work(_, stop):

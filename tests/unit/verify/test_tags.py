@@ -42,12 +42,12 @@ def name(tag: str, digest: str = DIGEST[Arch.X86_64], *arches: Arch) -> str:
 @pytest.mark.parametrize(
     "tag", ["small", "small-20250620", "small-20261126", "small-20261127", "small-20260228"]
 )
-def test_a_tag_that_push_gives_is_accepted(tag):
+def test_pushed_tag_is_accepted(tag):
     assert name(tag).startswith(f"{tag} is the tag of small for x86_64")
 
 
 @pytest.mark.parametrize("arch", Arch)
-def test_one_architecture_of_several_has_its_name_in_the_tag(arch):
+def test_single_architecture_tag_has_its_name(arch):
     for tag in (f"small-{arch}", f"small-{arch}-20261126"):
         assert str(arch) in name(tag, DIGEST[arch], *Arch)
     other = next(each for each in Arch if each is not arch)
@@ -56,7 +56,7 @@ def test_one_architecture_of_several_has_its_name_in_the_tag(arch):
             name(tag, DIGEST[arch], *Arch)
 
 
-def test_an_image_for_all_architectures_has_none_in_its_tag():
+def test_full_image_tag_has_no_architecture():
     assert "x86_64, arm64" in name("small-20261126", BOTH_DIGEST, *Arch)
     for tag in ("small-x86_64", "small-arm64-20261126", "small-x86_64-arm64"):
         with pytest.raises(Failed, match="another image"):
@@ -70,7 +70,7 @@ def test_an_image_for_all_architectures_has_none_in_its_tag():
         "small-20260230", "small-20261301", "small-20260001", "small-00000000",
     ],
 )  # fmt: skip
-def test_a_day_on_which_nothing_can_have_been_pushed_fails(tag):
+def test_impossible_tag_date_fails(tag):
     with pytest.raises(Failed, match="day"):
         name(tag)
 
@@ -79,7 +79,7 @@ def test_a_day_on_which_nothing_can_have_been_pushed_fails(tag):
     "tag",
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
-def test_a_tag_of_another_image_of_the_target_fails(tag):
+def test_tag_of_other_image_fails(tag):
     with pytest.raises(Failed, match="another image"):
         name(tag)
 
@@ -92,17 +92,17 @@ def test_a_tag_of_another_image_of_the_target_fails(tag):
         "small-20261126\n", "small--20261126", "prod",
     ],
 )  # fmt: skip
-def test_any_other_name_is_not_checked(tag):
+def test_other_tag_names_are_not_checked(tag):
     with pytest.raises(Unchecked, match="not a tag that a push gives"):
         name(tag)
 
 
-def test_an_image_of_another_lock_has_no_tags():
+def test_image_of_other_lock_has_no_tags():
     with pytest.raises(Unchecked, match="not of the lock"):
         name("small", f"sha256:{'9' * 64}")
 
 
-def test_what_push_writes_is_what_verify_expects(tmp_path, monkeypatch):
+def test_verify_expects_tags_of_push(tmp_path, monkeypatch):
     """For each plan of a push: its tags pass for its digest, and for no other plan's."""
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
@@ -116,7 +116,7 @@ def test_what_push_writes_is_what_verify_expects(tmp_path, monkeypatch):
                             claims.name(tag, other.top.digest, lock, TODAY)
 
 
-def test_a_tag_has_target_part_architecture_and_day():
+def test_tag_has_target_part_architecture_and_date():
     assert tags.stable("t", list(Arch), list(Arch), base=True) == "t-base"
     assert tags.stable("t", (Arch.ARM64,), list(Arch), base=True) == "t-base-arm64"
     assert tags.dated("t", TODAY) == "t-20261126"

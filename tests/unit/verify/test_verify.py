@@ -36,12 +36,12 @@ ARM = Arch.ARM64
 # -- what is as it should be
 
 
-def test_a_signed_image_passes_every_check(sample):
+def test_signed_image_passes_every_check(sample):
     assert sample.verify(whole=True) == {}
     assert sample.verify(own=project_lock(sample)) == {}
 
 
-def test_one_architecture_alone_passes(sample):
+def test_single_architecture_passes(sample):
     place = sample.place
     place.registry.tags[NAME, f"{BOTH}-arm64"] = sample.arm.digest
     assert sample.verify(tag=f"{BOTH}-arm64") == {}
@@ -49,18 +49,18 @@ def test_one_architecture_alone_passes(sample):
     assert set(sample.verify()) == {"name"}
 
 
-def test_without_a_key_it_says_so(sample):
+def test_missing_key_is_reported(sample):
     checks = sample.verify(key=None)
     assert {name: how for name, (how, _) in checks.items()} == {"signature": CheckOutcome.UNCHECKED}
     assert "no --key" in checks["signature"][1]
 
 
-def test_signing_again_writes_nothing(sample):
+def test_second_signing_writes_nothing(sample):
     sample.sign(sample.key)
     assert sample.state() == sample.signed
 
 
-def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
+def test_unsigned_image_fails_only_with_key(sample):
     sample.restore(sample.unsigned)
     assert sample.failed(key=None) == {}
     failures = sample.failed()
@@ -71,7 +71,7 @@ def test_an_unsigned_image_fails_with_a_key_and_not_without(sample):
     }  # fmt: skip
 
 
-def test_an_image_without_attachments_is_compared_with_the_given_lock(sample):
+def test_image_without_attachments_is_compared_with_given_lock(sample):
     sample.restore(sample.unsigned)
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
@@ -85,7 +85,7 @@ def test_an_image_without_attachments_is_compared_with_the_given_lock(sample):
 # -- a byte of what is stored
 
 
-def test_a_flipped_byte_in_a_layer(sample):
+def test_flipped_byte_in_layer_fails(sample):
     layer = sample.target_digests.arch[ARM].layers[1].digest
     sample.flip_blob(sample.place.registry.blobs[NAME, layer])
     place = InRegistry(Client(first_wait=0.001, attempts=2), sample.place.reference(BOTH))
@@ -96,7 +96,7 @@ def test_a_flipped_byte_in_a_layer(sample):
     assert layer in failed.detail
 
 
-def test_a_flipped_byte_in_a_configuration(sample):
+def test_flipped_byte_in_configuration_fails(sample):
     digest = sample.target_digests.arch[ARM].config
     sample.flip_blob(sample.place.registry.blobs[NAME, digest])
     failures = sample.failed()
@@ -104,7 +104,7 @@ def test_a_flipped_byte_in_a_configuration(sample):
     assert digest in failures["manifest"]
 
 
-def test_a_flipped_byte_in_a_manifest(sample):
+def test_flipped_byte_in_manifest_fails(sample):
     data, kind = sample.place.registry.manifests[NAME, sample.arm.digest]
     flipped = data.replace(b'"schemaVersion":2', b'"schemaVersion":3')
     sample.place.registry.manifests[NAME, sample.arm.digest] = (flipped, kind)
@@ -120,26 +120,26 @@ def test_a_flipped_byte_in_a_manifest(sample):
         (spdx.MEDIA_TYPE, "sbom.spdx.json", "SBOM SPDX arm64"),
     ],
 )
-def test_a_flipped_byte_in_an_sbom(sample, kind, name, check):
+def test_flipped_byte_in_sbom_fails(sample, kind, name, check):
     sample.flip(sample.arm, kind, name)
     assert set(sample.failed()) == {check}
     assert set(sample.failed(key=None)) == {check}
 
 
-def test_a_flipped_byte_in_a_provenance(sample):
+def test_flipped_byte_in_provenance_fails(sample):
     sample.flip(sample.top, in_toto.PAYLOAD_TYPE, "provenance.json")
     assert set(sample.failed(key=None)) == {"provenance"}
     assert "provenance" in sample.failed()
 
 
 @pytest.mark.parametrize("name", ["lock.json", "digests.json", "packages.json", "sources.json"])
-def test_a_flipped_byte_in_a_lock(sample, name):
+def test_flipped_byte_in_lock_fails(sample, name):
     sample.flip(sample.top, bundle.ARTIFACT_TYPE, name)
     assert set(sample.failed()) == {"lock", *OF_A_LOCK}
     assert set(sample.failed(key=None)) == {"lock"}
 
 
-def test_a_flipped_byte_in_a_signature(sample):
+def test_flipped_byte_in_signature_fails(sample):
     for data in list(sample.place.registry.blobs.values()):
         if b'"verificationMaterial"' in data and _about(data) == (sample.top.digest,):
             sample.flip_blob(data)
@@ -155,7 +155,7 @@ def _about(data: bytes) -> tuple[str, ...]:
 # -- rewritten, with digests that fit
 
 
-def test_a_signature_that_is_rewritten_fits_no_key(sample):
+def test_rewritten_signature_matches_no_key(sample):
     """The envelope's signature is changed by a bit, and the artifact is put anew."""
     beside = sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE)
     for referrer in beside:
@@ -173,7 +173,7 @@ def test_a_signature_that_is_rewritten_fits_no_key(sample):
     assert "names the key" in sample.failed()["signature"]
 
 
-def test_an_sbom_that_is_rewritten(sample):
+def test_rewritten_sbom_fails(sample):
     (artifact,) = sample.artifacts(sample.arm, cyclonedx.MEDIA_TYPE)
     data = artifact.files["sbom.cdx.json"].data
     other = data.replace(b'"torch"', b'"t0rch"')
@@ -185,7 +185,7 @@ def test_an_sbom_that_is_rewritten(sample):
         assert "does not match the lock" in failures["SBOM CycloneDX arm64"]
 
 
-def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, monkeypatch):
+def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
     """A later push attaches SBOMs and lock anew; what the earlier one attached stays there."""
     wheel = sample.lock.arch[ARM].wheels[0]
     place = packages.packages_path(sample.place.work().project.images)
@@ -213,7 +213,7 @@ def test_what_is_known_of_packages_may_change_where_the_image_does_not(sample, m
         place.unlink() if before is None else place.write_bytes(before)
 
 
-def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
+def test_sbom_of_other_imgbuild_version_is_trusted_by_signature(sample):
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
     data = b'{"bomFormat": "CycloneDX", "specVersion": "1.4"}'
     sample.replace(sample.arm, cyclonedx.MEDIA_TYPE, {"sbom.cdx.json": data})
@@ -226,7 +226,7 @@ def test_an_sbom_of_another_version_of_imgbuild_is_the_keys_word_alone(sample):
     assert set(sample.failed(key=None)) == {"SBOM CycloneDX arm64"}
 
 
-def test_a_payload_that_is_signed_as_something_else_is_not_a_statement(sample):
+def test_payload_signed_with_other_type_is_not_a_statement(sample):
     """The same bytes and key, in an envelope of another type."""
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     payload = forms.about_image(sample.top.digest)
@@ -239,7 +239,7 @@ def test_a_payload_that_is_signed_as_something_else_is_not_a_statement(sample):
     assert sample.failed()["signature"] == "it is not signed"
 
 
-def test_the_sbom_of_another_architecture(sample):
+def test_sbom_of_other_architecture_fails(sample):
     other = attachments.subjects(sample.lock, sample.target_digests, tuple(Arch))[2]
     (artifact,) = sample.artifacts(other, spdx.MEDIA_TYPE)
     sample.replace(
@@ -260,14 +260,14 @@ def _statement(sample: Sample, **changed: Any) -> bytes:
     return statement
 
 
-def test_a_provenance_of_another_lock_is_refused(sample):
+def test_provenance_of_other_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
     sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
     assert f"names the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
-def test_a_provenance_of_another_image_is_refused_though_the_key_signed_it(sample):
+def test_signed_provenance_of_other_image_is_refused(sample):
     place = sample.place
     place.push()
     lock, target_digests = place.sample.lock, place.sample.target_digests
@@ -281,14 +281,14 @@ def test_a_provenance_of_another_image_is_refused_though_the_key_signed_it(sampl
     assert "about another image" in details["provenance"]
 
 
-def test_a_provenance_that_is_rewritten_is_refused_where_none_is_signed(sample):
+def test_rewritten_unsigned_provenance_is_refused(sample):
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     other = _statement(sample, builder="https://evil.example/")
     sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
     assert set(sample.failed()) == {"lock", "provenance"}
 
 
-def test_the_builder_is_compared(sample):
+def test_builder_is_compared(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
     assert "https://ci.example/ is required" in failures["provenance"]
@@ -303,7 +303,7 @@ def _files(lock: Lock, target_digests: TargetDigests, sample: Sample) -> dict[st
     return files | {"lock.json": codec.encode(lock), "digests.json": codec.encode(target_digests)}
 
 
-def test_an_older_lock_of_the_same_target_is_refused(sample):
+def test_older_lock_of_target_is_refused(sample):
     """It is whole and was true once, of the image of then."""
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
@@ -322,7 +322,7 @@ def test_an_older_lock_of_the_same_target_is_refused(sample):
     assert set(sample.failed(own=project_lock(sample))) == {"lock", *OF_A_LOCK}
 
 
-def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
+def test_unsigned_other_lock_of_image_is_refused(sample):
     """What an image does not show, its digest does not tell: the signed provenance does."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
     target_digests = image_digests.digests_of(
@@ -336,7 +336,7 @@ def test_another_lock_of_the_same_image_is_refused_by_the_key(sample):
     assert sha256(codec.encode(other)) in failures["provenance"]
 
 
-def test_a_wrong_lock_does_not_hide_the_right_one(sample):
+def test_wrong_lock_does_not_hide_correct_one(sample):
     """Write access is enough to attach one: here of another image, and of the same, unsigned."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
@@ -355,7 +355,7 @@ def test_a_wrong_lock_does_not_hide_the_right_one(sample):
         sample.restore(saved_state)
 
 
-def test_digests_that_do_not_follow_from_their_lock_are_refused(sample):
+def test_digests_inconsistent_with_lock_are_refused(sample):
     files = _files(
         sample.lock, msgspec.structs.replace(sample.target_digests, target="other"), sample
     )
@@ -366,7 +366,7 @@ def test_digests_that_do_not_follow_from_their_lock_are_refused(sample):
 # -- signatures
 
 
-def test_another_key_is_refused(sample):
+def test_other_key_is_refused(sample):
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     failures = sample.failed(key=other.public)
     assert "none by the key" in failures["signature"]
@@ -375,7 +375,7 @@ def test_another_key_is_refused(sample):
     assert sample.verify() == {}
 
 
-def test_a_signature_of_another_image_is_refused(sample):
+def test_signature_of_other_image_is_refused(sample):
     place = sample.place
     place.push()
     other = place.plan().top
@@ -387,6 +387,6 @@ def test_a_signature_of_another_image_is_refused(sample):
     assert f"about another image: {other.digest}" in failures["signature"]
 
 
-def test_a_statement_alone_is_not_a_signature_of_the_image(sample):
+def test_statement_is_not_an_image_signature(sample):
     sample.unsign(sample.top, kinds=(in_toto.SIGNATURE,))
     assert sample.failed()["signature"] == "it is not signed"

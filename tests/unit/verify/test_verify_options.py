@@ -31,7 +31,7 @@ ARM = Arch.ARM64
 # -- what is requested and was deleted
 
 
-def test_without_a_lock_checks_that_need_a_key_fail(sample):
+def test_checks_requiring_key_fail_without_lock(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed()
     assert set(failures) == {"lock", *OF_A_LOCK}
@@ -41,7 +41,7 @@ def test_without_a_lock_checks_that_need_a_key_fail(sample):
     assert failures["provenance"].endswith("no lock to compare it with; --key asks for this check")
 
 
-def test_without_a_lock_what_other_options_ask_for_fails(sample):
+def test_options_requiring_lock_fail_without_it(sample):
     built = Builds()
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
@@ -51,7 +51,7 @@ def test_without_a_lock_what_other_options_ask_for_fails(sample):
     assert built.locks == []
 
 
-def test_blobs_are_read_without_a_lock(sample):
+def test_blobs_are_checked_without_lock(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     checks = sample.checks(key=None, whole=True)
     passed = {name for name, (how, _) in checks.items() if how is CheckOutcome.PASSED}
@@ -61,7 +61,7 @@ def test_blobs_are_read_without_a_lock(sample):
     assert layer in sample.failed(key=None, whole=True)["layer bytes"]
 
 
-def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
+def test_image_without_blobs_does_not_pass(sample):
     data = b'{"schemaVersion":2,"mediaType":"%s","manifests":[]}' % INDEX.encode()
     sample.place.registry.manifests[NAME, named(data)] = (data, INDEX)
     sample.place.registry.tags[NAME, BOTH] = named(data)
@@ -69,7 +69,7 @@ def test_blobs_of_an_image_that_names_none_are_not_found_good(sample):
 
 
 @pytest.mark.parametrize("form", ["attached", "signed", "both"])
-def test_a_provenance_that_was_deleted(sample, form):
+def test_deleted_provenance_fails(sample, form):
     if form != "signed":
         sample.remove(in_toto.PAYLOAD_TYPE, sample.top)
     if form != "attached":
@@ -91,7 +91,7 @@ def test_a_provenance_that_was_deleted(sample, form):
         (spdx.MEDIA_TYPE, in_toto.SPDX, "SBOM SPDX arm64"),
     ],
 )
-def test_an_sbom_that_was_deleted(sample, kind, predicate, check):
+def test_deleted_sbom_fails(sample, kind, predicate, check):
     sample.remove(kind, sample.arm)
     sample.unsign(sample.arm, kinds=(predicate,))
     for locked in (None, project_lock(sample)):
@@ -101,7 +101,7 @@ def test_an_sbom_that_was_deleted(sample, kind, predicate, check):
     assert sample.failed(key=None) == {}
 
 
-def test_an_unverified_statement_is_read_where_none_is_attached(sample):
+def test_unverified_statement_is_read_without_attachment(sample):
     """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
@@ -127,7 +127,7 @@ class Builds:
         return f"built for {', '.join(arches)}"
 
 
-def test_a_trusted_lock_is_built_again(sample):
+def test_trusted_lock_is_rebuilt(sample):
     for options in ({}, {"key": None}, {"key": None, "own": project_lock(sample)}):
         built = Builds()
         assert sample.checks(rebuild=built, **options)["rebuild"] == (
@@ -137,7 +137,7 @@ def test_a_trusted_lock_is_built_again(sample):
         assert built.locks == [project_lock(sample).sha256]
 
 
-def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
+def test_unsigned_lock_is_not_built(sample):
     """A build runs code of packages that the lock chooses."""
     built = Builds()
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
@@ -150,7 +150,7 @@ def test_a_lock_that_the_key_did_not_name_is_not_built(sample):
     assert built.locks == []
 
 
-def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
+def test_failed_rebuild_is_a_separate_check(sample):
     """An index is down: what was found before stands, and what was requested did not pass."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
@@ -165,7 +165,7 @@ def test_a_build_that_cannot_be_made_is_a_line_of_its_own(sample):
     )
 
 
-def test_ones_own_lock_of_another_image_is_not_built(sample):
+def test_given_lock_of_other_image_is_not_built(sample):
     place = sample.place
     place.push()
     locked = expected_lock.of_project(place.work().project, place.sample.lock.target)
@@ -175,7 +175,7 @@ def test_ones_own_lock_of_another_image_is_not_built(sample):
     assert built.locks == []
 
 
-def test_what_is_listed_and_absent_is_refused(sample):
+def test_listed_but_missing_artifact_is_refused(sample):
     for referrer in sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE):
         manifest = json.loads(sample.place.registry.manifests[NAME, referrer.digest][0])
         del sample.place.registry.blobs[NAME, manifest["layers"][0]["digest"]]

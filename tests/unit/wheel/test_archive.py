@@ -38,7 +38,7 @@ def refused(path: Path, *words: str) -> None:
         assert word in caught.value.message, caught.value.message
 
 
-def test_good_wheel(tmp_path: Path) -> None:
+def test_valid_wheel_is_read(tmp_path: Path) -> None:
     files = {"demo/__init__.py": b"", "demo/data.txt": TEXT, "demo/raw": os.urandom(5000)}
     path = make(tmp_path, files, modes={"demo/raw": PROGRAM})
     wheel = archive.read(path)
@@ -57,7 +57,7 @@ def test_good_wheel(tmp_path: Path) -> None:
     assert zlib.decompress(stream, -15) == TEXT
 
 
-def test_stored_members_folders_and_modes(tmp_path: Path) -> None:
+def test_stored_members_folders_and_modes_are_read(tmp_path: Path) -> None:
     path = forge(
         tmp_path,
         entries(
@@ -73,7 +73,7 @@ def test_stored_members_folders_and_modes(tmp_path: Path) -> None:
     assert "demo" not in wheel.members
 
 
-def test_wheel_in_a_store_has_the_label_of_its_file_name(tmp_path: Path) -> None:
+def test_stored_wheel_errors_use_file_name(tmp_path: Path) -> None:
     path = make(tmp_path, {})
     stored = path.rename(tmp_path / ("0" * 64))
     assert archive.read(stored).label == "0" * 64
@@ -84,7 +84,7 @@ def test_wheel_in_a_store_has_the_label_of_its_file_name(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("signature", [b"", b"PK\7\x08"])
 @pytest.mark.parametrize("layout", ["<LLL", "<LQQ"])
-def test_data_descriptors(tmp_path: Path, signature: bytes, layout: str) -> None:
+def test_data_descriptors_are_read(tmp_path: Path, signature: bytes, layout: str) -> None:
     stream = deflated(TEXT)
     descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
     entry = Entry(name=b"a", data=TEXT, flags=8, local_sizes=(0, 0, 0), descriptor=descriptor)
@@ -97,7 +97,7 @@ def test_data_descriptors(tmp_path: Path, signature: bytes, layout: str) -> None
     refused(forge(tmp_path, entries(entry)), "'a'", "descriptor")
 
 
-def test_zip64(tmp_path: Path) -> None:
+def test_zip64_is_read(tmp_path: Path) -> None:
     full = 0xFFFFFFFF
     stream = deflated(TEXT)
     wide = struct.pack("<HHQQ", 1, 16, len(TEXT), len(stream))
@@ -118,14 +118,14 @@ def test_zip64(tmp_path: Path) -> None:
     refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "zip64 field")
 
 
-def test_more_members_than_a_zip_without_zip64_can_have(tmp_path: Path) -> None:
+def test_zip64_with_many_members(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
     wheel = archive.read(make(tmp_path, files))
     assert len(wheel.members) == 66_003
     archive.verify(wheel)
 
 
-def test_zip_written_as_a_stream_with_zip64(tmp_path: Path) -> None:
+def test_streamed_zip64_is_read(tmp_path: Path) -> None:
     """What Python's own zipfile writes, forced to zip64 and to a sink that cannot seek."""
 
     class Sink:
@@ -169,19 +169,19 @@ def test_zip_written_as_a_stream_with_zip64(tmp_path: Path) -> None:
         (b"demo/caf\xe9", "UTF-8"),
     ],
 )
-def test_unsafe_paths(tmp_path: Path, name: bytes, word: str) -> None:
+def test_unsafe_paths_are_refused(tmp_path: Path, name: bytes, word: str) -> None:
     flags = 1 << 11 if b"\xc2" in name else 0
     path = forge(tmp_path, entries(Entry(name=name, data=b"x", flags=flags)))
     refused(path, word, repr(name.decode(errors="backslashreplace")).strip("'\"")[:6])
 
 
 @pytest.mark.parametrize("target", [b"/etc/passwd", b"../../evil", b"x/../../../evil"])
-def test_links_out_of_the_wheel(tmp_path: Path, target: bytes) -> None:
+def test_links_outside_wheel_are_refused(tmp_path: Path, target: bytes) -> None:
     path = forge(tmp_path, entries(Entry(name=b"demo/link", data=target, mode=LINK)))
     refused(path, "'demo/link'", target.decode(), "link")
 
 
-def test_links_inside_the_wheel_are_files(tmp_path: Path) -> None:
+def test_links_inside_wheel_become_files(tmp_path: Path) -> None:
     path = forge(tmp_path, entries(Entry(name=b"demo/link", data=b"../x", mode=LINK)))
     assert archive.read(path).content("demo/link") == b"../x"
 
@@ -192,19 +192,19 @@ def test_special_files_are_refused(tmp_path: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("second", [b"a", b"./a", b".//a"])
-def test_duplicates(tmp_path: Path, second: bytes) -> None:
+def test_duplicate_members_are_refused(tmp_path: Path, second: bytes) -> None:
     path = forge(tmp_path, entries(Entry(name=b"a", data=b"1"), Entry(name=second, data=b"2")))
     refused(path, "twice", repr(second.decode()))
 
 
 @pytest.mark.parametrize("other", [b"a/b", b"a/", b"a/b/c"])
-def test_file_where_a_folder_is_needed(tmp_path: Path, other: bytes) -> None:
+def test_file_in_place_of_folder_is_refused(tmp_path: Path, other: bytes) -> None:
     folder = other.endswith(b"/")
     second = Entry(name=other, method=0 if folder else 8, mode=0o40755 if folder else FILE)
     refused(forge(tmp_path, entries(Entry(name=b"a", data=b"1"), second)), "'a'", "folder")
 
 
-def test_folder_with_content(tmp_path: Path) -> None:
+def test_folder_with_content_is_refused(tmp_path: Path) -> None:
     path = forge(tmp_path, entries(Entry(name=b"a/", data=b"1", mode=0o40755)))
     refused(path, "'a/'", "folder")
 
@@ -243,11 +243,11 @@ def test_folder_with_content(tmp_path: Path) -> None:
         (Entry(name=b"a", data=b"x", size=5000), "bomb"),
     ],
 )
-def test_headers_that_disagree(tmp_path: Path, entry: Entry, word: str) -> None:
+def test_inconsistent_headers_are_refused(tmp_path: Path, entry: Entry, word: str) -> None:
     refused(forge(tmp_path, entries(entry)), "'a'", word)
 
 
-def test_overlapping_members(tmp_path: Path) -> None:
+def test_overlapping_members_are_refused(tmp_path: Path) -> None:
     """Two entries for one local header, as in bombs that reuse one block of data."""
     again = Entry(name=b"b", data=TEXT, start=0, absent=True)
     refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), again)), "'b'", "overlaps")
@@ -259,7 +259,7 @@ def test_overlapping_members(tmp_path: Path) -> None:
     refused(forge(tmp_path, entries(outer, inside)), "'a'", "overlap")
 
 
-def test_bombs(tmp_path: Path) -> None:
+def test_zip_bombs_are_refused(tmp_path: Path) -> None:
     zeros = bytes(64 << 20)
     refused(make(tmp_path, {"zeros": zeros}), "bomb")
     # A directory that states less is found out as soon as the stated size is passed.
@@ -279,17 +279,19 @@ def test_bombs(tmp_path: Path) -> None:
         ({"count": 5}, "entries"),
     ],
 )
-def test_bytes_between_members(tmp_path: Path, forged: dict[str, Any], word: str) -> None:
+def test_bytes_between_members_are_refused(
+    tmp_path: Path, forged: dict[str, Any], word: str
+) -> None:
     refused(forge(tmp_path, entries(Entry(name=b"a")), **forged), word)
 
 
-def test_prefix_without_adjusted_offsets(tmp_path: Path) -> None:
+def test_prefix_without_adjusted_offsets_is_refused(tmp_path: Path) -> None:
     path = forge(tmp_path, entries(Entry(name=b"a")))
     path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
     refused(path, "its directory ends at byte")
 
 
-def test_two_end_records(tmp_path: Path) -> None:
+def test_two_end_records_are_refused(tmp_path: Path) -> None:
     other = forge(tmp_path, entries(Entry(name=b"other"))).read_bytes()
     path = forge(tmp_path, entries(Entry(name=b"a")), comment=other)
     refused(path, "more than one end record")
@@ -300,7 +302,7 @@ def test_two_end_records(tmp_path: Path) -> None:
     refused(path, "more than one end record")
 
 
-def test_zip64_end_record_that_disagrees(tmp_path: Path) -> None:
+def test_inconsistent_zip64_end_record_is_refused(tmp_path: Path) -> None:
     path = forge(tmp_path, entries(Entry(name=b"a")), zip64=True)
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\5\6")
@@ -315,13 +317,13 @@ def test_zip64_end_record_that_disagrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\5\6", b"no zip at all" * 100])
-def test_not_a_zip(tmp_path: Path, data: bytes) -> None:
+def test_non_zip_file_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "demo-1.0-py3-none-any.whl"
     path.write_bytes(data)
     refused(path, "not a zip file")
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_wheel_file_is_an_error(tmp_path: Path) -> None:
     refused(tmp_path / "demo-1.0-py3-none-any.whl", "cannot read")
 
 
@@ -334,7 +336,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             archive.verify(archive.read(path))
 
 
-def test_wheel_needs_one_dist_info(tmp_path: Path) -> None:
+def test_wheel_requires_one_dist_info(tmp_path: Path) -> None:
     refused(forge(tmp_path, [Entry(name=b"a")]), ".dist-info", "none")
     second = Entry(name=b"other-1.0.dist-info/METADATA", data=metadata("other", "1.0"))
     refused(forge(tmp_path, entries(second)), "demo-1.0.dist-info, other-1.0.dist-info")
@@ -352,21 +354,23 @@ def test_wheel_needs_one_dist_info(tmp_path: Path) -> None:
         ("WHEEL", b"Generator: x\n", "Wheel-Version"),
     ],
 )
-def test_contradicting_metadata(tmp_path: Path, file: str, data: bytes, word: str) -> None:
+def test_contradicting_metadata_is_refused(
+    tmp_path: Path, file: str, data: bytes, word: str
+) -> None:
     refused(make(tmp_path, {f"demo-1.0.dist-info/{file}": data}), word)
 
 
 @pytest.mark.parametrize("missing", [b"METADATA", b"WHEEL"])
-def test_missing_metadata(tmp_path: Path, missing: bytes) -> None:
+def test_missing_metadata_is_refused(tmp_path: Path, missing: bytes) -> None:
     remaining = [entry for entry in entries() if not entry.name.endswith(missing)]
     refused(forge(tmp_path, remaining), missing.decode())
 
 
-def test_names_are_compared_as_packages_are(tmp_path: Path) -> None:
+def test_package_names_are_normalized_for_comparison(tmp_path: Path) -> None:
     data = {"My_Demo-1.0.dist-info/METADATA": metadata("my.demo", "1.0.0")}
     wheel = archive.read(make(tmp_path, data, name="My_Demo"))
     assert wheel.name == "My_Demo"
 
 
-def test_invalid_file_name(tmp_path: Path) -> None:
+def test_invalid_wheel_file_name_is_refused(tmp_path: Path) -> None:
     refused(make(tmp_path, {}).rename(tmp_path / "demo.whl"), "file name")

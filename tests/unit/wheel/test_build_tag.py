@@ -22,7 +22,7 @@ from imgbuild.wheel.build_tag import BuildTag, build_tag, torch_cxx11
         ("2.6.0", "", "", None),
     ],
 )
-def test_a_local_version_says_what_a_wheel_is_compiled_for(version, cuda, torch, cxx11):
+def test_local_version_describes_build(version, cuda, torch, cxx11):
     assert build_tag(version) == BuildTag(cuda=cuda, torch=torch, cxx11=cxx11)
 
 
@@ -39,5 +39,5 @@ def test_a_local_version_says_what_a_wheel_is_compiled_for(version, cuda, torch,
         ("2.6.0+cpu", None),
     ],
 )
-def test_the_abi_of_pytorchs_wheels(version, cxx11):
+def test_abi_of_pytorch_wheels(version, cxx11):
     assert torch_cxx11(version) is cxx11

@@ -8,7 +8,7 @@ from imgbuild.oci.tar import Member, Slice
 from imgbuild.wheel.conflicts import InstalledFile, PathConflict, find, table
 
 
-def test_same_contents_are_not_a_conflict() -> None:
+def test_equal_contents_are_not_a_conflict() -> None:
     tables = {
         "a": [InstalledFile("bin/x", 1, 2), InstalledFile("bin/y", 1, 2)],
         "b": [InstalledFile("bin/x", 1, 2), InstalledFile("bin-z", 1, 2)],
@@ -16,7 +16,7 @@ def test_same_contents_are_not_a_conflict() -> None:
     assert find(tables) == ()
 
 
-def test_different_contents() -> None:
+def test_different_contents_are_a_conflict() -> None:
     tables = {
         "c": [InstalledFile("bin/x", 1, 2)],
         "a": [InstalledFile("bin/x", 1, 3), InstalledFile("bin/y", 1, 1)],
@@ -30,14 +30,14 @@ def test_different_contents() -> None:
     assert str(conflicts[1]) == "bin/y has different contents in a, b"
 
 
-def test_a_file_where_another_needs_a_folder() -> None:
+def test_file_in_place_of_folder_is_a_conflict() -> None:
     tables = {"a": [InstalledFile("lib/x", 1, 2)], "b": [InstalledFile("lib/x/y/z", 1, 2)]}
     (conflict,) = find(tables)
     assert conflict == PathConflict(path="lib/x", owners=("a", "b"), folder=True)
     assert "folder" in str(conflict)
 
 
-def test_table(tmp_path: Path) -> None:
+def test_conflict_table(tmp_path: Path) -> None:
     part = Slice(path=tmp_path, offset=0, length=5, deflated=True, crc=77)
     members = [
         Member(path="opt/venv/lib/site/a", content=part, size=9),

@@ -45,7 +45,7 @@ def hashed(data: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def test_each_kind_of_file_has_its_folder(tmp_path: Path) -> None:
+def test_each_file_type_has_its_folder(tmp_path: Path) -> None:
     data = "demo-1.0.data"
     files = {
         "demo/__init__.py": b"",
@@ -80,7 +80,7 @@ def test_each_kind_of_file_has_its_folder(tmp_path: Path) -> None:
     assert isinstance(members["opt/venv/bin/shell"].content, Slice)
 
 
-def test_record_names_every_file_with_its_hash(tmp_path: Path) -> None:
+def test_record_lists_every_file_with_hash(tmp_path: Path) -> None:
     claimed = "demo/claimed.txt,sha512=as-the-wheel-says,7\n"
     weak = "demo/weak.txt,md5=as-the-wheel-says,4\ndemo/gone.txt,sha256=x,1\n"
     files = {
@@ -109,7 +109,7 @@ def test_record_names_every_file_with_its_hash(tmp_path: Path) -> None:
     assert record_rows["demo-1.0.dist-info/RECORD"] == ("", "")
 
 
-def test_files_that_installers_write_are_not_taken_from_the_wheel(tmp_path: Path) -> None:
+def test_installer_files_of_wheel_are_ignored(tmp_path: Path) -> None:
     files = {
         "demo/__pycache__/a.cpython-311.pyc": b"bytecode",
         "demo/sourceless.pyc": b"a module",
@@ -127,7 +127,7 @@ def test_files_that_installers_write_are_not_taken_from_the_wheel(tmp_path: Path
     assert not any("__pycache__" in path for path in members)
 
 
-def test_launchers(tmp_path: Path) -> None:
+def test_launchers_are_created(tmp_path: Path) -> None:
     points = b"""\
 [console_scripts]
 plain = demo.cli:main
@@ -179,7 +179,9 @@ def test_omitted_files_are_not_in_record(tmp_path: Path) -> None:
         ({"demo-1.0.dist-info/RECORD": b"a,,1\na,,2\n"}, "two different lines"),
     ],
 )
-def test_inconsistent_wheels(tmp_path: Path, files: dict[str, bytes], word: str) -> None:
+def test_inconsistent_wheels_are_refused(
+    tmp_path: Path, files: dict[str, bytes], word: str
+) -> None:
     path = make(tmp_path, files)
     with pytest.raises(IntegrityError) as caught:
         installed(path)
@@ -188,18 +190,18 @@ def test_inconsistent_wheels(tmp_path: Path, files: dict[str, bytes], word: str)
     assert caught.value.hint
 
 
-def test_two_sources_with_the_same_bytes_are_one_file(tmp_path: Path) -> None:
+def test_equal_sources_become_one_file(tmp_path: Path) -> None:
     files = {"demo/x": b"1", "demo-1.0.data/purelib/demo/x": b"1"}
     assert content(installed(make(tmp_path, files))[f"{SITE}/demo/x"]) == b"1"
 
 
-def test_a_link_is_a_file_that_holds_its_target(tmp_path: Path) -> None:
+def test_link_member_becomes_file_with_target(tmp_path: Path) -> None:
     path = make(tmp_path, {"demo/link": b"a.txt"}, modes={"demo/link": LINK})
     member = installed(path)[f"{SITE}/demo/link"]
     assert (member.kind, content(member)) == (MemberKind.FILE, b"a.txt")
 
 
-def test_paths_follow_from_prefix_and_python(tmp_path: Path) -> None:
+def test_paths_depend_on_prefix_and_python(tmp_path: Path) -> None:
     path = make(tmp_path, {"demo-1.0.data/scripts/tool": b"#!python3 -E\nx\n"})
     members = install.installed(path, prefix="/srv/env/", python="3.13")
     paths = {member.path: member for member in members}
@@ -207,7 +209,7 @@ def test_paths_follow_from_prefix_and_python(tmp_path: Path) -> None:
     assert "srv/env/lib/python3.13/site-packages/demo-1.0.dist-info/METADATA" in paths
 
 
-def test_the_layer_of_a_wheel(tmp_path: Path) -> None:
+def test_wheel_layer_digest(tmp_path: Path) -> None:
     path = make(tmp_path, {"demo/__init__.py": b"x = 1\n" * 1000})
     sink = io.BytesIO()
     write_layer(installed(path).values(), sink)
@@ -224,7 +226,7 @@ def shared(folder: Path, name: str, files: dict[str, bytes], **more: int) -> tup
     return install.installed(path, prefix="/opt/venv", python="3.11")
 
 
-def test_joined_wheels(tmp_path: Path) -> None:
+def test_joined_wheels_share_files(tmp_path: Path) -> None:
     first_members = shared(tmp_path, "one", {"space/__init__.py": b"same", "space/one.py": b"1"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"same", "space/two.py": b"2"})
     members = install.joined([("b" * 64, first_members), ("a" * 64, two)])
@@ -236,7 +238,7 @@ def test_joined_wheels(tmp_path: Path) -> None:
     assert shared_member.content.path.name.startswith("two")  # the lower sha256
 
 
-def test_joined_wheels_with_different_contents(tmp_path: Path) -> None:
+def test_joined_wheels_with_conflicting_contents_are_refused(tmp_path: Path) -> None:
     first_members = shared(tmp_path, "one", {"space/__init__.py": b"same"})
     two = shared(tmp_path, "two", {"space/__init__.py": b"Same"})
     wheels = [("b" * 64, first_members), ("a" * 64, two)]

@@ -15,14 +15,14 @@ PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 @given(
     st.dictionaries(PATHS, st.tuples(st.sampled_from(["", "sha256=x"]), st.integers(0, 10**20 - 1)))
 )
-def test_round_trip(files: dict[str, tuple[str, int]]) -> None:
+def test_round_trip_is_lossless(files: dict[str, tuple[str, int]]) -> None:
     rows = {path: RecordRow(path=path, digest=of, size=size) for path, (of, size) in files.items()}
     text = write_record(rows.values())
     assert read_record(text.decode(), "w") == rows
     assert write_record(reversed(rows.values())) == text
 
 
-def test_text() -> None:
+def test_record_text() -> None:
     rows = [
         RecordRow(path="b,c", digest="sha256=x", size=1),
         RecordRow(path="B", digest="", size=None),
@@ -31,7 +31,7 @@ def test_text() -> None:
     assert write_record(rows) == b'B,,\n"a""",,0\n"b,c",sha256=x,1\n'
 
 
-def test_windows_newlines_and_empty_lines() -> None:
+def test_windows_newlines_and_empty_lines_are_accepted() -> None:
     rows = read_record("a,sha256=x,1\r\n\r\nb,,\r\n", "w")
     assert rows["a"] == RecordRow(path="a", digest="sha256=x", size=1)
     assert rows["b"].size is None
@@ -43,13 +43,13 @@ def test_weak_digests_are_ignored() -> None:
     assert digests == {"a": "sha256=x", "b": None, "c": None, "d": None, "e": "sha384=y", "f": None}
 
 
-def test_digest_of_the_specification() -> None:
+def test_record_digest_matches_specification() -> None:
     """SHA-256 of nothing, as it stands in RECORD files everywhere."""
     assert digest([]) == "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
     assert digest([b"a", b"bc"]) == digest([b"abc"])
 
 
 @pytest.mark.parametrize("text", ["a\n", "a,b,c,d\n", "a,b,x\n", 'a,"b"c,1\n', "a,b,-1\n"])
-def test_bad_records(text: str) -> None:
+def test_invalid_records_are_refused(text: str) -> None:
     with pytest.raises(IntegrityError, match=r"w\.whl.*RECORD"):
         read_record(text, "w.whl")

@@ -44,12 +44,12 @@ d = anything: at all %s
         "[console_scripts\na = a:b\n",
     ],
 )
-def test_bad_entry_points(text: str) -> None:
+def test_invalid_entry_points_are_refused(text: str) -> None:
     with pytest.raises(IntegrityError, match=r"w\.whl.*entry_points\.txt"):
         entry_points(text, "w.whl")
 
 
-def test_launcher_is_a_program() -> None:
+def test_launcher_runs() -> None:
     entry = EntryPoint(name="x", module="pkg.mod", attribute="Class.method")
     text = launcher(entry, "/opt/venv/bin/python")
     assert text.startswith(b"#!/opt/venv/bin/python\n")
@@ -59,7 +59,7 @@ def test_launcher_is_a_program() -> None:
 
 
 @pytest.mark.parametrize("interpreter", ["/with space/bin/python", "/" + "l" * 130 + "/python"])
-def test_interpreters_too_long_for_a_first_line(interpreter: str) -> None:
+def test_long_interpreter_path_uses_shell_launcher(interpreter: str) -> None:
     lines = shebang(interpreter)
     assert lines.startswith(b"#!/bin/sh\n'''exec' ")
     assert f'"{interpreter}"'.encode() in lines
@@ -76,5 +76,5 @@ def test_interpreters_too_long_for_a_first_line(interpreter: str) -> None:
         (b"#!python\n\xff\0", b"#!/p\n\xff\0"),
     ],
 )
-def test_first_lines(script: bytes, expected: bytes) -> None:
+def test_script_first_lines_are_rewritten(script: bytes, expected: bytes) -> None:
     assert rewritten(script, "/p") == expected

@@ -59,9 +59,7 @@ def read(folder: Path, data: bytes) -> list[tuple[SdistMember, bytes]]:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_files_and_folders_of_a_tar_are_read(
-    tmp_path: Path, compress: Callable[[bytes], bytes]
-) -> None:
+def test_tar_sdist_is_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     tool = entry(f"./{TOP}/bin/tool")
     tool.mode, tool.mtime = 0o755, 1_500_000_000
     members = (entry(f"./{TOP}", tarfile.DIRTYPE), tool, entry(f"{TOP}/empty/", tarfile.DIRTYPE))
@@ -76,7 +74,7 @@ def test_files_and_folders_of_a_tar_are_read(
     ("compress", "name"),
     [(bz2.compress, "bzip2"), (lzma.compress, "xz"), (lambda data: ZSTD + data, "zstd")],
 )
-def test_other_compressions_are_named(
+def test_unsupported_compression_is_named(
     tmp_path: Path, compress: Callable[[bytes], bytes], name: str
 ) -> None:
     data = compress(packed(entry(f"{TOP}/x"), data=b"x"))
@@ -85,7 +83,7 @@ def test_other_compressions_are_named(
     assert caught.value.hint == sdist.REMEDY
 
 
-def test_files_and_folders_of_a_zip_are_read(tmp_path: Path) -> None:
+def test_zip_sdist_is_read(tmp_path: Path) -> None:
     listed = read(tmp_path, zipped(f"{TOP}/setup.py", f"{TOP}/demo/a.py"))
     assert [(member.path, data) for member, data in listed] == [
         ("setup.py", b"x = 1\n"),
@@ -132,7 +130,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_other_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_unsupported_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
     data, words = BAD[name]
     with pytest.raises(IntegrityError) as caught:
         read(tmp_path, data)
@@ -144,7 +142,7 @@ def test_other_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x1f\x8b\0", b"BZh9junk", b"PK\5\6", b"PK\3\4", bytes(700), b"no archive" * 99]
 )
-def test_what_is_not_an_archive_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_non_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     if data == bytes(700):  # an empty tar
         assert read(tmp_path, data) == []
         return
@@ -153,7 +151,7 @@ def test_what_is_not_an_archive_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("LARGEST", 3), ("MEMBERS", 1)])
-def test_archives_that_hold_too_much_are_refused(
+def test_oversized_archives_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     data = packed(entry(f"{TOP}/x"), entry(f"{TOP}/y"), data=b"22")
@@ -163,7 +161,7 @@ def test_archives_that_hold_too_much_are_refused(
         read(tmp_path, data)
 
 
-def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
+def test_non_utf_8_names_are_kept(tmp_path: Path) -> None:
     member = entry(f"{TOP}/caf\udce9.txt")
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8") as tar:

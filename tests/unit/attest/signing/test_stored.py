@@ -99,7 +99,7 @@ def test_signatures_are_read_back(registry, key):
     assert {each.payload for each in found.signatures} >= set(said)
 
 
-def test_signing_again_writes_nothing(registry, key):
+def test_second_signing_writes_nothing(registry, key):
     payloads = [statement(in_toto.PROVENANCE, {"a": 1})]
     first = sign(registry, key, payloads)
     contents = (dict(registry.manifests), dict(registry.blobs), dict(registry.tags))

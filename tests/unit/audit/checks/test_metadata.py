@@ -67,7 +67,7 @@ def test_extras_count_where_another_package_requires_them(tmp_path):
     assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this package set'
 
 
-def test_another_python(tmp_path):
+def test_base_with_other_python_is_refused(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 needs Python >=3.12, and this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
