@@ -45,7 +45,7 @@ class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
     advisories: Fixed
 
 
-class VersionMove(msgspec.Struct, frozen=True, kw_only=True):
+class PinMove(msgspec.Struct, frozen=True, kw_only=True):
     """A pin of a new row that differs; `fixes` are advisories for which there was no cool-down."""
 
     package: str
@@ -78,7 +78,7 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     row: str = ""
-    moves: tuple[VersionMove, ...] = ()
+    moves: tuple[PinMove, ...] = ()
     refused: tuple[RefusedVersion, ...] = ()
     kept: tuple[RefusedVersion, ...] = ()
     waiting: dict[str, tuple[str, ...]] = {}
@@ -331,12 +331,12 @@ class Updater:
     def _result(self, row: str, unwritten: tuple[Constraint, ...]) -> RowUpdate:
         start = self._start
         moves = tuple(
-            VersionMove(package=package, before=old, after=new, fixes=self._fixes.get(package, ()))
+            PinMove(package=package, before=old, after=new, fixes=self._fixes.get(package, ()))
             for package, old, new in row_text.changes(start.target, self._row.target)
         )
         if start.snapshot is not None and self._accepted is not None:
             days = start.snapshot.before, start.snapshot.after
-            moves = (*moves, VersionMove(package=BASE, before=days[0], after=days[1]))
+            moves = (*moves, PinMove(package=BASE, before=days[0], after=days[1]))
         known = refusals.read(self._project.images).of(start.origin)
         tried = {key: known[key] for key in self._refused if key in known}
         newer = {(axis.package, each.version) for axis in start.axes for each in axis.releases}

@@ -8,7 +8,7 @@ import re
 from imgbuild.show.image_diff import ArchDiff, Change, Diff
 from imgbuild.update import lock_changes
 from imgbuild.update.refusals import RefusedVersion
-from imgbuild.update.run import Move, RowUpdate
+from imgbuild.update.run import PinMove, RowUpdate
 from imgbuild.values import Arch
 
 HOSTILE = "@octocat fixes #1 </details> | `x` <script> [a](https://example.org) ![i](x) \n# head"
@@ -29,7 +29,7 @@ def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
     return RowUpdate(
         source="cu130-trl",
         row="cu130-trl1.16.0",
-        moves=(Move(package="trl", before="1.9.2", after=text, fixes=("GHSA-1",)),),
+        moves=(PinMove(package="trl", before="1.9.2", after=text, fixes=("GHSA-1",)),),
         refused=(refusal,),
         diff=Diff(target="cu130-trl1.16.0", before="cu130-trl", arch={Arch.X86_64: part}),
     )
