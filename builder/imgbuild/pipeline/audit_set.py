@@ -396,8 +396,7 @@ def _fetched(
     selected = [
         wheel for wheel in selected if package_set.wheels[wheel.package].stored_elf_facts() is None
     ]
-    # type: ignore[misc]
-    requests = [FileRequest(wheel, lambda url=urls[wheel.sha256]: [url]) for wheel in selected]
+    requests = [FileRequest(wheel, lambda url=urls[wheel.sha256]: [url]) for wheel in selected]  # type: ignore[misc]
     return fetch_all(requests, request.context, title="packages compiled against torch or numpy")
 
 

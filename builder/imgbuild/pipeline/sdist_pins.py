@@ -42,8 +42,7 @@ def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> Sdis
         file = _sdist(indexes.files(package), Version(version))
         if file is not None:
             sdists[package] = version, lock_file(file, context.http), file.url
-    # type: ignore[misc]
-    requests = [FileRequest(locked, lambda url=url: [url]) for _, locked, url in sdists.values()]
+    requests = [FileRequest(locked, lambda url=url: [url]) for _, locked, url in sdists.values()]  # type: ignore[misc]
     paths = fetch_all(requests, context, title="sdists")
     wheels = []
     refused = {}
