@@ -18,12 +18,12 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("project",),
     ("lock", "wheel"),
     ("plan", "index", "cache"),
-    ("registry", "deb", "container"),
+    ("registry", "deb", "cpython", "container"),
     ("solve", "audit", "attest", "sif"),
     ("assemble", "cves", "diagnose", "learn", "smoke"),
     ("resolve", "show", "render", "doctor"),
-    ("pipeline", "slurm"),
-    ("ci", "publish", "verify"),
+    ("pipeline", "slurm", "site"),
+    ("ci", "publish", "update", "verify"),
     ("cli", "__main__"),
 )
 

@@ -77,6 +77,21 @@ def test_run_reads_an_image_that_is_there_without_what_builds_one(sample: Sample
         assert {name for name in modules if name.startswith(f"imgbuild.{part}")} == set()
 
 
+@pytest.mark.parametrize("redirected", [">/dev/full", ">&-", ">&- 2>&-"])
+@pytest.mark.parametrize("words", ["--version", "list", "list --json", "list --nosuch --json"])
+def test_a_stdout_that_is_full_or_closed_is_an_error(
+    sample: Sample, words: str, redirected: str
+) -> None:
+    program = f"{sys.executable} -c 'from imgbuild.cli import main; main()' {words} {redirected}"
+    done = subprocess.run(
+        ["sh", "-c", program], cwd=sample.folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (2 if "--nosuch" in words else 1)
+    assert "Traceback" not in done.stderr
+    if "2>" not in redirected and "--nosuch" not in words:
+        assert "error: stdout: the result cannot be written: " in done.stderr
+
+
 def test_only_listed_imports_are_inside_functions() -> None:
     """Verbs are imported lazily in one place; other imports in functions are of rare modes."""
     places = {

@@ -38,6 +38,7 @@ LOCKED = {
         "builder/imgbuild/deb/certificates.py",  # /etc/ca-certificates.conf of Debian
     # Messages of vLLM and verl, which the rules of `imgbuild diagnose` search for.
     "World size": "builder/imgbuild/data/diagnose/world-size-gpus.yaml",
+    "world size": "builder/imgbuild/data/diagnose/checkpoint-world-size.yaml",
     "dp|world|n_gpus": "builder/imgbuild/data/diagnose/verl-batch-sizes.yaml",
 }  # fmt: skip
 

@@ -136,6 +136,10 @@ class IntegrityError(ImgbuildError):
     exit_code = 9
 
 
+class FilesDisagree(IntegrityError):
+    """Packages of one image have the same path with different contents."""
+
+
 class Interrupted(ImgbuildError):
     """The user interrupted the work; finished parts are kept."""
 

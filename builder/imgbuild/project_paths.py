@@ -20,6 +20,8 @@ from imgbuild.system.folder import require_below
 
 MATRIX = "matrix.yaml"
 FOLDER = ".imgbuild"
+UPDATE = ".imgbuild-update"  # in the folder of locks: what `imgbuild update` is about to write
+JOURNAL = "journal.json"  # in it, once it is complete
 CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
 OWN_PROJECT = (
     "start a project of your own: imgbuild init --extends TARGET; or work in a clone of the"
@@ -28,10 +30,14 @@ OWN_PROJECT = (
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a `matrix.yaml`; `writable` is false for the catalogue."""
+    """A folder with a `matrix.yaml`; `writable` is false for the catalogue.
+
+    `staged` is the folder of locks that are not to take effect yet, in place of `folder`.
+    """
 
     matrix: Path
     writable: bool = True
+    staged: Path | None = None
 
     @property
     def root(self) -> Path:
@@ -41,7 +47,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> Path:
         """The folder of all files but the matrix: `.imgbuild` where it exists, else the root."""
-        return _folder(self.root)
+        return self.staged or _folder(self.root)
 
     @property
     def images(self) -> Path:
@@ -69,6 +75,11 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         place that the user names, with `--output`, may be reached through links.
         """
         return require_below(self.work, self.outputs / name)
+
+    @property
+    def half_updated(self) -> bool:
+        """Whether an update was interrupted while it wrote."""
+        return (self.folder / UPDATE / JOURNAL).exists()
 
     def locked_targets(self) -> tuple[str, ...]:
         """The targets that have a lock."""

@@ -95,6 +95,11 @@ def digest_of_file(file: BufferedReader) -> Digest:
     return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
+def is_number(text: str) -> bool:
+    """Whether `text` has only the digits 0 to 9; `str.isdecimal` accepts those of every script."""
+    return text.isascii() and text.isdecimal()
+
+
 def normalize(package: str) -> str:
     """A package name normalized by PEP 503: lower case, one hyphen for each run of `-_.`."""
     return re.sub(r"[-_.]+", "-", package).lower()

@@ -181,10 +181,10 @@ def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
     assert done.status == 1, done.said
     assert f"{BROKEN}@publish waits for {BROKEN}@{ARCH}" in done.said
     assert BROKEN not in changed.tags("rl")
-    report(changed, tmp_path)
+    report(changed, tmp_path, place)
 
 
-def report(sample: Sample, folder: Path) -> None:
+def report(sample: Sample, folder: Path, place: str) -> None:
     """The report's scripts, with a program in the place of GitHub's that writes down its words."""
     program = folder / "gh"
     program.write_text(
@@ -192,10 +192,15 @@ def report(sample: Sample, folder: Path) -> None:
     )
     program.chmod(0o755)
     env = {"PATH": ci_repository.with_programs(folder), "GH_TOKEN": "none", "GH_REPO": "me/rl"}
+    env["REGISTRY"] = place
     done = sample.job("nightly", "report", **env)
     assert done.status == 1, done.said
     assert f"| {TARGET} | ✅ published |" in done.summary
     assert f"| {BROKEN} | ❌ failed | `{BROKEN}@{ARCH}` smoke |" in done.summary
+    assert f"$ docker pull {place}:{TARGET}\n" in done.summary
+    digest = sample.digest(TARGET)
+    assert f"$ apptainer pull {TARGET}.sif docker://{place}@{digest}\n" in done.summary
+    assert f":{BROKEN}" not in done.summary.partition("## Images to pull")[2]
     call_log = (folder / "gh.log").read_text()
     expected = f"issue create --title nightly: {BROKEN} --body-file build/issues/{BROKEN}.md"
     assert [line for line in call_log.splitlines() if "create" in line] == [expected]

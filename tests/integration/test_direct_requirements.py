@@ -261,7 +261,7 @@ def test_marker_excludes_url_requirement(work):
         ("byurl @ git+ssh://-oProxyCommand=x/a", "hyphen"),
         ("byurl @ git+ssh://git@git.example:team/a", "HOST/PATH"),
         ("byurl @ git+https://git.example/a@--upload-pack=x", "not the name of a branch"),
-        ("byurl @ git+https://git.example/a#subdirectory=../b", "out of the project"),
+        ("byurl @ git+https://git.example/a#subdirectory=../b", "outside the project"),
         ("byurl @ file:///etc/byurl-1.5-py3-none-any.whl", "outside the project"),
         ("byurl @ file:///etc/passwd", "is not a wheel"),
     ],
@@ -276,7 +276,7 @@ def test_invalid_url_requirement_is_reported_with_line(work, text, message):
 
 def test_redirect_to_local_file_is_refused(work):
     work.site.redirects["/files/byurl-1.5-py3-none-any.whl"] = "file:///etc/passwd"
-    with pytest.raises(FetchFailed, match="not a web address"):
+    with pytest.raises(FetchFailed, match="not an HTTP URL"):
         work.settle(byurl(work))
 
 

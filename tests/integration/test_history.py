@@ -89,3 +89,38 @@ def test_repository_with_pipe_is_an_error(
     monkeypatch.setattr("imgbuild.system.git.LIMIT", 0.5)
     with pytest.raises(WorkFailed, match="is not done after"):
         revisions.locked_at(project, TARGET, "HEAD")
+
+
+def test_the_history_of_a_target_has_each_digest_once(project: Project) -> None:
+    git(project.root, "init", "--quiet")
+    _, first = locked_as(project, "1.0")
+    git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")
+    _, second = locked_as(project, "2.0\x1b[31m")
+    newest, oldest = revisions.history(project, TARGET)
+    assert (newest.digest, oldest.digest) == (second.digest, first.digest)
+    assert (newest.subject, oldest.subject) == ("torch 2.0\x1b[31m", "torch 1.0")
+    assert oldest.size == {arch: image.size for arch, image in first.arch.items()}
+    git(project.root, "rm", "--quiet", "-r", "images")
+    git(project.root, "commit", "--quiet", "--message", "removed")
+    removed, *earlier = revisions.history(project, TARGET)
+    assert (removed.digest, earlier) == (None, [newest, oldest])
+    with pytest.raises(InputError, match="has digests of absent"):
+        revisions.history(project, "absent")
+
+
+def test_a_history_needs_a_repository(project: Project) -> None:
+    needs.tool("git")
+    with pytest.raises(InputError, match="git cannot read the history"):
+        revisions.history(project, TARGET)
+
+
+def test_a_catalogue_that_is_a_link_into_a_checkout_has_its_history(
+    project: Project, tmp_path: Path
+) -> None:
+    git(project.root, "init", "--quiet")
+    _, target_digests = locked_as(project, "1.0")
+    linked = tmp_path / "elsewhere" / "catalogue"
+    linked.mkdir(parents=True)
+    (linked / "images").symlink_to(project.images)
+    [only] = revisions.history(Project(matrix=linked / "matrix.yaml"), TARGET)
+    assert only.digest == target_digests.digest

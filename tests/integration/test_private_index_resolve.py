@@ -310,7 +310,7 @@ def test_replaced_file_is_not_fetched(stack, default, tmp_path):
     lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=resolved_wheels)})
     store = Store.open(tmp_path / "cache")
     required_hashes = {wheel.sha256 for wheel in resolved_wheels if wheel.package == "numpy"}
-    with pytest.raises(IntegrityError, match="the lock says"):
+    with pytest.raises(IntegrityError, match="the lock has"):
         Inputs(samples.matrix(), Context(store, Http(attempts=1))).fetch_missing(
             lock, required_hashes
         )

@@ -121,7 +121,7 @@ def test_flashinfer_of_torch_2_6_with_torch_2_7(refuse: Refuse) -> None:
     wheel = "flashinfer-python==0.2.5+cu124torch2.6"
     refusal = refuse("torch==2.7.0", wheel, index=index, cuda="12.6")
     assert refusal.reasons[:2] == ("you asked for torch==2.7.0", f"you asked for {wheel}")
-    assert "is compiled for torch 2.6, as its version says" in refusal.reasons[2]
+    assert "is compiled for torch 2.6, according to its version" in refusal.reasons[2]
     assert refusal.nearest[0] == f"torch 2.6.0 for CUDA 12.4 ({UNREAD})"
 
 

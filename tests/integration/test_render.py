@@ -102,7 +102,7 @@ def with_pip() -> str:
 
 
 def checked(venv: Path) -> None:
-    """The environment has the files that the lock says, less what was dropped."""
+    """The environment has the files that the lock has, less what was dropped."""
     assert printed(venv / "bin/python", "-c", LOOK).strip() == f"42 {venv}"
     assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
     assert (venv / "share/common.txt").read_bytes() == b"of winner\n"  # not that of tools

@@ -161,7 +161,7 @@ def test_bytes_are_unchanged_without_terminal(folder: Path) -> None:
 
 
 def test_ordinary_user_has_terminal() -> None:
-    script = "tty; stty size; echo ready; read line; echo got $line; sleep 1000"
+    script = "tty; stty size; echo ready; read line; echo got $line; exec sleep 1000"
     body = (
         "streams = escapes.sandbox.Streams.TERMINAL\n"
         f"sys.exit(escapes.inside(place, 'sh', '-c', {script!r}, streams=streams).status)"

@@ -45,8 +45,8 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(name="shell")
 def _shell(root: Path) -> Callable[..., Result]:
     def shell(script: str, **options: object) -> Result:
-        # type: ignore[arg-type]
-        return sandbox.run(sandbox.Root(path=root), ["sh", "-c", script], **options)
+        command = ["sh", "-c", script]
+        return sandbox.run(sandbox.Root(path=root), command, **options)  # type: ignore[arg-type]
 
     return shell
 

@@ -114,6 +114,26 @@ class LocalIndex:
                 files[f"pypi/{package}/json"] = _json_api(package_files)
         return files
 
+    def json_files(self) -> dict[str, bytes]:
+        """Project pages in JSON (PEP 691) with sizes and upload times (PEP 700), and the files."""
+        files = {f"packages/{quote(item.file)}": item.data for item in self.published}
+        for package in {item.package for item in self.published}:
+            listed = [
+                {
+                    "filename": item.file,
+                    "url": f"../../packages/{quote(item.file)}",
+                    "hashes": {"sha256": _hex(item.data)},
+                    "size": len(item.data),
+                    "upload-time": item.uploaded,
+                    "yanked": item.yanked,
+                }
+                for item in self._of(package)
+            ]
+            versions = sorted({item.file.split("-")[1] for item in self._of(package)})
+            page = {"meta": {"api-version": "1.1"}, "name": package, "versions": versions}
+            files[f"simple/{package}/"] = json.dumps({**page, "files": listed}).encode()
+        return files
+
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
         """Like the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
 

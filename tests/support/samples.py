@@ -52,7 +52,7 @@ def matrix(**changes: object) -> Matrix:
         default_index="pypi",
         bases={
             "debian-12": DebianBase(
-                suite="bookworm", python="3.11", glibc="2.36", packages=("bash", "python3")
+                suite="bookworm", python_source="3.11", glibc="2.36", packages=("bash", "python3")
             )
         },
         image=Image(

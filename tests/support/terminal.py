@@ -32,7 +32,8 @@ class Terminal:
 
 
 def stdout(patch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[Terminal]:
-    """Make `sys.stdout` a terminal of COLUMNS columns."""
+    """Make `sys.stdout` a terminal of COLUMNS columns, without colours."""
+    patch.setenv("TERM", "dumb")
     return _stream(patch, "stdout")
 
 

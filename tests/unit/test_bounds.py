@@ -242,7 +242,7 @@ def test_packages_of_debian_have_limits(tmp_path, monkeypatch):
     path = deb(tmp_path, data_tar_xz=lzma.compress(data), data_tar=b"")
     assert debs.read(path, tmp_path / "spool", lambda *_: True).members
     monkeypatch.setattr(debs, "LEEWAY", 0)
-    with pytest.raises(IntegrityError, match="unpacks to more than"):
+    with pytest.raises(IntegrityError, match="unpacked size exceeds"):
         debs.read(path, tmp_path / "spool", lambda *_: True)
     monkeypatch.setattr(debs, "CONTROL_LIMIT", 10)
     with pytest.raises(IntegrityError, match=r"control has .* bytes"):
@@ -394,5 +394,7 @@ def test_a_lock_artifact_with_an_invalid_requirement():
     lying = msgspec.structs.replace(
         lock_bundle, packages=SbomPackages(packages={wheel.sha256: listed})
     )
-    with pytest.raises(IntegrityError, match=r"packages of cu124-vllm0\.7\.2 cannot be read: Inv"):
+    with pytest.raises(
+        IntegrityError, match=r"package list of cu124-vllm0\.7\.2 cannot be read: Inv"
+    ):
         attachments.sboms(lying, Arch.X86_64)

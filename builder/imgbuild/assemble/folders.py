@@ -21,7 +21,15 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import AddedFolder, Extends, Lock
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import LayerFile, Reader, inflated
-from imgbuild.plan.plan import AddedDebsRecipe, DebianRecipe, Layer, RegistryRecipe, base_of, plan
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    DebianRecipe,
+    Layer,
+    PythonRecipe,
+    RegistryRecipe,
+    base_of,
+    plan,
+)
 from imgbuild.values import Arch
 
 FACT = "folders"
@@ -173,7 +181,11 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Every path of a base: of its Debian packages, with added ones, or of a registry image."""
+    """Every path of a base: Debian's packages, those that are added as well, or a registry's.
+
+    Paths of a standalone Python are left out: nothing may be added to its folder.
+    """
+    layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe
     if isinstance(last, DebianRecipe):
         yield from _of_packages(last, store)

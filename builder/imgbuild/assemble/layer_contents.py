@@ -15,6 +15,7 @@ import msgspec
 
 from imgbuild.assemble import skeleton
 from imgbuild.cache.store import Store
+from imgbuild.cpython import python_archive
 from imgbuild.deb import debian_root
 from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
@@ -26,6 +27,7 @@ from imgbuild.plan.plan import (
     DebianRecipe,
     FilesRecipe,
     Layer,
+    PythonRecipe,
     Recipe,
     RegistryRecipe,
     VenvRecipe,
@@ -122,6 +124,14 @@ def _members(recipe: Recipe, store: Store, scratch: Path) -> Sequence[Member]:
             labels = {wheel.sha256: wheel.file for wheel in recipe.wheels}
             parts = [(wheel.sha256, wheel_members(recipe, wheel, store)) for wheel in recipe.wheels]
             return install.joined(parts, labels=labels)
+        case PythonRecipe():
+            return python_archive.members(
+                require(store, recipe.archive.sha256, recipe.archive.file),
+                recipe.archive.file,
+                prefix=recipe.prefix,
+                python=recipe.python,
+                spool=scratch / "python",
+            )
         case VenvRecipe():
             return skeleton.venv_members(recipe)
         case FilesRecipe():

@@ -78,6 +78,8 @@ def _all(lock: Lock, arch: Arch) -> Iterator[Input]:
         zipped = built.sdist.file.endswith(".zip")
         yield from _files((built.sdist,), WHEEL_TYPE if zipped else SDIST_TYPE)
     yield from _files(resolution.debs, DEB_TYPE)
+    if resolution.python:
+        yield from _files((resolution.python,), SDIST_TYPE)
     for item in resolution.base_layers:
         yield layer(item)
     if lock.extends is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
-from imgbuild.assemble.sources import LockSources, host_debs
+from imgbuild.assemble.sources import LockSources, host_debs, host_python
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -106,7 +106,9 @@ class Origins:
         parts = sources.locate({item.sha256 for item in left}).ingredients
         if parts:
             named = inputs_of_all(lock)
-            every = sorted(parts | {deb.sha256 for deb in host_debs(lock)})
+            python = host_python(lock)
+            root = (*host_debs(lock), *([python] if python is not None else []))
+            every = sorted(parts | {file.sha256 for file in root})
             missing = lacking((named[key] for key in every), self._store)
             mirror.fetch_missing(missing, self._context, title=f"inputs of sdists of {lock.target}")
 

@@ -114,8 +114,9 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     for name in ("pip", "pip3", "uv"):
         yield _link(f"{COMMANDS.strip('/')}/{name}", "../packages.py")
     added = f"site.addsitedir({site!r})"
+    outside = recipe.site or "/usr/lib/python3/dist-packages"
     yield _file(
-        "usr/lib/python3/dist-packages/imgbuild.pth",
+        f"{outside.strip('/')}/imgbuild.pth",
         f"import site, sys; {site!r} in sys.path or {added}\n",
     )
 

@@ -21,9 +21,9 @@ from imgbuild.http.client import Http
 from imgbuild.index.pages import GIT_ADDRESS, PROJECT, Indexes, IndexFile, places
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Deb, LockedFile
+from imgbuild.lock.resolution import Deb, LockedFile, PythonArchive
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
-from imgbuild.solve import direct, sdists, uv
+from imgbuild.solve import direct, sdists, standalone, uv
 from imgbuild.solve.build_root import host_root
 from imgbuild.values import Sha256
 
@@ -73,7 +73,8 @@ class LockSources:
         here = {file.sha256 for files in by_address.values() for file in files if is_near(file)}
         # Without packages for this machine's architecture they are requested from Debian's archive.
         debs = host_debs(self._lock)
-        rooted = bool(debs) and all(self._has(deb) for deb in debs)
+        archive = host_python(self._lock)
+        rooted = bool(debs) and all(map(self._has, (*debs, *([archive] if archive else []))))
         remote, parts = set(requested), set[Sha256]()
         for resolution in self._lock.arch.values():
             remote -= {wheel.sha256 for wheel in resolution.wheels if wheel.index in near}
@@ -119,6 +120,8 @@ class LockSources:
             if isinstance(base, DebianBase):
                 for deb in resolution.debs:
                     requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)
+        for archive, named in python_archives(lock, base):
+            requests[archive.sha256] = standalone.request(archive, named)
         files = [requests[item.sha256] for item in items if item.sha256 in requests]
         fetch_all(files, self._context, title=f"fetching {lock.target}")
 
@@ -133,8 +136,8 @@ class LockSources:
             if built.wheel.sha256 in hashes
         }
         base, user, arch = base_of(lock, self._matrix), lock.settings.user, sdists.host_arch()
-        hint = "its build is not reproducible or used another Python version: lock the target again"
-        root = host_root(base, user, arch, context, host_debs(lock))
+        hint = "its build is not reproducible, or used another Python: lock it again"
+        root = host_root(base, user, arch, context, host_debs(lock), host_python(lock))
         for built in lost.values():
             sdists.rebuild(built, self.indexes, root(), lock.base.python, context, hint=hint)
 
@@ -149,6 +152,25 @@ def host_debs(lock: Lock) -> tuple[Deb, ...]:
     """
     resolution = lock.arch.get(sdists.host_arch())
     return resolution.debs if resolution is not None else ()
+
+
+def host_python(lock: Lock) -> PythonArchive | None:
+    """The standalone Python of `lock` for this machine's architecture; None if it has none."""
+    resolution = lock.arch.get(sdists.host_arch())
+    return resolution.python or None if resolution is not None else None
+
+
+def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
+    """The archives of Python of `lock`, each with its URLs: the matrix's and the lock's."""
+    source = base.standalone if isinstance(base, DebianBase) else None
+    named = source.archives if source is not None else {}
+    archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())
+    return [
+        (archive, list(dict.fromkeys(url for url in (named.get(arch), locked.get(arch)) if url)))
+        for locked in [lock.base.standalone or {}]
+        for arch, archive in archives
+        if archive
+    ]
 
 
 def open_indexes(lock: Lock, matrix: Matrix, http: Http) -> Indexes:

@@ -80,7 +80,8 @@ def audit(
 
     `libraries` returns the shared objects of the base. `past` finds removed attributes for the
     check "calls" in other releases, and may access an index. With `path`, a main path that the
-    caller has found, corners are not checked. `published` are packages that were audited together.
+    caller has found, corners are not checked. `published` are packages that were audited together:
+    what is wrong between two of them, where only an addition leads, is a warning.
     """
     terms = narrowed(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
@@ -103,7 +104,13 @@ def audit(
         arch=package_set.arch,
         floors=_floors(package_set, terms) if "cuda" in selected and terms.cuda else None,
         findings=tuple(
-            ordered(waive([decided(each, terms) for each in findings], terms.waivers, selected))
+            ordered(
+                waive(
+                    [_of_published(decided(each, terms), published) for each in findings],
+                    terms.waivers,
+                    selected,
+                )
+            )
         ),
     )
 
@@ -241,6 +248,17 @@ def decided(finding: Finding, terms: Terms) -> Finding:
     if not reason:
         return finding
     message = f"{finding.message} ({reason})"
+    return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
+
+
+def _of_published(finding: Finding, published: Collection[str]) -> Finding:
+    """`finding`, as a warning if it is between two packages that cannot change."""
+    evidence = finding.evidence
+    if evidence is None or finding.severity is not Severity.ERROR:
+        return finding
+    if not {normalize(evidence.package), normalize(evidence.other)} <= set(published):
+        return finding
+    message = f"{finding.message} (both packages are those of the published target)"
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 

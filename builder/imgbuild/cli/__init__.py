@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 
@@ -11,13 +12,28 @@ from imgbuild import __version__
 def main() -> None:
     """Run the command line; the exit status is 0, that of the error's class, or a command's own.
 
-    `--version` alone is answered here, before anything else is imported.
+    `--version` alone is handled here, before anything else is imported.
     """
+    _open_closed_streams()
     if sys.argv[1:] == ["--version"]:
         with suppress(OSError):  # such as a closed pipe, which `_main` handles
-            sys.stdout.write(f"imgbuild {__version__}\n")
-            sys.stdout.flush()
+            os.write(sys.stdout.fileno(), f"imgbuild {__version__}\n".encode())
             return
     from imgbuild.cli import _main
 
     _main.main()
+
+
+def _open_closed_streams() -> None:
+    """Open stdout and stderr where they are closed, so that no other file has their number.
+
+    A result cannot be written to such a stdout, which is an error; messages are lost.
+    """
+    for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is not None:
+            continue
+        nothing = os.open(os.devnull, mode)
+        if nothing != number:
+            os.dup2(nothing, number)
+            os.close(nothing)
+        setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))

@@ -31,6 +31,7 @@ TAKES_COMMAND = ("imgbuild run", "imgbuild slurm")
 COMMON = "Common commands"
 IMAGES = "Images"
 DISTRIBUTION = "Distribution"
+CURRENT = "Staying current"
 SITES = "Clusters and CI"
 
 
@@ -69,8 +70,11 @@ VERBS = {
     "verify": Verb(DISTRIBUTION, "Verify an image: its signatures, its lock, its contents"),
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
+    "outdated": Verb(CURRENT, "List newer versions than a target, a project or a file has"),
+    "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions of a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
+    "site": Verb(SITES, "Write the targets of the matrix as static pages"),
     "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),

@@ -180,7 +180,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """The reports of a task, and one more if there are none or they do not say why it failed."""
+    """The reports of a task, and one more if there are none or they do not contain the cause."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

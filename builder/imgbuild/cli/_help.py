@@ -24,6 +24,7 @@ COLUMN = 26  # where the text of an option begins, at most
 NO_TARGET = ""  # in place of a target: the only one of the project
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
+WORDS = "imgbuild.command"  # the words after `--`, in the meta data of a context
 FEW = 12  # options that fit one screen
 MORE = "More options"
 LAST = (OUTPUT,)  # panels at the end; others are in the order in which options are declared
@@ -56,7 +57,7 @@ class VerbCommand(TyperCommand):
 
 
 class RunCommand(VerbCommand):
-    """A verb after whose target a command begins, which has options of its own."""
+    """A verb after whose target a command begins, which has its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; options after the command's name are its own, as in `docker run`."""
@@ -66,6 +67,16 @@ class RunCommand(VerbCommand):
             mark = args.index("--")
             words = [*args[:mark], NO_TARGET, *args[mark:]]
         return super().parse_args(ctx, words)
+
+
+class RenderCommand(VerbCommand):
+    """A verb that takes any number of targets, and a command after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`; those after it are in `ctx.meta`."""
+        place = args.index("--") if "--" in args else len(args)
+        ctx.meta[WORDS] = tuple(args[place + 1 :])
+        return super().parse_args(ctx, args[:place])
 
 
 class AuditCommand(VerbCommand):
@@ -341,7 +352,7 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _folded(example: str) -> Iterator[str]:
-    """A command to copy; one that is too long continues on a line of its own."""
+    """A command to copy; one that is too long continues on the next line."""
     while len(example) > _width():
         cut = example.rfind(" ", 4, _width() - 1)
         if cut < 0:

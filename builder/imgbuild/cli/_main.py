@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import itertools
 import signal
@@ -11,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from imgbuild.cache.settings import default_root
-from imgbuild.cli._output import answer
+from imgbuild.cli._output import answer, discard, unwritten
 from imgbuild.errors import (
     ImgbuildError,
     InputError,
@@ -106,6 +107,11 @@ def _stopped(error: Exception) -> int:
 
 def _of_system(error: OSError) -> ImgbuildError:
     """`error`, which nothing closer to its place has described."""
+    try:
+        sys.stdout.flush()  # what is left of a result or of a help text that cannot be written
+    except OSError as failure:
+        discard()
+        return unwritten(failure)
     if error.errno in files.FULL:
         full = Path(error.filename) if error.filename else _full_place()
         return files.described(error, full, hint=files.FULL_HINT)
@@ -143,5 +149,6 @@ def report(error: ImgbuildError) -> int:
             "reasons": reasons,
             "nearest": nearest,
         }
-        answer(document, [])
+        with contextlib.suppress(WorkFailed):  # a second error of a stdout that cannot be written
+            answer(document, [])
     return error.exit_code

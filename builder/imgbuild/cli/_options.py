@@ -34,7 +34,7 @@ from imgbuild.cli._verb import CONTAINER, OUTPUT, REGISTRY, SELECT, Definition, 
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.notes import nearest
 from imgbuild.project_paths import find
-from imgbuild.values import Arch
+from imgbuild.values import Arch, is_number
 
 
 class Through(enum.StrEnum):
@@ -106,7 +106,7 @@ def _each(value: Any) -> list[Any] | None:
 
 def _jobs(value: object) -> int:
     text = str(value)  # typer passes the default as well
-    if not text.isdecimal():
+    if not is_number(text):
         message = f"{text!r} is not a number of processes; 0 means one for each core"
         raise typer.BadParameter(message)
     return int(text)
@@ -114,7 +114,7 @@ def _jobs(value: object) -> int:
 
 def _count(value: object) -> str:
     text = str(value)
-    if text != "all" and not text.isdecimal():
+    if text != "all" and not is_number(text):
         message = f"{text!r} is not a number of GPUs; expected a number or 'all'"
         raise typer.BadParameter(message)
     return text
@@ -123,7 +123,7 @@ def _count(value: object) -> str:
 def _factor(value: object) -> float:
     text = str(value)
     try:
-        number = float(text)
+        number = float(text) if text.isascii() else 0.0
     except ValueError:
         number = 0.0
     if not 0.1 <= number < float("inf"):
@@ -163,8 +163,10 @@ CHECK = Definition(
 )
 GPUS = Definition("--gpus", "The number of GPUs, or 'all'.", metavar="COUNT", often=True,
                   parser=_count, setting=True)  # fmt: skip
-GPU = Definition("--gpu", "A GPU by its compute capability or name: 9.0, H100.", metavar="GPU",
-                 panel=SELECT, often=True)  # fmt: skip
+GPU = Definition("--gpu", "A GPU by its name or compute capability: A100, RTX 4090, 9.0.",
+                 metavar="GPU", panel=SELECT, often=True)  # fmt: skip
+DRIVER = Definition("--driver", "An NVIDIA driver: 580.65.06, or 535 for the newest of its branch.",
+                    metavar="VERSION", panel=SELECT, often=True)  # fmt: skip
 ENV = Definition(
     "--env -e", "Set an environment variable; NAME alone passes your shell's value. Repeatable.",
     metavar="NAME[=VALUE]", often=True,
@@ -184,6 +186,8 @@ REQUIREMENTS = Definition(
     " folder. Repeatable.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
+SOLVE = Definition("--solve", "Solve for versions.", often=True)
+PACKAGES = Definition("--packages", "The wheels and Debian packages, with versions.", often=True)
 PYTHON = Definition("--python", "The Python version.", metavar="X.Y", panel=SELECT)
 CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE", panel=SELECT,
                   often=True)  # fmt: skip
@@ -215,6 +219,11 @@ KernelCache = Annotated[
     option("--kernel-cache/--no-kernel-cache", "Keep what the image compiles while it runs (Triton,"
            " torch.compile, FlashInfer, vLLM) in imgbuild's cache, for its next run.",
            panel=CONTAINER),
+]  # fmt: skip
+Osv = Annotated[
+    str | None,
+    option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
+           " https://api.osv.dev.", metavar="URL"),
 ]  # fmt: skip
 Offline = Annotated[
     bool, option("--offline", "Use the cache only; fail if a file is missing from it.", often=True)
@@ -266,8 +275,8 @@ SignKey = Annotated[
     Path | None,
     option(
         "--sign-key",
-        "The private key to sign with: PEM (P-256 or Ed25519) or cosign.key. Its password is asked"
-        " for, or taken from $COSIGN_PASSWORD.",
+        "The private key to sign with: PEM (P-256 or Ed25519) or cosign.key. Its password is read"
+        " from the terminal, or from $COSIGN_PASSWORD.",
         metavar="FILE",
         panel=REGISTRY,
         often=True,

@@ -8,11 +8,12 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from imgbuild import codec
+from imgbuild.errors import WorkFailed
 from imgbuild.system.amounts import count as count  # noqa: PLC0414 - verbs import it from here
 from imgbuild.system.amounts import size_text as size_text  # noqa: PLC0414
 from imgbuild.system.console import console
@@ -24,13 +25,19 @@ PIECE = re.compile(r"[^\s,/@-]*[,/@-]|[^\s,/@-]+")  # of a word that is too long
 BELOW = "    "  # before what continues a line
 
 
-def answer(value: Any, lines: Sequence[str]) -> None:
+Style = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with rich's styles
+
+
+def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None:
     """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`.
 
-    Control characters are escapes in both: texts come from locks, servers and file names.
+    Control characters are escapes in both: texts come from locks, servers and file names. `style`
+    applies in a terminal.
     """
     if console.json:
         put(ascii_controls(codec.encode(value).decode()))
+    elif style is not None and lines and sys.stdout.isatty():
+        console.styled(map(style, lines))
     elif lines:
         put(visible("\n".join(lines)))
 
@@ -44,11 +51,23 @@ def answer_file(value: Any, texts: Sequence[str]) -> None:
 
 
 def put(text: str) -> None:
-    """Write `text` to stdout. A reader that closed the pipe, such as "head", is not an error."""
+    """Write `text` to stdout; WorkFailed if it cannot be written, such as to a full disk.
+
+    A reader that closed the pipe, such as "head", is not an error.
+    """
     try:
         console.data(text)
     except BrokenPipeError:
         discard()
+    except OSError as error:
+        discard()
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> WorkFailed:
+    """What is reported of a stdout that is full or closed."""
+    message = f"stdout: the result cannot be written: {error.strerror or error}"
+    return WorkFailed(message, hint="the work itself is done")
 
 
 def discard() -> None:
@@ -64,7 +83,7 @@ def aligned(
 
     Line breaks and control characters in a cell are escaped. Lines wider than `width`, by default
     the terminal's, are folded: cells between words, or else within them; and where that does not
-    suffice, the column with the longest word is on lines of its own. In a pipe each row is a line.
+    suffice, the column with the longest word gets separate lines. In a pipe each row is a line.
     """
     if not rows:
         return []
@@ -118,7 +137,7 @@ def _needs(columns: Iterable[Sequence[str]], part: re.Pattern[str]) -> list[int]
 def _without(
     place: int, rows: Sequence[Sequence[str]], right: frozenset[int], width: int
 ) -> Iterator[list[str]]:
-    """The lines of each row, with the cell of one column on lines of its own.
+    """The lines of each row, with the cell of one column on separate lines.
 
     The first is above the others, another is below them; the last is behind them if it fits.
     """

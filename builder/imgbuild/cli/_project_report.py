@@ -11,6 +11,7 @@ from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import Choice
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
+from imgbuild.resolve import python_support
 from imgbuild.resolve.choose import Candidate
 from imgbuild.system import boundary
 from imgbuild.values import normalize
@@ -52,7 +53,7 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
     minor = ".".join(choice.chosen.python.split(".")[:2])
     have = " or ".join(each.python for each in choice.wheels)
     where = f"images have {have}, {choice.chosen.target} has {minor}"
-    lines = [f"the project demands Python {demanded}; {where}"]
+    lines = [f"the project requires Python {demanded}; {where}"]
     for each in choice.wheels:
         if each.pinned:
             missing = f", not {', '.join(each.missing)}" if each.missing else ""
@@ -61,6 +62,7 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f"Python {each.python}: {there} of {count(each.pinned, 'pinned package')}"
                 f" can be installed{missing}"
             )
+    lines.append(python_support.OTHER)
     return ["\n  ".join(lines)]
 
 

@@ -94,7 +94,7 @@ def _refuse(
 
 
 def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
-    """The architecture that is named; None for none. InputError, which says `what`, for several."""
+    """The architecture that is named; None for none. InputError, with `what`, for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"

@@ -1,6 +1,6 @@
 """How a verb is declared: options, groups of options, --json, --quiet, --verbose, --matrix.
 
-A verb is a function under the decorator `verb`. A parameter whose type is a `Group` stands for all
+A verb is a function under the decorator `verb`. A parameter whose type is a `Group` represents all
 options of that group; the verb gets them as one value. `--json`, `--quiet` and `--verbose` are
 options of each verb, and set up the console before it runs.
 """
@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from imgbuild.system.console import console
+from imgbuild.values import is_number
 
 SELECT = "Targets"
 OUTPUT = "Output options"
@@ -23,17 +24,29 @@ WORK = "Options"
 REGISTRY = "Registries"
 CONTAINER = "The container"
 
+LONGEST = 18  # digits of a number
 VARIES = "-v"  # --verbose; in `run`, as in Docker, --volume
 _defined: dict[str, tuple[str, str]] = {}  # a flag → names and meaning
 OFTEN: set[str] = set()  # the options that the short help shows
 SETTINGS: set[str] = set()  # the options of which the last value is used
 
 
+def _whole_number(least: int, value: object) -> int:
+    text = str(value)  # typer passes the default as well
+    if not is_number(text) or int(text[:LONGEST]) < least:
+        message = f"{text!r} is not a whole number of at least {least}"
+        raise typer.BadParameter(message)
+    if len(text) > LONGEST:
+        message = f"{text[:LONGEST]}… is too large a number"
+        raise typer.BadParameter(message)
+    return int(text)
+
+
 class Definition:
     """One option: its names, what it means, and how its value is read.
 
     A name has one meaning, except -v; another definition of it is a ValueError. A verb may add a
-    sentence of its own, such as its default, by calling the definition: `OUTPUT_PATH("Default:
+    additional sentence, such as its default, by calling the definition: `OUTPUT_PATH("Default:
     stdout.")`.
 
     An option that is given twice has both values if its type is a list. Otherwise it names what is
@@ -55,6 +68,8 @@ class Definition:
         """`names` as in "--output -o"."""
         self._names = names.split()
         self._help = help
+        if "min" in more:  # typer's own type of such options accepts digits of every script
+            more["parser"] = functools.partial(_whole_number, more.pop("min"))
         self._more = {"metavar": metavar, "rich_help_panel": panel, **more}
         flags = {flag for name in self._names for flag in name.split("/")}
         long = " ".join(name for name in self._names if name.startswith("--"))
@@ -142,7 +157,7 @@ def _unparsed(annotation: Any) -> Any:
 
 
 def configure(output: Output) -> None:
-    """Set up the console as the options of a verb say."""
+    """Set up the console according to the options of a verb."""
     console.configure(verbosity=-1 if output.quiet else int(output.verbose), json=output.json)
 
 

@@ -44,9 +44,9 @@ def add(
 ) -> None:
     """Add packages to the image of a project.
 
-    For what no file of the project says: requirements are written under `add:` of the row in
-    matrix.yaml, Debian packages under `packages:`; comments stay. Names and versions are looked up
-    first. A requirement for a package that was added before takes its place.
+    For requirements that no file of the project declares: they are written under `add:` of the row
+    in matrix.yaml, Debian packages under `packages:`; comments stay. Names and versions are looked
+    up first. A requirement for a package that was added before takes its place.
 
     Examples:
 

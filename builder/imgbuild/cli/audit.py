@@ -57,7 +57,7 @@ from imgbuild.show import findings
 from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, is_number
 from imgbuild.wheel.tags import Tags
 
 READ = "packages"  # the test case that fails if a package was not read
@@ -269,7 +269,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
 def glibc_of(text: str) -> str:
     """The glibc of `--glibc`; InputError for an invalid version."""
     major, _, minor = text.partition(".")
-    if major != "2" or not minor.isdecimal() or int(minor) < OLDEST:
+    if major != "2" or not is_number(minor) or int(minor) < OLDEST:
         message = f"--glibc {text}: not a version of glibc"
         raise InputError(message, hint="for example: --glibc 2.28; `ldd --version` prints it")
     return text
@@ -477,7 +477,7 @@ def _end(reports: Sequence[Report], hint: str) -> None:
         raise AuditFailed(message, hint=hint)
     unread = [entry.what for report in failed for entry in report.unread if entry.required]
     message = f"not all packages were read: {', '.join(unread)}"
-    raise AuditFailed(message, hint="the lines `not read` above say why")
+    raise AuditFailed(message, hint="see the lines `not read` above for the reasons")
 
 
 def _refuse(

@@ -26,6 +26,7 @@ from imgbuild.errors import InputError
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.system import files
 from imgbuild.system.console import console
+from imgbuild.values import is_number
 
 HEAD = ("job", "machine", "GB", "steps")
 
@@ -162,7 +163,7 @@ def jobs(
 
 def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+    if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
         message = f"--shard {text}: not a part"
         raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)

@@ -17,7 +17,7 @@ from imgbuild.attest.signing import keys
 from imgbuild.attest.signing.keys import PrivateKey
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
-from imgbuild.cli._options import Offline, PlainHttp, SignKey
+from imgbuild.cli._options import Offline, Osv, PlainHttp, SignKey
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, REGISTRY, option, verb
@@ -79,11 +79,7 @@ def cves(
         option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy) instead"
                " of asking a server.", metavar="FILE", often=True),
     ] = None,
-    osv: Annotated[
-        str | None,
-        option("--osv", "The server with OSV's API. Default: $IMGBUILD_OSV, else"
-               " https://api.osv.dev.", metavar="URL"),
-    ] = None,
+    osv: Osv = None,
     vex: VexFile = None,
     author: Author = AUTHOR,
     attach: AttachTo = None,

@@ -78,7 +78,7 @@ def compare_files(
 def _of_files(
     names: Sequence[str], arches: Sequence[Arch], accepted: Sequence[Accepted]
 ) -> Compared:
-    arch = at_most_one(arches, "two images are compared on one architecture")
+    arch = at_most_one(arches, "images are compared on one architecture")
     left, right = (image.read(Path(name), arch) for name in names)
     comparison = compare(left, right, accepted, names=(names[0], names[1]), reporter=console)
     return Compared(name=f"{names[0]} {names[1]}", arch=arch, comparison=comparison)
@@ -205,11 +205,14 @@ def diff(
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
-    if accept or selection.arches:
-        message = "--accept and --arch need --files or --builder docker"
-        raise InputError(message, hint="add --files, or leave them out")
+    if accept:
+        message = "--accept needs --files or --builder docker"
+        raise InputError(message, hint="add --files, or leave it out")
     client = Client(plain_http=plain_http or (), reporter=console)
-    old, new = (diff_sides.side(name, client, selection.matrix, console) for name in all_names)
+    old, new = (
+        diff_sides.only(diff_sides.side(name, client, selection.matrix, console), selection.arches)
+        for name in all_names
+    )
     changes = image_diff.between(old, new)
     answer(changes, folded(image_diff.words(changes)))
 

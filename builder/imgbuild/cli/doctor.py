@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import platform
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from imgbuild.cache.store import Store
+from imgbuild.cli import _machine
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
+    ARCH,
+    DRIVER,
+    GPU,
     GPUS,
     SIF_FILE,
     THROUGH,
@@ -22,10 +26,10 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import choose
+from imgbuild.cli._selection import at_most_one, choose
 from imgbuild.cli._sessions import single, single_arch
 from imgbuild.cli._targets import WholeTargets
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import Group, option, verb
 from imgbuild.container import driver
 from imgbuild.doctor import collect, image
 from imgbuild.doctor.collect import Collected
@@ -42,9 +46,31 @@ from imgbuild.values import Arch
 WIDTH = 80  # columns of a list of targets
 
 
+class AnotherMachine(Group, frozen=True, kw_only=True):
+    """A machine that is judged in place of this one."""
+
+    driver: Annotated[str | None, DRIVER("Judge another machine, which has it.")] = None
+    gpu: Annotated[list[str] | None, GPU("Judge another machine, which has it; repeatable.")] = None
+    arch: Annotated[
+        list[Arch] | None,
+        ARCH("Of another machine. Default: x86_64, or what its GPU is built with."),
+    ] = None
+
+    def host(self, *, inside: bool) -> Host | None:
+        """The machine, None if no option is given; InputError if an image is to be checked."""
+        if self.driver is None and not self.gpu and not self.arch:
+            return None
+        if inside:
+            message = "--driver, --gpu and --arch cannot be combined with --through"
+            raise InputError(message, hint="an image is checked on this machine")
+        arch = at_most_one(self.arch, "a machine has one architecture")
+        return _machine.described(self.driver, self.gpu or [], arch)
+
+
 @verb
 def doctor(
     selection: WholeTargets,
+    another: AnotherMachine,
     through: Annotated[
         Engine | None,
         THROUGH(
@@ -74,6 +100,11 @@ def doctor(
     GPU and changes nothing. With names only those targets are checked, and the exit status is 1 if
     one does not fit. An image has its own glibc; that of the machine is only a remark.
 
+    Targets whose driver is complete (at least that of their CUDA release) are first, then those
+    that run on an older driver of the same major release, then those that do not fit. With
+    --driver, --gpu or --arch another machine is judged, by what is given. GH200, GB200, Thor, Orin
+    and DGX Spark are arm64.
+
     With --through, checks from inside an image what could break it, in seconds: packages in the
     home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if something
     would.
@@ -86,33 +117,34 @@ def doctor(
 
         imgbuild doctor --json
 
+        imgbuild doctor --driver 535 --gpu A100
+
         imgbuild doctor cu124-vllm --through apptainer --sif-file build/cu124-vllm.sif --gpus 1
     """
     if gather:
         _print_collected()
         return
     patterns = selection.named
+    host = another.host(inside=through is not None)
     number = driver.gpus() if gpus == "all" else int(gpus)
     if through is not None:
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
         _look(selection, layout, sif, through, needs)
         return
-    inside = {
-        "--sif-file": sif, "--layout": layout, "--apptainer": apptainer, "--gpus": number,
-        "--shared": shared,
-    }  # fmt: skip
-    for flag, value in inside.items():
-        if value:
-            message = f"{flag} needs --through: it applies only inside an image"
-            raise InputError(message, hint="add --through docker, podman, root or apptainer")
+    _require_through(
+        {
+            "--sif-file": sif, "--layout": layout, "--apptainer": apptainer, "--gpus": number,
+            "--shared": shared,
+        }
+    )  # fmt: skip
     project = selection.project()
     chosen = choose(project, patterns, everything=not patterns, arches=[])
     every = choose(project, [], everything=True, arches=[]) if patterns else chosen
-    host = read_host()
+    host = host or read_host()
     names = {item.lock.target for item in chosen}
     all_of = diagnose(host, [offer(project.images, item.lock) for item in every])
     diagnosis = only(all_of, names)
-    answer(diagnosis, folded(_lines(diagnosis)))
+    answer(diagnosis, folded(_lines(diagnosis)), _style)
     unfit = (
         [verdict.target for verdict in diagnosis.verdicts if not verdict.fits] if patterns else []
     )
@@ -121,9 +153,17 @@ def doctor(
     ):  # the answer has been given; an error of its own would be a second one
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} does not fit this machine"
-        hint = f"the newest target that does is {diagnosis.best}" if diagnosis.best else None
+        message = f"{', '.join(unfit)} is not compatible with {host.phrase}"
+        hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
+
+
+def _require_through(inside: Mapping[str, object]) -> None:
+    """InputError for an option of a check inside an image."""
+    for flag, value in inside.items():
+        if value:
+            message = f"{flag} needs --through: it applies only inside an image"
+            raise InputError(message, hint="add --through docker, podman, root or apptainer")
 
 
 def _look(
@@ -156,28 +196,41 @@ def _look(
 
 
 def _lines(diagnosis: Diagnosis) -> Iterable[str]:
-    yield from _machine(diagnosis.host)
+    yield from _machine_rows(diagnosis.host)
     yield from (f"note: {remark}" for remark in diagnosis.remarks)
     yield ""
 
-    fits = "fits" if comparable(diagnosis.host) else "unknown"
-    verdicts = diagnosis.verdicts
-    plain = [verdict.target for verdict in verdicts if verdict.fits and not verdict.remarks]
-    if not comparable(diagnosis.host) and len(plain) > 1:
+    for (judged, texts), names in _groups(diagnosis).items():
         yield from textwrap.wrap(
-            f"unknown: {', '.join(plain)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
+            f"{judged}: {', '.join(names)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
         )
-        verdicts = tuple(verdict for verdict in verdicts if verdict.target not in plain)
-    for verdict in verdicts:
-        yield f"{verdict.target}: {fits if verdict.fits else 'does not fit'}"
-        yield from (f"  {text}" for text in (*verdict.reasons, *verdict.remarks))
+        yield from (f"  {text}" for text in texts)
     yield ""
     if diagnosis.best:
         yield f"use: {diagnosis.best}"
     elif not comparable(diagnosis.host):
-        yield "without a GPU and its driver the target to use is unknown"
+        yield "no recommendation without a GPU and its driver"
     else:
-        yield "no target fits this machine"
+        yield f"no target is compatible with {diagnosis.host.phrase}"
+
+
+def _style(line: str) -> list[tuple[str, str]]:
+    """Results in colours: what fits green, what does not red."""
+    for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
+        if line.startswith(word):
+            return [(word, style), (line.removeprefix(word), "")]
+    return [(line, "")]
+
+
+def _groups(diagnosis: Diagnosis) -> dict[tuple[str, tuple[str, ...]], list[str]]:
+    """Targets with the same result, reasons and remarks, in the order of the results."""
+    fits = "fits" if comparable(diagnosis.host) else "unknown"
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for verdict in diagnosis.verdicts:
+        judged = fits if verdict.fits else "does not fit"
+        texts = (*verdict.reasons, *verdict.remarks)
+        groups.setdefault((judged, texts), []).append(verdict.target)
+    return groups
 
 
 def _print_collected() -> None:
@@ -186,13 +239,25 @@ def _print_collected() -> None:
 
 
 def _collected(collected: Collected) -> Iterable[str]:
-    yield from _machine(collected.host)
+    yield from _machine_rows(collected.host)
     yield f"Python {collected.python}"
     yield from (f"{name}=={version}" for name, version in collected.packages.items())
     yield from (f"{name}={value}" for name, value in collected.variables.items())
 
 
-def _machine(host: Host) -> Iterable[str]:
+def _machine_rows(host: Host) -> Iterable[str]:
+    if host.described:
+        yield from aligned(
+            [
+                ("machine", f"{host.arch}, another one, described by options"),
+                ("driver", host.driver or "not given"),
+                *(
+                    ("GPU", f"{gpu.name}, compute capability {gpu.capability}")
+                    for gpu in host.gpus or ()
+                ),
+            ]
+        )
+        return
     rows = [
         ("machine", f"{host.arch or 'unknown'}, Linux {host.kernel}, glibc {host.glibc or '?'}"),
         ("driver", host.driver or "none"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,10 @@ import typer
 from packaging.requirements import InvalidRequirement
 
 from imgbuild import project_paths
-from imgbuild.audit.binaries import gpus
 from imgbuild.cache.context import Context
-from imgbuild.cli import _project_report
+from imgbuild.cli import _machine, _project_report
 from imgbuild.cli._help import command
-from imgbuild.cli._options import CUDA, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
+from imgbuild.cli._options import CUDA, DRIVER, FROM, GPU, LOCK, SYSTEM, TARGET, OneArch
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import SELECT, Group, option, verb
@@ -42,7 +40,6 @@ ADD = "Additions"
 READ = "The project's files"
 MATRIX = "matrix.yaml"
 PYTHON = "python"  # in --relax, for the Python that the project requires
-DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 
 NameOption = Annotated[
@@ -86,16 +83,7 @@ ImageOption = Annotated[
     ),
 ]
 CudaOption = Annotated[str | None, CUDA("Only targets of this release.")]
-DriverOption = Annotated[
-    str | None,
-    option(
-        "--driver",
-        "The NVIDIA driver that the image must run on: 535, 580.65. Default: this machine's.",
-        metavar="VERSION",
-        panel=SELECT,
-        often=True,
-    ),
-]
+DriverOption = Annotated[str | None, DRIVER("Default: this machine's.")]
 GpuOption = Annotated[
     list[str] | None,
     GPU("Only targets that run on it; repeatable. Default: this machine's."),
@@ -119,7 +107,8 @@ RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Take the target's version of a package, whatever the project demands; repeatable.",
+        "Take the target's version of a package, regardless of the project's requirement;"
+        " repeatable.",
         metavar="PACKAGE",
         panel=READ,
     ),
@@ -160,7 +149,9 @@ FileOption = Annotated[
 ]
 RefreshOption = Annotated[
     bool,
-    option("--refresh", "Copy the locks of published targets again, from where the matrix says."),
+    option(
+        "--refresh", "Copy the locks of published targets again, from their source in the matrix."
+    ),
 ]
 
 
@@ -183,7 +174,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends name more than one target"
             raise InputError(message, hint="name one of them")
-        arch = at_most_one(self.arch, "a project starts on one")
+        arch = at_most_one(self.arch, "a project starts from one target")
         arch = arch or Arch.parse(platform.machine())
         return ChoiceRequest(
             host=self._host(arch),
@@ -201,22 +192,15 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         if here.arch != arch:
             here = Host(arch=arch)
         if self.driver is not None:
-            if not DRIVER.fullmatch(self.driver):
-                message = f"--driver {self.driver}: a driver has a number such as 535 or 580.65.06"
-                raise InputError(message, hint="nvidia-smi shows it")
-            here = msgspec.structs.replace(here, driver=self.driver, gpus=())
+            named = _machine.driver(self.driver)
+            here = msgspec.structs.replace(here, driver=named, gpus=())
         if self.gpu:
-            gpus_here = tuple(HostGpu(name=text, capability=_capability(text)) for text in self.gpu)
+            models = {text: _machine.gpu(text) for text in self.gpu}
+            gpus_here = tuple(
+                HostGpu(name=text, capability=model.capability) for text, model in models.items()
+            )
             here = msgspec.structs.replace(here, gpus=gpus_here)
         return here
-
-
-def _capability(text: str) -> str:
-    capability = gpus.capability_of(text)
-    if capability is None:
-        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
-        raise InputError(message, hint="such as 9.0, sm_90 or H100")
-    return capability
 
 
 class Additions(Group, frozen=True, kw_only=True):
@@ -230,7 +214,7 @@ class Additions(Group, frozen=True, kw_only=True):
 class Started(msgspec.Struct, frozen=True, kw_only=True):
     """A project that was started: its row, and the files that were written.
 
-    `read` and `choice` are None for one without files that say what it needs.
+    `read` and `choice` are None for a project without files that declare requirements.
     """
 
     name: str
@@ -284,6 +268,7 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
+    ask = project.request(extends)
     context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
@@ -294,12 +279,13 @@ def init_project(
             extras=project.extra or (),
             groups=project.group or (),
         )
-        if lock is not None or not files.declared.files:
+        if lock is not None or not declared_files.declares_anything(files.declared):
+            if extends is None and lock is None:
+                declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
                 console.info(line)
             _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
             return
-        ask = project.request(extends)
         started = _start(path, init.name_for(name or "."), files, ask, image, additions, context)
     answer(started, _project_report.lines(started.choice, path))
 
@@ -386,11 +372,11 @@ def _refuse(
 ) -> None:
     """NoSolution with every requirement that cannot be met, and what can be done.
 
-    `failures` are those of git repositories; the only one is raised if there is nothing else.
+    `failures` are those of git repositories, raised as they are if there is nothing else.
     """
     chosen = choice.chosen
     if ask.extends and chosen.changed:
-        message = f"{chosen.target} has other versions than the project demands"
+        message = f"{chosen.target} has other versions than the project requires"
         hint = (
             f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE takes the"
             " target's version"
@@ -410,12 +396,12 @@ def _refuse(
         f"Debian has no package {name}" + (f"; nearest: {near}" if near else "")
         for name, near in lacking.items()
     ]
-    if len(failures) == 1 and not reasons:
-        raise failures[0]
+    if failures and not reasons:
+        raise repositories.refusal(failures)
     reasons += repositories.reasons(failures)
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
-        message = f"{number} of the project cannot be met on Python {chosen.python}"
+        message = f"{number} of the project cannot be met with Python {chosen.python}"
         hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
         hint += " the target's version with --relax PACKAGE"
         raise NoSolution(message, reasons=tuple(reasons), hint=hint)
@@ -430,7 +416,7 @@ def _row(
 ) -> WantedExtension:
     """The row of the project's image."""
     chosen = choice.chosen
-    relaxed = "asked for with imgbuild init --relax; the project names another version"
+    relaxed = "relaxed with imgbuild init --relax; the project requires another version"
     minor = ".".join(chosen.python.split(".")[:2])
     return WantedExtension(
         name=name,

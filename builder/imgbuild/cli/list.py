@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,15 +12,16 @@ from typing import Annotated, Literal
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
-from imgbuild.audit.binaries import gpus
+from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
+from imgbuild.cli import _machine
 from imgbuild.cli._help import command
-from imgbuild.cli._options import CUDA, FORMAT, GPU
+from imgbuild.cli._options import CUDA, DRIVER, FORMAT, GPU, PYTHON
 from imgbuild.cli._output import aligned, answer, count, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.doctor import targets
-from imgbuild.doctor.host import read_host
+from imgbuild.doctor.host import Host, HostGpu, read_host
 from imgbuild.doctor.targets import TargetNeeds
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file, published
@@ -31,8 +33,10 @@ from imgbuild.pipeline.code_at_hand import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
+from imgbuild.resolve import python_support
 from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
+from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, Condition, normalize
@@ -48,7 +52,9 @@ With = Annotated[
     ),
 ]
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
-Gpu = Annotated[str | None, GPU("Only targets with code for it; sm_90 is the same as 9.0.")]
+Gpu = Annotated[str | None, GPU("Only targets with code for it.")]
+Driver = Annotated[str | None, DRIVER("Only targets that run on it.")]
+PythonVersion = Annotated[str | None, PYTHON("Only targets with it; '3' selects all of Python 3.")]
 Fits = Annotated[
     bool,
     option(
@@ -60,7 +66,7 @@ Fits = Annotated[
 ]
 State = Annotated[
     list[Condition] | None,
-    option("--state", "Only targets in this state; repeatable.", panel=SELECT, often=True),
+    option("--state", "Only targets in this state; repeatable.", panel=SELECT),
 ]
 
 
@@ -70,6 +76,8 @@ class Filters(Group, frozen=True, kw_only=True):
     package: With = None
     cuda: Cuda = None
     gpu: Gpu = None
+    driver: Driver = None
+    python: PythonVersion = None
     fits: Fits = False
     state: State = None
 
@@ -79,6 +87,8 @@ class Filters(Group, frozen=True, kw_only=True):
             *(f"--with {requirement}" for requirement in self.package or ()),
             *([f"--cuda {self.cuda}"] if self.cuda else []),
             *([f"--gpu {self.gpu}"] if self.gpu else []),
+            *([f"--driver {self.driver}"] if self.driver else []),
+            *([f"--python {self.python}"] if self.python else []),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
         ]
@@ -89,15 +99,20 @@ class Filters(Group, frozen=True, kw_only=True):
         Without a filter of states the state may be None.
         """
         needed = [_requirement(requirement) for requirement in self.package or ()]
-        capability = _capability(self.gpu) if self.gpu else ""
+        model = _machine.gpu(self.gpu) if self.gpu is not None else None
+        driver = _machine.driver(self.driver) if self.driver is not None else ""
+        if self.python is not None and not re.fullmatch(r"3(\.\d{1,2})?", self.python, re.ASCII):
+            message = f"--python {self.python}: expected a version such as 3.11"
+            raise InputError(message, hint="`imgbuild list --wide` shows the versions")
         runs_here = _judge(project) if self.fits else None
 
         def _matches(row: TableRow, condition: Condition | None) -> bool:
             return (
                 (not self.state or condition in self.state)
                 and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
+                and (self.python is None or self.python in (row.python, row.python.split(".")[0]))
                 and (not needed or _has(project, row, needed))
-                and (not capability or _runs_on(project, row, capability))
+                and ((model is None and not driver) or _runs_on(project, row, model, driver))
                 and (runs_here is None or runs_here(row))
             )
 
@@ -125,7 +140,14 @@ class Filters(Group, frozen=True, kw_only=True):
         for package in requests.keys() - pinned:
             similar = notes.nearest(package, pinned)
             nearest = f"did you mean --with {similar}? {nearest}" if similar else nearest
+        machine = [word for word in given if word.startswith(("--gpu ", "--driver "))]
+        if machine:
+            words = " ".join(quoting.word(part) for each in machine for part in each.split(" ", 1))
+            nearest = f"reasons: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
+        pythons = {base.python for base in matrix.bases.values()}
+        if self.python and ".".join(self.python.split(".")[:2]) not in pythons:
+            nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")
 
 
@@ -135,14 +157,6 @@ def _requirement(text: str) -> Requirement:
     except InvalidRequirement as error:
         message = f"--with {text}: not a package with versions"
         raise InputError(message, hint="such as: --with verl, --with 'verl>=0.6'") from error
-
-
-def _capability(text: str) -> str:
-    capability = gpus.capability_of(text)
-    if capability is None:
-        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
-        raise InputError(message, hint="such as 9.0, sm_90 or H100")
-    return capability
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
@@ -170,13 +184,22 @@ def _offer(project: Project, target: str) -> TargetNeeds | None:
     return targets.offer(project.images, lock_file.read_lock(project.images, target))
 
 
-def _runs_on(project: Project, row: TableRow, capability: str) -> bool:
-    """Whether an image of the row has code for a GPU; without a lock, whether the row names it."""
-    offered = _offer(project, row.target)
-    able = [set(row.gpu)]
-    if offered is not None:
-        able = [{*floors.gpu, *floors.gpu_ptx} for floors in offered.floors.values()]
-    return any(targets.has_code(each, capability) for each in able)
+def _runs_on(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> bool:
+    """Whether an image of the row runs on a GPU and a driver, as `imgbuild doctor` judges it.
+
+    Without a lock what the row names is compared. `driver` is "" for any.
+    """
+    offered = _offer(project, row.target) or targets.planned(
+        row.target, row.cuda, row.arch, row.gpu
+    )
+    card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
+    only = model.arch if model is not None else None
+    machines = (
+        Host(arch=arch, driver=driver, gpus=card, described=True)
+        for arch in row.arch
+        if only in (None, arch)
+    )
+    return any(targets.judge(machine, offered).fits for machine in machines)
 
 
 def _judge(project: Project) -> Callable[[TableRow], bool]:
@@ -235,7 +258,8 @@ def list_targets(
     Without a name all targets are listed, except those that are retired because a newer one takes
     their place; --all lists these too. A target with * is recommended for its stack; these are
     first. The column "tested" has the highest tier of smoke tests that passed for the current
-    digest, or the GPU that they ran on. Filters are combined: a target must match all of them.
+    digest, or the GPU that they ran on. A wide terminal has more columns: the oldest driver,
+    what a pull downloads, other packages. Filters are combined: a target must match all of them.
 
     A target is locked, stale, not locked, or needs something that the default index does not have:
     another index, or a wheel that you supply. --json has all values of the matrix, the reasons for
@@ -250,6 +274,8 @@ def list_targets(
         imgbuild list --with verl --with 'vllm>=0.11'
 
         imgbuild list --fits
+
+        imgbuild list --driver 535 --gpu A100 --python 3.11
 
         imgbuild list --state needs --state stale
 
@@ -293,11 +319,22 @@ def list_targets(
     else:
         width = terminal_width()
         lines = aligned(table.narrow(rows, None if width == sys.maxsize else width))
-    answer(rows, lines)
+    answer(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not wide and not console.json and any(row.recommended for row in rows):
         console.info("* recommended; columns of other packages: imgbuild list --wide")
     if hidden and form == "text" and not console.json:
         console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
+
+
+def _style(line: str) -> list[tuple[str, str]]:
+    """The head is bold, recommended targets are green, failed tests red."""
+    name, gap, rest = line.partition("  ")
+    if name in ("name", "target"):
+        return [(line, "bold")]
+    head = "bold green" if name.endswith(table.MARK) else ""
+    cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
+    tail = {"failed": "red", "not locked": "dim"}.get(last, "")
+    return [(name, head), (gap + cells, ""), (last, tail)]
 
 
 def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Path]) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from imgbuild.cli import registry_gc, registry_mirror
 from imgbuild.cli._help import VerbGroup, add, group
-from imgbuild.cli._options import PlainHttp, Reference
+from imgbuild.cli._options import FORMAT, PlainHttp, Reference
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._verb import verb
 from imgbuild.publish import listing as listings
-from imgbuild.publish import tag
+from imgbuild.publish import pull_page, tag
 from imgbuild.publish.listing import ListedTag, Listing
 from imgbuild.registry.client import Client
 from imgbuild.registry.image_reference import parse, parse_repository
@@ -34,6 +34,10 @@ def ls(
     place: Annotated[
         str, typer.Argument(metavar="HOST[/REPOSITORY]", help="HOST, or HOST/REPOSITORY.")
     ],
+    form: Annotated[
+        Literal["text", "markdown"],
+        FORMAT("text; or markdown: the commands that pull each image of a target."),
+    ] = "text",
     plain_http: PlainHttp = None,
 ) -> None:
     """List the images in a registry.
@@ -46,6 +50,8 @@ def ls(
         imgbuild registry ls registry.example/rl
 
         imgbuild registry ls localhost:5000 --json
+
+        imgbuild registry ls ghcr.io/owner/repository --format markdown > pull.md
     """
     client = Client(plain_http=plain_http or (), reporter=console)
     host, slash, name = place.partition("/")
@@ -55,7 +61,7 @@ def ls(
         f"{count(len(listing.entries), 'image')} of {listing.sum / 1e9:.2f} GB, in blobs of"
         f" {listing.size / 1e9:.2f} GB"
     )
-    answer(listing, _table(listing))
+    answer(listing, list(pull_page.lines(listing)) if form == "markdown" else _table(listing))
 
 
 def _table(listing: Listing) -> list[str]:

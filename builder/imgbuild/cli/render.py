@@ -5,11 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from imgbuild.cli._help import command
-from imgbuild.cli._options import CHECK, FORMAT, OUTPUT_PATH, REGISTRY_PLACE
+import typer
+
+from imgbuild.cli._help import WORDS, RenderCommand, command
+from imgbuild.cli._options import (
+    CHECK,
+    ENV,
+    FORMAT,
+    GPU,
+    GPUS,
+    OUTPUT_PATH,
+    REGISTRY_PLACE,
+    SHARED,
+)
 from imgbuild.cli._output import answer, answer_file
 from imgbuild.cli._targets import Selection
-from imgbuild.cli._verb import option, verb
+from imgbuild.cli._verb import CONTAINER, Group, option, verb
+from imgbuild.container.settings import StartOptions
 from imgbuild.errors import InputError
 from imgbuild.lock.published import load
 from imgbuild.pipeline.opened import report_templates
@@ -20,16 +32,69 @@ from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
-RenderFormat = Literal["dockerfile", "bake", "apptainer", "requirements", "pylock", "script"]
+RenderFormat = Literal[
+    "dockerfile", "bake", "apptainer", "requirements", "pylock", "script",
+    "compose", "devcontainer", "k8s-job", "jobset", "kuberay", "skypilot",
+]  # fmt: skip
+
+
+class ContainerFlags(Group, frozen=True, kw_only=True):
+    """What a rendered container has."""
+
+    gpus: Annotated[
+        str | None, GPUS("For each node. Default: all of a machine, 1 in Kubernetes.")
+    ] = None
+    gpu: Annotated[
+        str | None,
+        GPU("With --format skypilot: the kind that SkyPilot looks for, such as H100."),
+    ] = None
+    nodes: Annotated[
+        int,
+        option("--nodes", "Nodes.", metavar="N", min=1, panel=CONTAINER, often=True, setting=True),
+    ] = 1
+    shared: Annotated[
+        int, SHARED("Here: how much a container has; 0: that of the host, or no limit.")
+    ] = 0
+    env: Annotated[list[str] | None, ENV("Here NAME alone is a secret of that name.")] = None
+    port: Annotated[
+        list[int] | None,
+        option("--port", "A port that the container serves; repeatable.", metavar="PORT",
+               panel=CONTAINER),
+    ] = None  # fmt: skip
+    rdma: Annotated[
+        str | None,
+        option("--rdma", "RDMA between nodes: a resource of Kubernetes (rdma/ib), or a device for"
+               " compose and devcontainer (/dev/infiniband).", metavar="NAME", panel=CONTAINER),
+    ] = None  # fmt: skip
+
+    def options(self, words: tuple[str, ...]) -> StartOptions:
+        """The options, and the command `words`."""
+        return StartOptions(
+            command=words,
+            gpus=self.gpus,
+            gpu=self.gpu,
+            nodes=self.nodes,
+            shared=self.shared,
+            env=tuple(self.env or ()),
+            ports=tuple(self.port or ()),
+            rdma=self.rdma,
+        )
+
+
 WITH_TEMPLATE = ("dockerfile", "apptainer", "script")  # the formats that templates write
 
 
 @verb
 def render(
+    context: typer.Context,
     selection: Selection,
+    container: ContainerFlags,
     form: Annotated[
         RenderFormat,
-        FORMAT("dockerfile, bake, apptainer, requirements, pylock or script."),
+        FORMAT(
+            "dockerfile, bake, apptainer, requirements, pylock, script; or a container: compose,"
+            " devcontainer, k8s-job, jobset, kuberay, skypilot."
+        ),
     ] = "dockerfile",
     output: Annotated[
         Path | None,
@@ -49,7 +114,10 @@ def render(
     ] = False,
     registry: Annotated[
         str | None,
-        REGISTRY_PLACE("With --online: where the base is. Default: `registry` of the matrix."),
+        REGISTRY_PLACE(
+            "Where the image of a container is, or with --online the base. Default: `registry` of"
+            " the matrix."
+        ),
     ] = None,
     check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
@@ -60,6 +128,10 @@ def render(
     requirements: for pip and uv. pylock: PEP 751, with URLs looked up now. script: a shell script
     that makes the environment on a machine without containers, and checks it.
 
+    compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image as `imgbuild run` and
+    `imgbuild slurm` do: by digest, with its GPUs, shared memory, a folder of models, compiled code,
+    and secrets by their names. The command follows --. docs/howto/starting-points.md has examples.
+
     Examples:
 
         imgbuild render --all
@@ -69,9 +141,24 @@ def render(
         imgbuild render cu124-vllm --online --output cu124-vllm
 
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
+
+        imgbuild render cu124-vllm --format compose --port 8000 -- vllm serve MODEL
+
+        imgbuild render cu130-verl0.9 --format kuberay --nodes 2 --gpus 8 -- python train.py
     """
-    options = write.RenderOptions(form=form, online=online, registry=registry)
+    words = context.meta.get(WORDS, ())
+    options = write.RenderOptions(
+        form=form, online=online, registry=registry, container=container.options(words)
+    )
     _refuse(options, output, check=check, arches=selection.arches)
+    _render(selection, options, output, check=check)
+
+
+def _render(
+    selection: Selection, options: RenderOptions, output: Path | None, *, check: bool
+) -> None:
+    """Write the selected targets, or compare what is committed."""
+    form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:
         report_templates(project)
@@ -89,6 +176,12 @@ def render(
     else:
         rendered = write.render(
             project, read, [(item.lock, item.arches) for item in chosen], options
+        )
+    if form in write.LOCAL and not (options.registry or read.registry):
+        names = " ".join(item.lock.target for item in chosen)
+        console.info(
+            f"the image is that of this machine: imgbuild load {names}; --registry names it by"
+            " its digest"
         )
     if output is not None:
         rendered = write.leave(rendered, output)
@@ -124,12 +217,16 @@ def _refuse(
     if options.online and output is None:
         message = "--online needs --output: its file names hosts, and is not committed"
         raise InputError(message, hint="add --output FOLDER")
-    if options.registry is not None and not options.online:
-        message = "--registry needs --online"
+    is_container = options.form in write.CONTAINERS
+    if options.registry is not None and not options.online and not is_container:
+        message = "--registry needs --online, or a format of a container"
         raise InputError(message, hint="add --online, or leave it out")
+    if options.container.given and not is_container:
+        message = f"--format {options.form} has no container: it takes no command and no options"
+        raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
         message = "the Dockerfile beside a lock is for all its architectures"
         raise InputError(message, hint="leave --arch out, or add --output FOLDER")
 
 
-COMMAND = command(render)
+COMMAND = command(render, cls=RenderCommand)

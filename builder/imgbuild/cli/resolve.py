@@ -14,7 +14,7 @@ import typer
 
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
-from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, REQUIREMENTS, Offline
+from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, REQUIREMENTS, SOLVE, Offline
 from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import OUTPUT, option, verb
@@ -201,12 +201,7 @@ NameOption = Annotated[
     str | None,
     option("--name", "The name of the row; implies --solve.", metavar="NAME", panel=ASK),
 ]
-SolveOption = Annotated[
-    bool,
-    option(
-        "--solve", "Solve, even if a locked target satisfies the request.", panel=ASK, often=True
-    ),
-]
+SolveOption = Annotated[bool, SOLVE("Even if a locked target satisfies the request.")]
 AllowOldOption = Annotated[
     bool,
     option(

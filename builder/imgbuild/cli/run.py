@@ -1,4 +1,4 @@
-"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb of its own)."""
+"""`imgbuild run`: mounts, variables, ports, GPUs, user, shm size (separate: a verb)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,20 @@ from imgbuild.cli._verb import CONTAINER, Definition, Group, RunOutput, option, 
 from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
+from imgbuild.container.settings import MODELS, MODELS_VARIABLE, TOKEN, TRACKING, WORKDIR
 from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.pipeline import code_at_hand, run_target
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.system import boundary
+from imgbuild.system import boundary, files
 from imgbuild.system.console import console
-from imgbuild.values import Arch
+from imgbuild.values import Arch, is_number
 
 ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
-FOLDER = "/workspace"  # for the current folder, if the image has no working folder
-CACHE = "/mnt/huggingface"
 NOTICE = "notice"  # the kind of fact for what is reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 NAME = re.compile(r"[^\s=]+")
-PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?")
-SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?")
+PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?", re.ASCII)
+SIZE = re.compile(r"\d+(\.\d+)?([bkmgBKMG]b?)?", re.ASCII)
 USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
@@ -118,14 +117,14 @@ class RunOptions(Group, frozen=True, kw_only=True):
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
         given = dict(_variable(text) for text in self.env or [])
-        workdir = config.workdir if config.workdir not in ("", "/") else FOLDER
+        workdir = config.workdir if config.workdir not in ("", "/") else WORKDIR
         commit = config.labels.get(PROJECT_COMMIT, "")
         mounts = {mount.target: mount for mount in _folder(workdir, commit)}
         env: dict[str, str | None] = dict.fromkeys(_by_name())
         cache = hugging_face_cache() if self.hf_cache else None
         if cache is not None:
-            mounts[CACHE] = Mount(source=cache, target=CACHE)
-            env["HF_HOME"] = CACHE
+            mounts[MODELS] = Mount(source=cache, target=MODELS)
+            env[MODELS_VARIABLE] = MODELS
         volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
         typed = {*named, *(name for name, value in given.items() if value is not None)}
         paths = path_variables.passed(
@@ -175,7 +174,7 @@ def hugging_face_cache() -> Path | None:
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        folder = Path(named or f"{base}/huggingface").expanduser().absolute()
+        folder = files.expanded(named or f"{base}/huggingface").absolute()
     except RuntimeError:  # there is no home
         return None
     if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises PermissionError
@@ -237,7 +236,7 @@ def _by_name() -> Iterable[str]:
     """The variables that are passed if they are set, without those whose value is a path."""
     paths = path_variables.names()
     for name in sorted(os.environ):
-        if name == "HF_TOKEN" or (name.startswith("WANDB_") and name not in paths):
+        if name == TOKEN or (name.startswith(TRACKING) and name not in paths):
             yield name
 
 
@@ -265,7 +264,7 @@ def _volume(text: str) -> Mount:
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
         message = f"--volume {text}: expected SRC:DST or SRC:DST:ro, DST an absolute path"
         raise InputError(message, hint="for example: -v ./data:/data:ro")
-    path = Path(os.path.expanduser(source)).absolute()  # noqa: PTH111 - works without a home
+    path = files.expanded(source).absolute()
     if not path.exists():
         message = f"--volume {text}: {path} does not exist"
         raise InputError(message, hint=f"create it first: mkdir -p {path}")
@@ -281,7 +280,7 @@ def _gpus(text: str | None) -> bool | int:
 def _home(config: CommandConfig, user: str | None) -> str | None:
     """HOME for a user whom the image does not know; None for root and for the image's own user."""
     uid = (user or str(process_ids()[0])).partition(":")[0]
-    if not uid.isdecimal() or uid in ("0", config.user.partition(":")[0]):
+    if not is_number(uid) or uid in ("0", config.user.partition(":")[0]):
         return None
     return "/" if ENTRYPOINT in config.entrypoint else "/tmp"  # noqa: S108 - in the container
 

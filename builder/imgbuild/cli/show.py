@@ -16,10 +16,11 @@ import msgspec
 from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
 from imgbuild.cli._help import command
-from imgbuild.cli._options import OUTPUT_PATH
-from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, size_text, terminal_width
+from imgbuild.cli._options import OUTPUT_PATH, PACKAGES
+from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, terminal_width
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._sessions import select_targets
+from imgbuild.cli._show_parts import show_history, show_layers, show_tests, side_by_side_lines
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -28,23 +29,13 @@ from imgbuild.lock.lock_file import lock_path, read_lock
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
-from imgbuild.plan.image_digests import ImageDigests, read_digests
-from imgbuild.plan.plan import (
-    AddedDebsRecipe,
-    AddedFilesRecipe,
-    DebianRecipe,
-    Plan,
-    Recipe,
-    WheelsRecipe,
-    plan,
-)
+from imgbuild.plan.image_digests import read_digests
 from imgbuild.project_paths import Project
 from imgbuild.render import readme
 from imgbuild.show import guide, image_environment, page, status, table
 from imgbuild.show.guide import Guide
 from imgbuild.show.image_environment import Environment, RuntimeVariable, Setting
 from imgbuild.show.page import Page
-from imgbuild.show.table import short
 from imgbuild.system import files
 from imgbuild.system.console import console
 from imgbuild.system.control_characters import visible
@@ -53,7 +44,7 @@ from imgbuild.values import Arch, Condition, Digest, digest_of
 VARIABLES_WIDTH = 80
 INDENT = "    "
 WORDS = {
-    "entry point": "set by the image's entry point, where what is there does not fit",
+    "entry point": "set by the image's entry point, where the current value is unsuitable",
     "SIF": "set under Apptainer, by the SIF that imgbuild build --format sif makes",
     "slurm": "set by the job scripts of imgbuild slurm",
     "smoke": "set by imgbuild smoke, for each of its cases",
@@ -140,73 +131,6 @@ def _wrapped(text: str, more: str = "") -> list[str]:
     )  # fmt: skip
 
 
-LAYERS_HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
-NUMBERS = frozenset({0, 2, 3})
-LAYERS_WIDTH = 80
-
-
-def show_layers(selection: Selection) -> None:
-    """The layers of each image as a table, or as JSON with every file of each layer."""
-    project = selection.project()
-    chosen = selection.locked(project)
-    planned = [plan(item.lock, each) for item in chosen for each in item.arches]
-    if console.json:
-        answer(planned, [])
-        return
-    digests = {
-        item.lock.target: image_digests.read_digests(project.images, item.lock) for item in chosen
-    }
-    lines: list[str] = []
-    for item in planned:
-        rows: list[Sequence[str]] = [
-            LAYERS_HEAD,
-            *_rows(item, digests[item.target].arch[item.arch]),
-        ]
-        lines += [""] if lines else []
-        lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
-        lines += aligned(rows, right=NUMBERS, width=LAYERS_WIDTH)
-    answer(planned, lines)
-
-
-def _rows(planned: Plan, target_digests: ImageDigests) -> list[tuple[str, ...]]:
-    """A row for each layer; the sums go to stderr."""
-    pulled, unpacked = target_digests.size, sum(layer.unpacked for layer in target_digests.layers)
-    console.info(
-        f"{planned.target} {planned.arch}: {count(len(planned.layers), 'layer')},"
-        f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
-    )
-    return [
-        (
-            str(number),
-            layer.name,
-            f"{locked_layer.size / 1e6:.1f}",
-            f"{locked_layer.unpacked / 1e6:.1f}" if locked_layer.unpacked else "-",
-            _contents(layer.name, layer.recipe),
-            short(locked_layer.digest),
-        )
-        for number, (layer, locked_layer) in enumerate(
-            zip(planned.layers, target_digests.layers, strict=True), start=1
-        )
-    ]
-
-
-def _contents(name: str, recipe: Recipe) -> str:
-    """What is in the layer `name`, in a word or two."""
-    match recipe:
-        case DebianRecipe() | AddedDebsRecipe():
-            return count(len(recipe.debs), "package")
-        case AddedFilesRecipe():
-            return count(len(recipe.files), "file")
-        case WheelsRecipe() if len(recipe.wheels) > 1:
-            return f"{len(recipe.wheels)} wheels"
-        case WheelsRecipe() if recipe.wheels[0].package == name:
-            return recipe.wheels[0].version
-        case WheelsRecipe():
-            return f"{recipe.wheels[0].package} {recipe.wheels[0].version}"
-        case _:
-            return "-"
-
-
 class Form(enum.StrEnum):
     """The document to write."""
 
@@ -274,15 +198,17 @@ def _sboms(
 
 HEAD = ("package", "version", "file")
 Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
+History = Annotated[
+    bool, option("--history", "The digests it had, from the git history of a checkout.", often=True)
+]
+Tests = Annotated[bool, option("--tests", "The results of its tests, by GPU.", often=True)]
 Variables = Annotated[
     bool,
     option(
         "--variables", "The environment variables, with the reason and source of each.", often=True
     ),
 ]
-Packages = Annotated[
-    bool, option("--packages", "The wheels and Debian packages, with versions.", often=True)
-]
+Packages = Annotated[bool, PACKAGES()]
 GuideFlag = Annotated[
     bool,
     option("--guide", "How to use the image: its README, sizes, test results.", often=True),
@@ -294,12 +220,16 @@ Sbom = Annotated[
 
 
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image: wheels and Debian packages, each name → version."""
+    """The packages of an image: wheels and Debian packages, each name → version.
+
+    `cpython` is the version of a standalone Python, "" where the base's own is used.
+    """
 
     target: str
     arch: Arch
     wheels: dict[str, str]
     debs: dict[str, str]
+    cpython: str = ""
 
 
 @verb
@@ -309,6 +239,8 @@ def show(
     variables: Variables = False,
     packages: Packages = False,
     guide: GuideFlag = False,
+    history: History = False,
+    tests: Tests = False,
     sbom: Sbom = None,
     output: Annotated[
         Path | None, OUTPUT_PATH("With --sbom: a file, or a folder for several. Default: stdout.")
@@ -316,11 +248,15 @@ def show(
 ) -> None:
     """Show a target: versions, digest, sizes, tests, commands.
 
-    Nothing is fetched or built. One of --layers, --variables, --packages, --guide and --sbom shows
-    that part instead.
+    Two targets are shown side by side. Nothing is fetched or built. One of --layers, --variables,
+    --packages, --guide, --history, --tests and --sbom shows that part instead.
 
-    --layers has the columns position, name, MB to pull, MB unpacked (- if a registry does not say),
-    contents, first digits of the digest; with --json the whole digest and every file of each layer.
+    --layers draws bars of what a pull downloads in a terminal. Elsewhere it has the columns
+    position, name, MB to pull, MB unpacked (- if a registry does not report it), contents, first
+    digits of the digest; with --json the whole digest and every file of each layer.
+
+    --history lists the commits of the checkout that gave the target another digest. --tests lists
+    the latest run of each tier of smoke tests on each kind of GPU, for the current digest.
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
@@ -337,7 +273,11 @@ def show(
 
         imgbuild show cu124-vllm
 
+        imgbuild show cu124-vllm cu130-vllm
+
         imgbuild show cu130-vllm --layers --arch arm64
+
+        imgbuild show cu130-verl0.9 --tests
 
         imgbuild show cu130-vllm --variables --json
 
@@ -352,6 +292,8 @@ def show(
         "--variables": variables,
         "--packages": packages,
         "--guide": guide,
+        "--history": history,
+        "--tests": tests,
         "--sbom": sbom is not None,
     }
     parts = [flag for flag, is_given in given.items() if is_given]
@@ -371,6 +313,10 @@ def show(
         _packages(selection)
     elif guide:
         _guides(selection)
+    elif history:
+        show_history(selection)
+    elif tests:
+        show_tests(selection)
     elif sbom is not None:
         show_sbom(selection, sbom, output)
     else:
@@ -380,6 +326,9 @@ def show(
 def _pages(selection: Selection) -> None:
     session = open_session(selection.matrix, names=selection.named)
     pages = [_page(session, item) for item in select_targets(selection, session)]
+    if len(pages) == 2 and not console.json:
+        answer(pages, side_by_side_lines(*pages))
+        return
     lines: list[str] = []
     for each in pages:
         lines += ["", ""] if lines else []
@@ -434,6 +383,7 @@ def _packages(selection: Selection) -> None:
                 arch=arch,
                 wheels=dict(sorted(locked.versions.items())),
                 debs={deb.package: deb.version for deb in locked.debs},
+                cpython=locked.python.version if locked.python else "",
             )
             rows: list[Sequence[str]] = [HEAD]
             files = {each.package: each.file for each in locked.wheels}
@@ -442,6 +392,8 @@ def _packages(selection: Selection) -> None:
                 (package, version, Path(files[package]).name)
                 for package, version in package_list.wheels.items()
             ]
+            if locked.python:
+                rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
             lines += _with_files(rows)
             package_lists.append(package_list)
@@ -453,7 +405,7 @@ def _packages(selection: Selection) -> None:
 
 
 def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as a table; if it is too wide, each file on a line of its own, to be copied."""
+    """The rows as a table; if it is too wide, each file on a separate line, to be copied."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table

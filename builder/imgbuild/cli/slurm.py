@@ -95,7 +95,7 @@ def imported(image: str) -> Path | str:
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
 
-PASSED = "nothing stands in the way on "  # in the last line of a check that passed
+PASSED = "no problem found on "  # in the last line of a check that passed
 LATE = 5  # seconds until a log is visible once its job has ended
 
 

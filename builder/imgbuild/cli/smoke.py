@@ -422,8 +422,8 @@ def _smoke(
 ) -> dict[str, ImgbuildError]:
     """Add the report of each target and tier to `reports`, printed as soon as it is complete.
 
-    One that could not be tested has a report that says so. By target: what stopped a test, or the
-    record of one. If nothing at all was tested and no JUnit is requested, that is raised.
+    One that could not be tested has a report with the reason. By target: what stopped a test, or
+    the record of one. If nothing at all was tested and no JUnit is requested, that is raised.
     """
     if options.record and any(image.project is None for image in images):
         message = "--record needs the project of the image, but --lock names only a file"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from imgbuild.values import is_number
+
 
 def process_ids() -> tuple[int, int]:
     """The user and group ID of this process."""
@@ -70,6 +72,6 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.user is None:
             return self.caller
         uid, _, gid = self.user.partition(":")
-        if not uid.isdecimal() or not (gid or "0").isdecimal():
+        if not is_number(uid) or not is_number(gid or "0"):
             return None
         return int(uid), int(gid or self.caller[1])

@@ -1,4 +1,4 @@
-"""The packages of an image by the names of advisories: PyPI and Debian source packages."""
+"""The packages of an image as advisories name them: PyPI's, Debian's source packages, CPython."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from imgbuild.plan.plan import installed_wheels
 from imgbuild.values import Arch, Sha256, normalize
 
 PYPI = "PyPI"
-# Release numbers of Debian suites in advisories.
+GIT = "GIT"  # OSV's ecosystem of what is known by a repository and its tags
+CPYTHON = "cpython"
+# CPython's own advisories (PSF-…) and the CVEs about it name the commits and tags of this one.
+REPOSITORIES = {CPYTHON: "https://github.com/python/cpython"}
+# Debian's suites by the number that advisories use.
 RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
 REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was rebuilt
 
@@ -27,9 +31,9 @@ REBUILT = re.compile(r"\+b[0-9]+\Z")  # the suffix of a binary package that was 
 class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
     """A package of an image by its name in advisories.
 
-    `ecosystem` is that of OSV: PyPI or Debian:12. `version` has no local part, such as `+cu124`, as
-    in advisories. `files` are its wheel or debs, `purls` their package URLs, `binaries` name and
-    version of each deb.
+    `ecosystem` is OSV's: PyPI, Debian:12, or GIT for a standalone Python. `version` is without a
+    local part, such as `+cu124`: advisories have none. `files` are its wheel, debs or archive,
+    `purls` their package URLs, `binaries` name and version of each deb.
     """
 
     ecosystem: str
@@ -62,8 +66,8 @@ class InstalledSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def order_of(ecosystem: str) -> Callable[[str], Any]:
-    """The sort key of versions of `ecosystem`; raises ValueError for an invalid version."""
-    return Version if ecosystem == PYPI else debian_version.key
+    """The sort key of versions of `ecosystem`; it raises ValueError for an invalid version."""
+    return Version if ecosystem in (PYPI, GIT) else debian_version.key
 
 
 def installed(
@@ -88,6 +92,12 @@ def installed(
         key = (f"Debian:{release}", source, version)
         files_by_source.setdefault(key, []).append((deb.package, named))
         binaries.setdefault(key, []).append((deb.package, deb.version))
+    if archive := resolution.python:
+        url = (lock.base.standalone or {}).get(arch, "")
+        named = purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256)
+        key = (GIT, CPYTHON, archive.version)
+        files_by_source[key] = [(archive.file, named)]
+        binaries[key] = [("python", archive.version)]  # as scanners of programs name it
     return tuple(
         InstalledSource(
             ecosystem=ecosystem,

@@ -17,7 +17,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.cache.context import Context
 from imgbuild.cves import records
-from imgbuild.cves.installed import InstalledSource
+from imgbuild.cves.installed import GIT, REPOSITORIES, InstalledSource
 from imgbuild.cves.records import ID, LIMIT, OsvRecord, advisories
 from imgbuild.cves.severity import Rating, highest
 from imgbuild.cves.source import Advisory, SourceAnswer
@@ -279,6 +279,8 @@ def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) ->
 
 def _query(key: tuple[str, str, str], token: str) -> dict[str, object]:
     ecosystem, name, version = key
+    if ecosystem == GIT:  # by the address of the repository, and the tag of the release
+        name, version = REPOSITORIES[name], f"v{version}"
     query: dict[str, object] = {
         "package": {"ecosystem": ecosystem, "name": name},
         "version": version,

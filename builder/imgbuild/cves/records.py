@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.cves import severity
-from imgbuild.cves.installed import PYPI, InstalledSource
+from imgbuild.cves.installed import GIT, PYPI, REPOSITORIES, InstalledSource
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import Advisory
 from imgbuild.errors import InputError
@@ -23,7 +23,6 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 DEBIAN = "DEBIAN-"  # prefix of the CVE number in Debian's record
 REMEDY = "download the file again, or omit it"
 
-
 COMMITS = "GIT"
 
 
@@ -34,9 +33,10 @@ class RangeEvent(msgspec.Struct, frozen=True):
 
 
 class AffectedRange(msgspec.Struct, frozen=True):
-    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT for commits."""
+    """Versions between events. `type` is ECOSYSTEM, SEMVER, or GIT for commits of `repo`."""
 
     type: str
+    repo: str = ""
     events: tuple[RangeEvent, ...] = ()
 
 
@@ -104,8 +104,15 @@ class OsvRecord(msgspec.Struct, frozen=True):
     def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
         """Its entries for the package `name`; Debian:12 includes all point releases.
 
-        PyPI names are normalized: advisories also use display names such as jaraco.context.
+        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it. What is
+        known by its repository has the entries with commits of it.
         """
+        if ecosystem == GIT:
+            place = _repository(REPOSITORIES.get(name, name))
+            for entry in self.affected or ():
+                if any(_repository(bounds.repo) == place for bounds in entry.ranges or ()):
+                    yield entry
+            return
         spelled = normalize if ecosystem == PYPI else str.lower
         for entry in self.affected or ():
             package = entry.package
@@ -144,6 +151,11 @@ class OsvRecord(msgspec.Struct, frozen=True):
                     for entry in entries]  # fmt: skip
             word = severity.highest([*ratings, *map(severity.of_word, words)])
         return word, score
+
+
+def _repository(url: str) -> str:
+    """The address of a repository, without what spellings of it differ in."""
+    return url.partition("://")[2].rstrip("/").removesuffix(".git").lower()
 
 
 def decode(data: bytes, place: str, *, hint: str = REMEDY) -> OsvRecord:

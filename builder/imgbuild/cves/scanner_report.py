@@ -220,7 +220,7 @@ def _advisories(
 
 
 def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
-    """The `packages` by their names in reports; Debian packages also by binary package."""
+    """Each of `packages` under the names that reports use; others than PyPI's also by binary."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
         python = package.ecosystem == PYPI
@@ -240,4 +240,4 @@ def _unread(place: str, others: Mapping[str, None]) -> tuple[str, ...]:
     if not others:
         return ()
     names = ", ".join(list(others)[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-    return (f"{place}: {count(len(others), 'package')} that are not in the lock: {names}",)
+    return (f"{place}: {count(len(others), 'package')} not in the lock: {names}",)

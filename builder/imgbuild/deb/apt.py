@@ -73,7 +73,7 @@ class ResolvedDebs(msgspec.Struct, frozen=True):
 
 
 class SecurityUpdate(msgspec.Struct, frozen=True):
-    """A package with a newer version in the security suite."""
+    """A package that the security suite, or a later point release, has in a newer version."""
 
     package: str
     version: str
@@ -119,6 +119,21 @@ def security_updates(
     Errors as for `resolve_debs`; the suite is read even if the base does not use it.
     """
     index = _suite_index(_security(base), base, arch, context)
+    return index.date, _newer(index, debs)
+
+
+def archive_updates(
+    base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
+) -> tuple[SecurityUpdate, ...]:
+    """What the suite of `base` itself has newer than `debs`, as after a point release; by name.
+
+    Errors as for `resolve_debs`.
+    """
+    index = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context)
+    return _newer(index, debs)
+
+
+def _newer(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]:
     newest = DebianArchive(index.packages).packages
     updates = (
         SecurityUpdate(deb.package, deb.version, candidate["Version"])
@@ -126,7 +141,7 @@ def security_updates(
         if (candidate := newest.get(deb.package)) is not None
         and compare(deb.version, candidate["Version"]) < 0
     )
-    return index.date, tuple(sorted(updates, key=lambda update: update.package))
+    return tuple(sorted(updates, key=lambda update: update.package))
 
 
 def added_debs(

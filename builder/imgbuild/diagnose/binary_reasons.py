@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.binaries import gpus, libraries
-from imgbuild.diagnose import names, pairs
+from imgbuild.audit.names import releases
+from imgbuild.diagnose import pairs
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
@@ -112,7 +113,7 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
         f"install the torch that this {package} was built for, or a build of {package} for the"
         f" installed torch"
     )
-    exported = names.symbol(symbol)
+    exported = releases.symbol(symbol)
     if exported is not None and not old:
         cause += f": {symbol} is in torch{exported.spec} only"
         cure = (
@@ -168,7 +169,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
             " vllm>=0.20.0; else from the index of the CUDA release)",
             confidence="high",
         )
-    if system := names.table().system_libraries.get(library):
+    if system := releases.table().system_libraries.get(library):
         return Reason(
             code="IMG906",
             cause=f"the image lacks the system library {library}",
@@ -185,7 +186,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
     elif library.startswith(("libtorch", "libc10")):
-        cause = f"the installed torch has no {library}, or none is installed"
+        cause = f"torch is not installed, or has no {library}"
         cure = "install the torch that the package was built for"
     elif library.startswith("libpython"):
         cause = f"{library} is not installed: the program was built for that Python"
@@ -237,7 +238,7 @@ def _cuda(text: str, facts: Facts) -> Reason | None:
     if match is None:
         return None
     what = match["text"].rstrip(". ")
-    cause = f"CUDA reports: {what}"
+    cause = f"CUDA reported: {what}"
     if facts.driver:
         cause += f" (driver {facts.driver}"
         newest = gpus.load().newest(facts.driver)

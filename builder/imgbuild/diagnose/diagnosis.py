@@ -15,23 +15,33 @@ from imgbuild.diagnose import (
     flight,
     lines,
     log,
+    message_reasons,
     process_reasons,
     python_reasons,
     rules,
 )
-from imgbuild.diagnose.exceptions import root
+from imgbuild.diagnose.exceptions import LoggedException, root
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
 from imgbuild.errors import InputError
 
 MOST_FINDINGS = 6
 MOST_TEXTS = 8000
+NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
+REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
 SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-# Errors that code expects and handles: the exception that follows says more.
-LOOKUPS = ("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError")
+# A message without its type, which alone is the failure.
+BARE = re.compile(
+    r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
+)
+# Errors that code expects and handles: the exception that follows is more specific.
+LOOKUPS = (
+    *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
+    *("HTTPError", "URLError", "ImportError", "ModuleNotFoundError"),
+)
 
 
 def diagnose(stream: BinaryIO, name: str) -> LogFindings:
@@ -125,22 +135,50 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
         reason = _of_event(value, event, texts, allowed, failed=failed)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
+            if reason.follows and _preceded(value, event):
+                reason = _as_consequence(reason)
             yield reason, event
     if (stopped := process_reasons.hang(value)) is not None:
         reason, number = stopped
-        earlier = any(
-            exception.traced and not exception.wraps and exception.number < number
-            for exception in value.exceptions
-        )
         text = f"watchdog at line {number}"
         event = next(
             (e for e in value.events if e.number == number),
             Event(number=number, source="", text=text),
         )
-        yield (_as_consequence(reason) if earlier else reason), event
+        yield (_as_consequence(reason) if _preceded(value, event) else reason), event
     first = _first(value)
-    if first is not None and first[1].exception not in explained:
+    if first is None:
+        yield from _unfinished(value)
+    elif first[1].exception not in explained:
         yield first
+
+
+def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
+    """For a log without an exception: a line with an error, or where its traceback is cut off."""
+    if any(each.traced for each in value.exceptions):
+        return
+    cut = value.cut
+    if value.failed or cut is not None:
+        for event in value.events:
+            reports = event.level == "E" or (not event.level and REPORTS.match(event.text))
+            if reports and not (cut is not None and event.number > cut.number):
+                yield message_reasons.reported(event.text), event
+                return
+    if cut is not None and value.number - cut.number < NEAR:
+        event = Event(number=cut.number, source="", text=cut.code or cut.file)
+        yield message_reasons.cut_off(cut), event
+
+
+def _preceded(value: Log, event: Event) -> bool:
+    """Whether an exception that does not wrap another one precedes an event."""
+    return any(
+        exception.traced
+        and not exception.wraps
+        and not exception.warns
+        and exception.number < event.number
+        and not (event.exception is not None and index in root(value.exceptions, event.exception))
+        for index, exception in enumerate(value.exceptions)
+    )
 
 
 def _as_consequence(reason: Reason) -> Reason:
@@ -152,9 +190,8 @@ def _of_event(
 ) -> Reason | None:
     """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
-    frames = (
-        [f"{f.package or f.file}:{f.file}:{f.name}" for f in exception.frames] if exception else []
-    )
+    traced = exception.frames if exception else ()
+    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
     for rule, groups in rules.matches(event.text, frames):
@@ -171,6 +208,7 @@ def _of_event(
                 source="rule",
                 failed=rule.failed or weak,
                 priority=rule.priority,
+                follows=rule.follows,
                 weak=weak,
             )
     variable = python_reasons.variable(event.text, value.facts)
@@ -180,22 +218,23 @@ def _of_event(
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
+    caller = exception.frames[-1].package if exception and exception.frames else ""
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
-        event.text, value.facts
+        event.text, value.facts, caller
     )
     if reason is None or (exception is not None and exception.traced):
         return reason
     weak = event.level in ("I", "W")
     return msgspec.structs.replace(
         reason,
-        failed=True,
+        failed=not (value.short and BARE.match(event.text)),
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:
-    """The first exception that is neither a wrapper nor a warning, with low confidence."""
+    """The first exception that is neither a wrapper nor a warning, explained by its message."""
     for index, exception in enumerate(value.exceptions):
         if not exception.traced or exception.warns or exception.wraps:
             continue
@@ -203,22 +242,23 @@ def _first(value: Log) -> tuple[Reason, Event] | None:
             continue
         if value.handled(exception.number):
             continue
-        frame = next((f for f in reversed(exception.frames) if not f.package), None)
-        place = frame or (exception.frames[-1] if exception.frames else None)
-        where = f" ({place.file}:{place.line})" if place else ""
-        text = re.sub(r"\s+", " ", exception.text)[:300]
-        reason = Reason(
-            code="IMG999",
-            cause=f"the first exception is {text}{where}",
-            confidence="low",
-            source="first",
-            cure="no rule matches this failure; to report it, include the output of imgbuild doctor"
-            " --collect",
-        )
-        return reason, Event(
+        event = Event(
             number=exception.number, source=exception.source, text=exception.text, exception=index
         )
+        return message_reasons.reason(exception, value.facts) or _unknown(exception), event
     return None
+
+
+def _unknown(exception: LoggedException) -> Reason:
+    text = re.sub(r"\s+", " ", exception.text)[:300]
+    return Reason(
+        code="IMG999",
+        cause=f"the first exception is {text}",
+        confidence="low",
+        source="first",
+        cure="the log does not show where it was raised: include the lines before it, and to report"
+        " it the output of imgbuild doctor --collect",
+    )
 
 
 def _follows(value: Log, index: int) -> bool:
@@ -234,7 +274,7 @@ def _lines(value: Log, event: Event) -> tuple[ShownLine, ...]:
     shown = []
     if event.exception is not None:
         frames = reversed(value.exceptions[event.exception].frames)
-        frame = next((each for each in frames if not each.package), None)
+        frame = next((f for f in frames if not f.package and not f.standard), None)
         if frame is not None:
             text = f'File "{frame.file}", line {frame.line}, in {frame.name}'
             shown.append(ShownLine(frame.number, text))

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from imgbuild.diagnose import owners
 from imgbuild.diagnose.prefixes import LogLine
 
 MOST_FRAMES = 60  # of a traceback; the last
 MOST_MESSAGE = 4000  # characters
 MOST_CONTINUATION = 12  # lines of a message after its first
 MOST_SOURCES = 4096
+MOST_CODE = 200  # characters of a line of code
 
+MARKS = re.compile(r"[\s^~]+$|\d{1,7} ")  # below code; the lines around it in IPython's
 HEADER = re.compile(r"Traceback \(most recent call last\)")
 FRAME = re.compile(
     r'\s{0,60}File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:, in'
@@ -27,6 +30,15 @@ RICH_FRAME = re.compile(
     r"\s{0,20}(?P<file>/[^\s:]{1,300}\.py):(?P<line>\d{1,7}) in"
     r" (?P<name>[\w<>.]{1,120})"
 )
+# IPython's: File ~/lib/x.py:12, in f(a), Cell In[6], line 14; older: /lib/x.py in f(self)
+NOTEBOOK_FRAME = re.compile(
+    r"(?:File \[?(?P<file>[^\s:\"]{1,300}):(?P<line>\d{1,7})\]?(?:\(http[^\s)]{1,400}\))?, in"
+    r" (?P<name>[\w.<>]{1,120})|"
+    r"(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})|"
+    r"\[?(?P<old>(?:/|~/|<ipython-input-)[^\s:()\]]{1,300})\]?(?:\(https?://[^\s)]{1,80}\))? in"
+    r" (?P<function>[\w<>]{1,120})\()"
+)
+ARROW = re.compile(r"-{2,6}> ?\[?(?P<line>\d{1,7})\]? ?(?:\([^\s)]{1,120}\))?(?P<code>.*)")
 NAMED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?P<wrapped>\(\w{1,80}\))?"
     r"(?::\s?(?P<message>.*))?$"
@@ -51,9 +63,12 @@ WRAPPERS = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|"
     r"RemoteTraceback|EngineDeadError|BrokenProcessPool|SystemExit|KeyboardInterrupt|"
-    r"BrokenPipeError|ConnectionResetError|EOFError|CancelledError|DistBackendError"
+    r"BrokenPipeError|ConnectionResetError|EOFError|CancelledError|DistBackendError|"
+    r"DatasetGenerationError"
 )
 WRAPPING_MESSAGES = re.compile(
+    r"An issue was found when launching the training|"
+    r"One or more (?:background )?(?:tasks|workers) failed|"
     r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed|died|"
     r"encountered)|"
     r"[Ss]ee root cause above|[Ss]ee stack trace|WorkerProc (?:failed to start|initialization"
@@ -67,20 +82,23 @@ WRAPPING_MESSAGES = re.compile(
 
 
 class TraceFrame(msgspec.Struct, frozen=True):
-    """A place in a traceback; `number` is the line of the log."""
+    """A place in a traceback; `number` is the line of the log, `code` the line of code at it."""
 
     file: str
     line: int
     name: str
     number: int
+    code: str = ""
 
     @property
     def package(self) -> str:
-        """The folder below site-packages, "" for other code."""
-        for mark in ("site-packages/", "dist-packages/"):
-            if mark in self.file:
-                return self.file.rpartition(mark)[2].partition("/")[0].removesuffix(".py")
-        return ""
+        """The package of the file by its import name, "" for other code."""
+        return owners.package(self.file)
+
+    @property
+    def standard(self) -> bool:
+        """Whether the file is of Python's standard library, or generated."""
+        return owners.is_standard(self.file)
 
 
 class LoggedException(msgspec.Struct, kw_only=True):
@@ -139,6 +157,7 @@ class ExceptionReader:
 
     def __init__(self, limit: int = 3000) -> None:
         self.exceptions: list[LoggedException] = []
+        self.cut: TraceFrame | None = None  # where a traceback is that the log does not complete
         self._limit = limit
         self._traces: dict[str, _Trace] = {}
 
@@ -154,15 +173,11 @@ class ExceptionReader:
             trace.frames, trace.open, trace.last = [], True, None
             trace.indent = len(line.text) - len(text)
             return True
-        if frame := FRAME.match(line.text) or RICH_FRAME.match(line.text):
+        if frame := _frame(line):
             if not trace.open:
                 trace.frames, trace.open, trace.indent = [], True, None
-            trace.last = None
-            trace.frames.append(
-                TraceFrame(
-                    frame["file"], int(frame["line"]), frame["name"] or "<module>", line.number
-                )
-            )
+            trace.last, trace.code = None, ""
+            trace.frames.append(frame)
             del trace.frames[:-MOST_FRAMES]
             return True
         if text.startswith((CAUSE, CONTEXT)):
@@ -184,14 +199,18 @@ class ExceptionReader:
         if self._named(line, text, trace):
             return True
         if trace.open and trace.frames and text:
-            trace.code = text
+            _add_code(trace, text)
         return self._continued(line, text, trace)
 
     def close(self) -> None:
         """Add tracebacks that are cut off by the end of the log, with their last line."""
         for source, trace in self._traces.items():
             match = RAISE.match(trace.code) if trace.open and trace.frames else None
-            if match is not None and len(self.exceptions) < self._limit:
+            if trace.open and trace.frames:
+                latest = self.cut.number if self.cut is not None else 0
+                self.cut = trace.frames[-1] if trace.frames[-1].number > latest else self.cut
+            named = match is not None and match["type"].rpartition(".")[2][0].isupper()
+            if match is not None and named and len(self.exceptions) < self._limit:
                 self.exceptions.append(
                     LoggedException(
                         number=trace.frames[-1].number,
@@ -280,6 +299,32 @@ class ExceptionReader:
         if len(exception.message) < MOST_MESSAGE:
             exception.message = f"{exception.message}\n{text}"[:MOST_MESSAGE].lstrip("\n")
         return False
+
+
+def _frame(line: LogLine) -> TraceFrame | None:
+    """The place that a line of a traceback names, of Python, rich or IPython."""
+    match = FRAME.match(line.text) or RICH_FRAME.match(line.text)
+    if match is not None:
+        name = match["name"] or "<module>"
+        return TraceFrame(match["file"], int(match["line"]), name, line.number)
+    match = NOTEBOOK_FRAME.match(line.text)
+    if match is None:
+        return None
+    file = match["file"] or match["cell"] or match["old"]
+    name = match["name"] or match["function"] or "<module>"
+    return TraceFrame(file, int(match["line"] or match["row"] or 0), name, line.number)
+
+
+def _add_code(trace: _Trace, text: str) -> None:
+    """Add the line of code below a frame: the first, or the one that IPython points at."""
+    latest = trace.frames[-1]
+    if match := ARROW.match(text):
+        line = latest.line or int(match["line"])
+        code = match["code"].strip()[:MOST_CODE]
+        trace.frames[-1] = msgspec.structs.replace(latest, line=line, code=code)
+    elif not latest.code and not MARKS.match(text):
+        trace.frames[-1] = msgspec.structs.replace(latest, code=text[:MOST_CODE])
+    trace.code = text
 
 
 def _is_code(text: str, indent: int | None) -> bool:

@@ -1,4 +1,4 @@
-"""What a log says about its environment: versions, Python, driver, GPU, architecture."""
+"""The environment that a log shows: versions, Python, driver, GPU, architecture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.diagnose.names import table
+from imgbuild.audit.names.releases import table
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.values import normalize
 

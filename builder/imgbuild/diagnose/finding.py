@@ -33,7 +33,11 @@ class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause for one event, before it is ranked. `source` is its rule or the facts behind it."""
+    """A cause for one event, before it is ranked.
+
+    `source` is its rule or the facts behind it. `follows`: such an event often follows a failure
+    of another process.
+    """
 
     code: str
     cause: str
@@ -43,4 +47,5 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["rule", "facts", "first"] = "facts"
     failed: bool = False
     priority: int = 0
+    follows: bool = False
     weak: bool = False  # from a warning that the program survived

@@ -89,7 +89,7 @@ def read(data: bytes, name: str) -> RankDump:
 
 
 def _dump(value: Any, name: str) -> RankDump:
-    """What a dump says. ValueError or TypeError where a value is of another kind."""
+    """The contents of a dump. ValueError or TypeError where a value is of another kind."""
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         message = "it has no list entries"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException
+from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.diagnose.watchdog import Watchdogs
@@ -41,7 +41,10 @@ class Event(msgspec.Struct, kw_only=True):
 
 
 class Log(msgspec.Struct, kw_only=True):
-    """A log; `lines` is how many lines were read, `number` the number of the last one."""
+    """A log; `lines` is how many lines were read, `number` the number of the last one.
+
+    `cut`: the innermost frame of a traceback whose exception is not in the log.
+    """
 
     events: list[Event]
     exceptions: list[LoggedException]
@@ -50,6 +53,7 @@ class Log(msgspec.Struct, kw_only=True):
     last: list[LogLine]
     lines: int
     number: int
+    cut: TraceFrame | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -71,6 +75,8 @@ class Log(msgspec.Struct, kw_only=True):
     def handled(self, number: int) -> bool:
         """Whether the log goes on for long after a line, and does not end with a failure."""
         if self.number - number < AFTERWARDS:
+            return False
+        if self.cut is not None and self.number - self.cut.number < SHORT:
             return False
         return not any(
             ENDED.search(line.text) or line.level == "E" or LIKELY.match(line.text)
@@ -145,4 +151,5 @@ def parse(lines: Iterable[LogLine]) -> Log:
         last=last,
         lines=count,
         number=number,
+        cut=reader.cut,
     )

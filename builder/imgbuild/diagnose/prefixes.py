@@ -12,6 +12,7 @@ import msgspec
 LONGEST = 4000  # characters of a line that are examined
 
 ESCAPES = re.compile(
+    r"(?:ESC|\^\[|\\u001b|\\x1b|\\033|\u241b|\ufffd)\[[\d;]{0,20}m|"
     r"\x1b\[[0-?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|\x1b[@-Z\\^_=>()]?"
 )
 CONTROLS = dict.fromkeys((*range(9), *range(11, 32), 127)) | {0xFEFF: None}
@@ -24,6 +25,14 @@ LOGGER = r"(?:__\w{1,40}__|\w{1,40}(?:\.\w{1,40}){1,8})"
 PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
+        # indented, or quoted in Markdown
+        r"\s{0,8}(?:> ?){1,3}\s{0,8}(?=[\[(]\w|Traceback|  File|\w+Error)",
+        r"\s{1,8}(?=\[(?:rank|default)\d)",
+        # pytest; code in Markdown
+        r"E {3,10}(?=\w+(?:\.\w+)*(?:Error|Exception)\b)",
+        r"`{1,3}(?=\w+(?:\.\w+)*(?:Error|Exception): )",
+        # exception groups
+        r"\s{2,12}\| (?= +File|\w+(?:\.\w+)*(?:Error|Exception)|Traceback|    )",
         # Ray and vLLM: (main_task pid=12, ip=10.0.0.1), (EngineCore_DP0 pid=7), (raylet)
         r"\((?P<label>[A-Za-z_][\w.:<>\- ]{0,80}?\s?(?:rank=\d{1,6} )?pid=\d+[^()]{0,60})\) ?",
         r"\((?P<label>raylet|autoscaler|gcs_server|dashboard)[^()]{0,60}\) ?",
@@ -70,7 +79,7 @@ PREFIXES = tuple(
         r"\[(?P<label>\d{1,5},\d{1,6})\]<std(?:err|out)>: ?",
     )
 )
-# A line that says itself that its failure has no effect; the message of an exception is none.
+# A line which states that its failure has no effect; the message of an exception is none.
 HARMLESS = re.compile(
     r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
     r"trying (?:again|\d+)|skipping|continuing without)\b"
@@ -145,7 +154,7 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
     text = raw[:LONGEST]
     if len(raw) > LONGEST:
         text = raw[: LONGEST // 2] + " … " + raw[-LONGEST // 2 :]
-    if "\x1b" in text:
+    if "[" in text or "\x1b" in text:
         text = ESCAPES.sub("", text)
     if not text.isprintable():
         text = text.translate(CONTROLS)

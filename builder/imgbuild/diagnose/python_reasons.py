@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from imgbuild.diagnose import names
+from imgbuild.audit.names import releases
+from imgbuild.audit.names.releases import Existence
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
-from imgbuild.diagnose.names import Existence
 from imgbuild.diagnose.rules import Confidence
 
 KEYWORD = re.compile(
@@ -36,6 +36,10 @@ POSITIONAL = re.compile(
     r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only)"
     r" arguments?: (?P<names>.+)"
 )
+COUNTED = re.compile(
+    r"TypeError: (?P<callee>[\w.<>]+)\(\) takes (?:from \d+ to )?(?P<takes>\d+) positional"
+    r" arguments? but (?P<given>\d+) (?:was|were) given"
+)
 FLAG = re.compile(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
     r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
@@ -52,8 +56,10 @@ SETS = re.compile(
 )
 
 
-def reason(text: str, facts: Facts) -> Reason | None:
-    """The cause of an error, from the names in it."""
+def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
+    """The cause of an error, from the names in it. `caller`: the package that made the call."""
+    if (overridden := _overridden(text, caller)) is not None:
+        return overridden
     for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
         answer = function(text, facts)
         if answer is not None:
@@ -63,7 +69,7 @@ def reason(text: str, facts: Facts) -> Reason | None:
 
 def invented(text: str) -> Reason | None:
     """The cause of a line that uses a name which exists in no release."""
-    for each in names.table().invented:
+    for each in releases.table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
     return None
@@ -72,7 +78,7 @@ def invented(text: str) -> Reason | None:
 def variable(text: str, facts: Facts) -> Reason | None:
     """The cause of a line that sets a variable which the package does not read."""
     match = SETS.search(text)
-    if match is None or (existence := names.variable(match["name"])) is None:
+    if match is None or (existence := releases.variable(match["name"])) is None:
         return None
     name, version = match["name"], facts.versions.get(existence.package, "")
     if version and existence.fits(version):
@@ -95,13 +101,34 @@ def variable(text: str, facts: Facts) -> Reason | None:
     )
 
 
+def _overridden(text: str, caller: str) -> Reason | None:
+    """The cause if a package passes a keyword to a method of the program that does not take it."""
+    match = KEYWORD.search(text) if caller else None
+    owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
+    if (
+        match is None
+        or not owner
+        or method == "__init__"
+        or releases.argument(owner, match["name"])
+    ):
+        return None
+    package, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    return Reason(
+        code="IMG904",
+        cause=f"{owner}.{method} does not take the argument {name}, which the installed {package}"
+        " passes to it",
+        cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
+        f" of {package} that {owner} was written for",
+    )
+
+
 def _keyword(text: str, facts: Facts) -> Reason | None:
     match = KEYWORD.search(text) or VALIDATED.search(text)
     if match is None:
         return None
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
     plain = callee.removesuffix(".__init__")
-    existence = names.argument(plain, name) if plain else _of_any(name)
+    existence = releases.argument(plain, name) if plain else _of_any(name)
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
@@ -117,7 +144,7 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
 def _of_any(name: str) -> Existence | None:
     """For an error that names no callable: the sampling parameters of vllm, or a unique class."""
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
-        existence = names.argument(callee, name)
+        existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
             return existence
     return None
@@ -157,10 +184,10 @@ def _import(text: str, facts: Facts) -> Reason | None:
             cure="rename files of the project that have the name of a package"
             f" ({module.split('.')[0]}.py)",
         )
-    existence = names.name_in(module, name) or names.module_in(module)
+    existence = releases.name_in(module, name) or releases.module_in(module)
     if existence is not None:
         return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
-    package = names.distribution(module)
+    package = releases.distribution(module)
     return Reason(
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: the importing package was"
@@ -175,11 +202,11 @@ def _module(text: str, facts: Facts) -> Reason | None:
     if match is None:
         return None
     module = match["module"].rstrip(".")
-    existence = names.module_in(module)
+    existence = releases.module_in(module)
     if existence is not None:
         return _of(existence, f"the module {module}", f"do not import {module}", "IMG903", facts)
     top = module.partition(".")[0]
-    package = names.distribution(module)
+    package = releases.distribution(module)
     if "." in module:
         return Reason(
             code="IMG903",
@@ -209,13 +236,13 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
     if owner in ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function"):
         return None
     if module:
-        existence = names.name_in(module, name) or names.module_in(f"{module}.{name}")
+        existence = releases.name_in(module, name) or releases.module_in(f"{module}.{name}")
         if existence is not None:
             return _of(existence, f"{module}.{name}", f"do not use {name}", "IMG905", facts)
-        package = names.distribution(module)
+        package = releases.distribution(module)
         cause = f"the installed {package} has no {name} in {module}"
     else:
-        existence = names.member(owner, name)
+        existence = releases.member(owner, name)
         if existence is not None and existence.spec:
             return _of(existence, f"{owner}.{name}", f"do not use {name}", "IMG905", facts)
         package = "the package that defines it"
@@ -228,6 +255,15 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
 
 
 def _positional(text: str, _facts: Facts) -> Reason | None:
+    if counted := COUNTED.search(text):
+        return Reason(
+            code="IMG915",
+            cause=f"{counted['callee']} of the installed version takes {counted['takes']}"
+            f" arguments, and its caller passes {counted['given']}: caller and function are of"
+            " versions that are not compatible",
+            cure="install versions of both packages that were released for each other, or correct"
+            " the call",
+        )
     match = POSITIONAL.search(text)
     if match is None:
         return None
@@ -246,7 +282,7 @@ def _flag(text: str, facts: Facts) -> Reason | None:
     flag = match["flag"]
     name = flag.lstrip("-").replace("-", "_")
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
-        existence = names.argument(callee, name)
+        existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
             return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
     return Reason(

@@ -1,4 +1,4 @@
-"""Log records in JSON and logfmt, as of docker and Kubernetes (separate: a format of its own)."""
+"""Log records in JSON and logfmt, as of docker and Kubernetes (separate: one format)."""
 
 from __future__ import annotations
 

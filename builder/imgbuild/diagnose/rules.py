@@ -31,7 +31,8 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
     exception must match. `packages`: package → range of the version, if the log names it. `arm`:
     whether the machine must be arm64. `failed`: the log must show a failure elsewhere, because the
-    text does not. `warns`: a warning is sufficient. `priority`: the rule with the higher one is
+    text does not. `warns`: a warning is sufficient. `follows`: a consequence where an exception of
+    the program precedes it. `priority`: the rule with the higher one is
     used for an event. `role`: a cause, a consequence of another failure, or a text about one.
     """
 
@@ -47,6 +48,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     arm: bool | None = None
     failed: bool = False
     warns: bool = False
+    follows: bool = False
     role: Role = "cause"
     confidence: Confidence = "high"
     priority: int = 50
@@ -106,8 +108,15 @@ def _searched() -> tuple[tuple[FailureRule, tuple[tuple[str, frozenset[str]], ..
     return tuple((rule, rule.words) for rule in load())
 
 
-def matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
+@lru_cache(maxsize=1024)  # logs repeat their failures, on all ranks
+def matches(
+    text: str, frames: tuple[str, ...]
+) -> tuple[tuple[FailureRule, Mapping[str, str]], ...]:
     """The rules with a pattern in `text`, each with the pattern's groups."""
+    return tuple(_matches(text, frames))
+
+
+def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
     low = text.lower()
     for rule, words in _searched():
         match = None

@@ -45,7 +45,7 @@ def collect() -> Collected:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that affect a run, with "set" instead of secrets and without logins."""
+    """The variables that affect a run, with "set" instead of secrets and without credentials."""
     return {
         name: "set" if SECRET.search(name) else ADDRESS_LOGIN.sub("//", value)
         for name, value in sorted(environment.items())

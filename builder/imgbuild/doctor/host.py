@@ -20,7 +20,7 @@ from imgbuild.system import process, programs
 from imgbuild.values import Arch, Bytes
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (asked for its size, nothing is written there)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (read for its size; nothing is written there)
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 # Drivers before 510 do not know compute_cap, and answer nothing if they are asked for it.
 QUERIES = (
@@ -32,7 +32,7 @@ _VERSION = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU; `capability` is its compute capability ("9.0"), "" if the driver does not say."""
+    """A GPU; `capability` is its compute capability ("9.0"), "" if the driver reports none."""
 
     name: str
     memory: Bytes = 0
@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that runs containers here; `gpus` says whether it can give them GPUs."""
+    """Something that runs containers here; `gpus`: whether it can give them GPUs."""
 
     name: str
     version: str
@@ -50,7 +50,8 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """One machine. `driver` is that of the GPU ("580.65.06"), "" if there is none.
 
-    `igzip`: whether containerd, and so Docker, finds this program to inflate layers.
+    `igzip`: whether containerd, and so Docker, finds this program to inflate layers. `described`:
+    another machine, of which only architecture, driver and GPUs were given.
     """
 
     arch: Arch | None
@@ -61,6 +62,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[Runs, ...] = ()
     shared_memory: Bytes = 0
     igzip: bool = False
+    described: bool = False
+
+    @property
+    def phrase(self) -> str:
+        """What messages call the machine."""
+        return "the machine" if self.described else "this machine"
 
 
 def read_host() -> Host:

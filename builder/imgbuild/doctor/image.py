@@ -141,12 +141,14 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
         document = msgspec.json.decode(done.stdout, type=_Document)
     except msgspec.DecodeError as error:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        message = f"{lock.target}: nothing ran in the image (status {done.status}):\n{tail}"
+        message = (
+            f"{lock.target}: no command could run in the image (status {done.status}):\n{tail}"
+        )
         raise WorkFailed(
             message, hint=f"try the image itself: imgbuild run {lock.target} -- sh"
         ) from error
     if document.format != FORMAT:
-        message = f"{SCRIPT} answered in format {document.format}, not {FORMAT}"
+        message = f"{SCRIPT} reported in format {document.format}, not {FORMAT}"
         raise WorkFailed(message, hint="install imgbuild again")
     reporter.info(f"{lock.target}: checked in {document.seconds:.1f} s")
     return Report(

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.binaries import gpus
+from imgbuild.audit.binaries import gpu_models, gpus
 from imgbuild.audit.source.facts import GpuCode
 from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.lock.lock_file import Lock
@@ -34,18 +34,23 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a target runs here; `reasons` why not, `remarks` what to know if it does."""
+    """Whether a target runs here; `reasons` why not, `remarks` what to know if it does.
+
+    `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
+    """
 
     target: str
     fits: bool
+    complete: bool = False
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, a result for each target, the newest that fits, and remarks.
+    """The machine, a result for each target, and remarks.
 
-    `best` is "" if none fits, or if no GPU and driver were found to compare with.
+    `best` is the first that fits: the newest whose driver is complete, else the newest. It is "" if
+    none fits, or if no GPU and driver were found to compare with.
     """
 
     host: Host
@@ -66,15 +71,8 @@ def offer(images: Path, lock: Lock) -> TargetNeeds:
     """What the target of `lock` needs: from its digests, else derived from its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
-    data = gpus.load()
     stated = lock.settings.labels.get(GPU_LABEL, "").split()
-    beside = [gpu.capability for gpu in data.gpus if _runs_any(stated, gpu.capability)]
-    assumed = Floors(
-        cuda=lock.cuda,
-        driver=data.oldest(lock.cuda),
-        driver_full=data.own(lock.cuda),
-        gpu=tuple(dict.fromkeys((*stated, *beside))),
-    )
+    assumed = _assumed(lock.cuda, stated)
     return TargetNeeds(
         target=lock.target,
         cuda=lock.cuda,
@@ -86,8 +84,29 @@ def offer(images: Path, lock: Lock) -> TargetNeeds:
     )
 
 
+def planned(target: str, cuda: str, arches: Iterable[Arch], gpu: Sequence[str]) -> TargetNeeds:
+    """What a row of the matrix without a lock will need: derived from its CUDA release and GPUs."""
+    assumed = _assumed(cuda, gpu)
+    return TargetNeeds(target=target, cuda=cuda, as_of="", floors=dict.fromkeys(arches, assumed))
+
+
+def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
+    """Requirements by the CUDA release, and the capabilities that are stated."""
+    data = gpus.load()
+    later = [entry.capability for entry in data.gpus if _runs_any(stated, entry.capability)]
+    return Floors(
+        cuda=cuda,
+        driver=data.oldest(cuda),
+        driver_full=data.own(cuda),
+        gpu=tuple(dict.fromkeys((*stated, *later))),
+    )
+
+
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
-    """A result for each of `offers`, the newest CUDA first."""
+    """A result for each of `offers`: complete ones first, those that do not fit last.
+
+    In each of these groups the newest CUDA is first.
+    """
     ordered = sorted(
         offers,
         key=lambda target_needs: (
@@ -97,10 +116,13 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
         ),
         reverse=True,
     )
-    verdicts = tuple(judge(host, target_needs) for target_needs in ordered)
+    verdicts = sorted(
+        (judge(host, target_needs) for target_needs in ordered),
+        key=lambda fit: (not fit.fits, not fit.complete),
+    )
     return Diagnosis(
         host=host,
-        verdicts=verdicts,
+        verdicts=tuple(verdicts),
         best=next((verdict.target for verdict in verdicts if verdict.fits), "")
         if comparable(host)
         else "",
@@ -109,8 +131,11 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
 
 
 def comparable(host: Host) -> bool:
-    """Whether GPU and driver were found, so that targets can be compared with them."""
-    return bool(host.gpus and host.driver)
+    """Whether GPU and driver were found, so that targets can be compared with them.
+
+    Of another machine what was given is compared.
+    """
+    return host.described or bool(host.gpus and host.driver)
 
 
 def only(diagnosis: Diagnosis, targets: Collection[str]) -> Diagnosis:
@@ -124,7 +149,7 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     floors = offered.floors.get(host.arch) if host.arch is not None else None
     if floors is None:
         have = " and ".join(sorted(offered.floors))
-        reason = f"its image is for {have}, this machine is {host.arch or 'of another kind'}"
+        reason = f"its image is for {have}, {host.phrase} is {host.arch or 'of another kind'}"
         return TargetFit(target=offered.target, fits=False, reasons=(reason,))
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
     remarks = [
@@ -132,30 +157,31 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         *_gpu_remarks(host, floors),
         *_glibc_remarks(host, floors),
     ]
+    known = bool(host.driver and floors.driver_full)
     return TargetFit(
         target=offered.target,
         fits=not reasons,
+        complete=not reasons and known and not gpus.older(host.driver, floors.driver_full),
         reasons=tuple(reasons),
         remarks=tuple(remarks) if not reasons else (),
     )
 
 
-def _older(release: str, other: str) -> bool:
-    return bool(release and other) and gpus.numbers(release) < gpus.numbers(other)
-
-
 def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
-    if _older(host.driver, floors.driver):
+    if gpus.older(host.driver, floors.driver):
         newest = gpus.load().newest(host.driver)
         up_to = f", which runs CUDA {newest} and older" if newest else ""
         yield (
-            f"CUDA {floors.cuda} needs driver {floors.driver} or newer; this machine has"
+            f"CUDA {floors.cuda} needs driver {floors.driver} or newer; {host.phrase} has"
             f" {host.driver}{up_to}"
         )
 
 
 def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
-    if _older(host.driver, floors.driver_full) and not _older(host.driver, floors.driver):
+    branch, floor = gpus.numbers(host.driver), gpus.numbers(floors.driver)
+    if len(branch) == 1 and branch == floor[:1] and floor[1:] > (0,):
+        yield f"of the driver's branch {host.driver}, release {floors.driver} or newer is needed"
+    if gpus.older(host.driver, floors.driver_full) and not gpus.older(host.driver, floors.driver):
         yield (
             f"driver {host.driver} is older than CUDA {floors.cuda}'s own, {floors.driver_full}:"
             " it does not compile PTX of that release, and newer functions are absent"
@@ -167,21 +193,44 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
     if not able:
         return
     for gpu in dict.fromkeys(here):
-        if gpu.capability and not has_code(able, gpu.capability):
-            have = ", ".join(sorted(able, key=gpus.numbers))
-            yield f"it has no code for {gpu.name} ({gpu.capability}), only for {have}"
+        if not gpu.capability or has_code(able, gpu.capability):
+            continue
+        have = ", ".join(sorted(able, key=gpus.numbers))
+        name = gpu.name if gpu.name == gpu.capability else f"{gpu.name} ({gpu.capability})"
+        if _is_tegra(gpu.capability):
+            yield (
+                f"it has no code for {name}: that of servers and desktops ({have}) does not run on"
+                " a Tegra"
+            )
+        elif gpu.capability in _computed():
+            yield f"it has no code for {name}, only for {have}"
+        else:
+            yield f"no code for {name} is known of, only for {have}"
+
+
+def _computed() -> set[str]:
+    """The capabilities for which the floors of images are computed."""
+    return {entry.capability for entry in gpus.load().gpus}
+
+
+def _is_tegra(capability: str) -> bool:
+    model = gpu_models.find(capability)
+    return model is not None and model.tegra
 
 
 def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another: the same major, not older.
 
-    Floors are computed for each capability that the data knows (code of an "a" suffix runs on its
+    On a Tegra only code for itself runs.
+
+    Floors are computed for each capability in the data (code of an "a" suffix runs on its
     own alone): of these, what they leave out does not run.
     """
     if capability in able:
         return True
-    capabilities = {gpu.capability for gpu in gpus.load().gpus}
-    return capability not in capabilities and _runs_any(able, capability)
+    return (
+        capability not in _computed() and not _is_tegra(capability) and _runs_any(able, capability)
+    )
 
 
 def _runs_any(able: Iterable[str], capability: str) -> bool:
@@ -196,29 +245,36 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
             and not _runs_any(floors.gpu, gpu.capability)
             and _runs_any(floors.gpu_ptx, gpu.capability)
         ):
-            yield f"some kernels for {gpu.name} are compiled by the driver at their first use"
+            yield f"the driver compiles some kernels for {gpu.name} at first use"
 
 
 def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:
-    if _older(host.glibc, floors.glibc):
+    if gpus.older(host.glibc, floors.glibc):
         yield (
             f"outside of its image (requirements-{host.arch}.txt) its wheels need glibc"
-            f" {floors.glibc} or newer; this machine has {host.glibc}"
+            f" {floors.glibc} or newer; {host.phrase} has {host.glibc}"
         )
 
 
 def _remarks(host: Host) -> Iterable[str]:
+    if host.described:
+        absent = [
+            name for name, given in (("driver", host.driver), ("GPU", host.gpus)) if not given
+        ]
+        if absent:
+            yield f"no {' or '.join(absent)} was given, so none is compared"
+        return
     if not host.gpus:
         driver = f", though driver {host.driver} is loaded" if host.driver else ""
         checked = "architecture and driver are" if host.driver else "the architecture is"
         yield f"no GPU was found{driver}: only {checked} checked"
     if not host.engines:
-        yield "no docker, podman or apptainer answers; `imgbuild run` uses a root folder"
+        yield "no docker, podman or apptainer is running; `imgbuild run` uses a root folder"
     for container_engine in host.engines:
         if host.gpus and not container_engine.gpus:
             cure = _cure(container_engine.name)
             name = f"{container_engine.name} {container_engine.version}"
-            yield f"{name} cannot hand GPUs to containers: {cure}"
+            yield f"{name} cannot give GPUs to containers: {cure}"
     if not host.igzip and any(
         container_engine.name == "docker" for container_engine in host.engines
     ):

@@ -14,11 +14,10 @@ import netrc
 import os
 import re
 import threading
-from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from imgbuild.errors import InputError
-from imgbuild.system import process, programs
+from imgbuild.system import files, process, programs
 from imgbuild.system.files import home
 from imgbuild.system.reporter import SILENT, Reporter
 
@@ -126,7 +125,7 @@ class Credentials:
 
 def _read_netrc() -> netrc.netrc | None:
     named = os.environ.get("NETRC")
-    path = Path(named).expanduser() if named else home() / ".netrc"
+    path = files.expanded(named) if named else home() / ".netrc"
     try:
         return netrc.netrc(path)
     except FileNotFoundError:

@@ -8,6 +8,7 @@ target does not apply to it: a release's list of components does not change with
 from __future__ import annotations
 
 import email.parser
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -37,6 +38,11 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 def requirements(metadata: bytes) -> list[Requirement]:
     """`Requires-Dist` of a METADATA file; invalid lines are omitted."""
+    return list(_requirements(metadata))
+
+
+@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each question
+def _requirements(metadata: bytes) -> tuple[Requirement, ...]:
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
     parsed = []
     for line in message.get_all("Requires-Dist", []):
@@ -44,7 +50,7 @@ def requirements(metadata: bytes) -> list[Requirement]:
             parsed.append(parse_requirement(str(line)))
         except InvalidRequirement:
             continue
-    return parsed
+    return tuple(parsed)
 
 
 def active(

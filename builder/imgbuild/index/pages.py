@@ -237,7 +237,7 @@ class Indexes:
         files = tuple(
             file
             for file in listed
-            if owner(file.name) in (package, None) and may_name(place.address, file.url)
+            if of_package(file.name, package) and may_name(place.address, file.url)
         )
         lacking = any(file.size is None or file.uploaded is None for file in files)
         if place.timed and lacking and not place.flat:
@@ -264,6 +264,8 @@ def may_name(index: str, url: str) -> bool:
 
 def is_local(url: str) -> bool:
     """Whether a URL refers to the local file system."""
+    if url.startswith(("https://", "http://")):  # nearly all: a page has thousands of them
+        return False
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
@@ -275,6 +277,15 @@ def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
         if getattr(error, "status", None) in (404, 410):
             return None
         raise
+
+
+def of_package(name: str, package: str) -> bool:
+    """Whether a file is one of `package` by its name, or of none that can be read.
+
+    Most names begin with that of their package, and need not be parsed.
+    """
+    start = name.partition("-") if name.endswith(".whl") else SDIST.sub("", name).rpartition("-")
+    return normalize(start[0]) == package or owner(name) in (package, None)
 
 
 def owner(name: str) -> str | None:
@@ -304,7 +315,7 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
         files.append(
             _file(
                 name=entry["filename"],
-                url=urllib.parse.urljoin(url, entry["url"]),
+                url=_joined(url, entry["url"]),
                 sha256=entry.get("hashes", {}).get("sha256"),
                 size=entry.get("size"),
                 requires_python=entry.get("requires-python"),
@@ -315,6 +326,11 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
             )
         )
     return files
+
+
+def _joined(page: str, url: str) -> str:
+    """`url`, relative to the page that has it; most are not relative."""
+    return url if url.startswith("https://") else urllib.parse.urljoin(page, url)
 
 
 def _file(**fields: object) -> IndexFile:

@@ -31,7 +31,7 @@ from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
 from imgbuild.matrix.model import Matrix
 from imgbuild.report import Finding, Report, Severity
-from imgbuild.solve import solve
+from imgbuild.solve import kept_releases, solve, uv
 from imgbuild.solve.direct import NO_DIRECT, Direct, of_arches
 from imgbuild.solve.extension import address_of
 from imgbuild.solve.problem import SolveProblem
@@ -125,7 +125,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             resolution = solve.lock_answer(prepared, chosen)
         terms = terms_of(prepared, resolution)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
-            solve.report_age(prepared, chosen)
+            _report(prepared, chosen, resolution)
             return _settled(prepared, resolution, report, recorded, rounds)
         # One library for each round: its data is then kept only on disk.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
@@ -143,7 +143,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
                 context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
-                solve.report_age(prepared, chosen)
+                _report(prepared, chosen, resolution)
                 return _settled(prepared, resolution, report, recorded, rounds)
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
@@ -152,8 +152,25 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
         if now == recorded:
-            raise not_learned(name, arch, errors)
+            kept = kept_releases.suggestion(prepared, resolution.versions)
+            raise not_learned(name, arch, errors, kept)
         recorded = now
+
+
+def _report(
+    prepared: PreparedTarget, chosen: Sequence[uv.ChosenPackage], resolution: Resolution
+) -> None:
+    """Report old versions, and frameworks in other releases than the target's that it is like."""
+    solve.report_age(prepared, tuple(chosen))
+    problem = prepared.problem
+    moved = kept_releases.moves(problem, resolution.versions)
+    row = problem.row
+    if row is None or not moved:
+        return
+    shown = ", ".join(map(str, moved))
+    line = f"{problem.name} has later releases than {row.row.like}, which was tested: {shown}"
+    kept = kept_releases.suggestion(prepared, resolution.versions)
+    problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 
 
 def _settled(
@@ -311,14 +328,17 @@ def learn_all(
     return constraints.merge((), learned)
 
 
-def not_learned(name: str, arch: Arch, errors: Sequence[Finding]) -> NoSolution:
+def not_learned(
+    name: str, arch: Arch, errors: Sequence[Finding], suggestion: str = ""
+) -> NoSolution:
     """The error for a package set whose errors yield no new constraint."""
     shown = [f"{error.message} ({error.where})" for error in errors[:SHOWN]]
     if len(errors) > SHOWN:
         shown.append(f"and {len(errors) - SHOWN} more; run imgbuild audit to show all")
     message = f"{name} on {arch}: its packages are incompatible, and no other package set was found"
     hint = "change a pin; or, if the finding is wrong, waive it in matrix.yaml with a reason"
-    return NoSolution(message, reasons=tuple(shown), hint=hint)
+    nearest = (suggestion,) if suggestion else ()
+    return NoSolution(message, reasons=tuple(shown), nearest=nearest, hint=hint)
 
 
 def add_constraints(

@@ -24,7 +24,7 @@ SECRET = re.compile(
     r"token|secret|passw|credential|signature|^sig$|api.?key|^key$|auth", re.IGNORECASE
 )
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-NETRC = "put the login into netrc, or into a credential helper of git"
+NETRC = "store the credentials in netrc, or in a credential helper of git"
 
 
 class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +70,14 @@ def is_commit(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """`text` without login, query and fragment."""
+    """`text` without credentials, query and fragment."""
     return re.sub(r"[?#].*", "", re.sub(r"://[^/]*@", "://", text))
 
 
 def read(text: str) -> Address:
-    """The address that `text` is; ValueError, without any login in its message, if it is none."""
+    """`text` parsed as a URL; ValueError, whose message has no credentials, if it is none."""
     if re.search(rf"[{CONTROLS}\\]", text):
-        message = "an address has control characters or backslashes"
+        message = "a URL cannot contain control characters or backslashes"
         raise ValueError(message)
     return _git(text.removeprefix(GIT)) if text.startswith(GIT) else wheel(text)
 
@@ -92,10 +92,10 @@ def wheel(text: str) -> WheelAddress:
         return WheelAddress(place=_relative(text))
     _refuse_secrets(text)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = "an http address can be changed on the way: write https"
+        message = "http is not protected against changes in transit: use https"
         raise ValueError(message)
     if parts.scheme not in ("https", "http") or not parts.hostname:
-        message = f"{parts.scheme}: is not a scheme of a wheel's address: write https://…"
+        message = f"{parts.scheme}: is not a URL scheme for wheels: use https://…"
         raise ValueError(message)
     hashes = tuple(
         f"{name}:{value.lower()}"
@@ -104,7 +104,7 @@ def wheel(text: str) -> WheelAddress:
     )
     address = WheelAddress(place=urlunsplit(parts._replace(fragment="")), hashes=hashes)
     if not address.name.endswith(".whl"):
-        message = "the address names no wheel (.whl): write git+https://… for a repository"
+        message = "the address names no wheel (.whl): use git+https://… for a repository"
         raise ValueError(message)
     return address
 
@@ -114,16 +114,16 @@ def _git(text: str) -> GitAddress:
     _refuse_secrets(text)
     if parts.scheme not in GIT_SCHEMES:
         allowed = ", ".join(f"{GIT}{scheme}" for scheme in GIT_SCHEMES[:3])
-        message = f"{GIT}{parts.scheme} is not an address of a repository: write {allowed}"
+        message = f"{GIT}{parts.scheme} is not the URL of a repository: use {allowed}"
         raise ValueError(message)
     if parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
-        message = f"an http address can be changed on the way: write {GIT}https"
+        message = f"http is not protected against changes in transit: use {GIT}https"
         raise ValueError(message)
     if parts.query or (parts.scheme != "file" and not parts.hostname):
-        message = "the address of a repository has a query, or no host"
+        message = "the URL of a repository has a query, or no host"
         raise ValueError(message)
     if (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-"):
-        message = "the host of the address begins with a hyphen"
+        message = "the host of the URL starts with a hyphen"
         raise ValueError(message)
     path, at, rev = parts.path.rpartition("@")
     if not at:
@@ -142,7 +142,7 @@ def _relative(path: str) -> str:
     """`path`, if it is one below a folder; ValueError otherwise."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-        message = "the path leads out of the project"
+        message = "the path is outside the project"
         raise ValueError(message)
     return str(pure)
 
@@ -152,13 +152,13 @@ def _refuse_secrets(text: str) -> None:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        message = "the host or port of the address is not one: write HOST/PATH, not HOST:PATH"
+        message = "the host or port of the URL is invalid: write HOST/PATH, not HOST:PATH"
         raise ValueError(message) from None
     login = parts.password is not None or (parts.username and parts.scheme != "ssh")
     if login:
-        message = f"the address holds a user name or password: {NETRC}"
+        message = f"the URL contains a user name or password: {NETRC}"
         raise ValueError(message)
     names = [name for name, _ in parse_qsl(parts.query) if SECRET.search(name)]
     if names:
-        message = f"the address holds a secret ({', '.join(names)}): use one without it"
+        message = f"the URL contains a secret ({', '.join(names)}): use a URL without it"
         raise ValueError(message)

@@ -15,7 +15,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock import addresses
 from imgbuild.lock.model import Extends, Lock, LockedProject
 from imgbuild.matrix import flashinfer, settings
-from imgbuild.matrix.fields import SDIST, WHEEL
+from imgbuild.matrix.fields import SDIST, STANDALONE, WHEEL
 from imgbuild.matrix.notes import Notes, Path
 
 TAG = 128  # characters of a tag, which a target's name is
@@ -49,6 +49,7 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
                 "file name of an sdist: .tar.gz or .zip",
             )
             notes.form((*here, "wheel", "file"), built.wheel.file, WHEEL, "file name of a wheel")
+    _python(notes, lock)
     if lock.extends is not None:
         _extends(notes, lock.extends)
     if lock.project is not None:
@@ -56,6 +57,25 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
     if notes.problems:
         message = f"{file} is not a valid lock"
         raise InputError(message, problems=tuple(notes.problems), hint=hint)
+
+
+def _python(notes: Notes, lock: Lock) -> None:
+    """Note an interpreter that contradicts the base, and an archive without URL or the reverse."""
+    base = lock.base
+    urls = base.standalone or {}
+    if urls and base.interpreter != f"{STANDALONE}/bin/python{base.python}":
+        expected = f"{STANDALONE}/bin/python{base.python}"
+        message = "the base has a standalone build of Python"
+        notes.note(("base", "interpreter"), message, value=base.interpreter, expected=expected)
+    for arch, resolution in lock.arch.items():
+        here: Path = ("arch", arch, "python")
+        archive = resolution.python or None
+        if (archive is not None) != (arch in urls):
+            message = "the archive of Python and its URL go together"
+            notes.note(here, message, expected=f"a URL of {arch} in base.standalone, or neither")
+        elif archive is not None and not archive.version.startswith(f"{base.python}."):
+            message = "the archive is of another Python than the base"
+            notes.note((*here, "version"), message, value=archive.version, expected=base.python)
 
 
 def _day(notes: Notes, path: Path, day: str | msgspec.UnsetType) -> None:
@@ -86,7 +106,7 @@ def _settings(notes: Notes, lock: Lock) -> None:
     if not re.fullmatch(r"([0-9]+\.[0-9]( [0-9]+\.[0-9])*)?", gpu):
         expected = 'compute capabilities, such as "9.0"'
         path = (*here, "labels", "dev.imgbuild.gpu")
-        notes.note(path, "the text has another form", value=gpu, expected=expected)
+        notes.note(path, "the text does not have the expected form", value=gpu, expected=expected)
     for number, word in enumerate(image.entrypoint[:1]):
         settings.folder(notes, (*here, "entrypoint", number), word)
     for link, to in image.links.items():
@@ -119,7 +139,7 @@ def _extends(notes: Notes, extends: Extends) -> None:
 def _project(notes: Notes, project: LockedProject) -> None:
     for package, text in project.sources.items():
         here: Path = ("project", "sources", package)
-        expected = "an address as `imgbuild lock` writes it"
+        expected = "a URL as `imgbuild lock` writes it"
         try:
             source = addresses.read(text)
         except ValueError as error:

@@ -43,7 +43,7 @@ def _differences(path: str, expected: Any, locked: Any) -> Iterator[str]:
         yield from _items(path, expected, locked)
         return
     start = _common(ours, theirs)
-    yield f"{path}: the matrix says {_cut(ours, start)}, the lock {_cut(theirs, start)}"
+    yield f"{path}: the matrix has {_cut(ours, start)}, the lock {_cut(theirs, start)}"
 
 
 def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:

@@ -40,7 +40,7 @@ def make_lock(
     """The lock of target `name` of any kind; InputError if an added file cannot be read.
 
     `sources` has the addresses and trees of a project's packages that no index has, and what only
-    its build backend knows.
+    its build backend computes.
     """
     row = project_row(matrix, name)
     if row is None:
@@ -178,7 +178,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     for path, file in lock.extends.files.items():
         data = read_file(item.folder, file.file)
         if sha256(data) != file.sha256:
-            message = f"{file.file} has sha256 {sha256(data)}, the lock says {file.sha256}"
+            message = f"{file.file} has sha256 {sha256(data)}, the lock has {file.sha256}"
             raise IntegrityError(message, hint=f"imgbuild lock {lock.target}")
         file_contents[path] = data
     return file_contents
@@ -257,14 +257,14 @@ def _other_published(locked: Extends, extended: PublishedTarget) -> list[str]:
         f"{locked.target} {locked.digest}",
         f"{extended.name} {extended.digest}",
     )
-    return [f"it extends {locked_image}, the matrix says {expected} ({extended.folder / LOCK})"]
+    return [f"it extends {locked_image}, the matrix has {expected} ({extended.folder / LOCK})"]
 
 
 def _other_files(locked: Extends, expected: Extends | None) -> list[str]:
     """The added files whose content has changed since they were locked."""
     files = expected.files if expected is not None else {}
     return [
-        f"{files[path].file} has changed: sha256 {files[path].sha256}, the lock says {file.sha256}"
+        f"{files[path].file} has changed: sha256 {files[path].sha256}, the lock has {file.sha256}"
         for path, file in locked.files.items()
         if path in files and files[path].sha256 != file.sha256
     ]

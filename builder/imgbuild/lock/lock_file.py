@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from imgbuild.lock.model import (
 )
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.matrix.model import DebianBase, Matrix, Target
+from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
+from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.project_paths import CATALOGUE
 from imgbuild.system import boundary
 from imgbuild.values import Arch
@@ -90,7 +90,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
-    """Package → specifier of all that target `name` asks for: pins and additional requirements."""
+    """Package → specifier for the pins and additional requirements of target `name`."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -184,12 +184,17 @@ def damaged(target: str) -> str:
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
     """Every way in which `lock` no longer follows from `matrix`; empty if it is current.
 
-    Nothing is solved: a lock is current if it says what the matrix says and its files satisfy it.
+    Nothing is solved: a lock is current if it has the values of the matrix and its files satisfy
+    it.
     """
     if lock.target not in matrix.targets:
         return (f"the matrix has no target {lock.target}",)
     expected = make_lock(matrix, lock.target, lock.arch)
-    return differences(lock, expected, matrix.targets[lock.target].arch)
+    target = matrix.targets[lock.target]
+    return (
+        *differences(lock, expected, target.arch),
+        *_other_python(lock, matrix.bases[target.base]),
+    )
 
 
 def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
@@ -207,7 +212,7 @@ def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[s
     ]
     if set(lock.arch) != set(arches):
         reasons.append(
-            f"arch: the matrix says {', '.join(sorted(arches))},"
+            f"arch: the matrix has {', '.join(sorted(arches))},"
             f" the lock has {', '.join(sorted(lock.arch))}"
         )
     for arch, resolution in lock.arch.items():
@@ -239,19 +244,37 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
     return texts
 
 
+def _other_python(lock: Lock, base: Base) -> Iterator[str]:
+    """The differences of the locked archives of Python from those that the matrix names."""
+    standalone = base.standalone if isinstance(base, DebianBase) else None
+    sha256 = standalone.sha256 if standalone is not None else {}
+    for arch, resolution in lock.arch.items():
+        archive = resolution.python or None
+        if archive is None and standalone is not None:
+            yield f"{arch}: the archive of Python is not locked"
+        elif archive is not None and archive.sha256 != sha256.get(arch, archive.sha256):
+            yield (
+                f"{arch}: {archive.file} is locked with sha256 {archive.sha256},"
+                f" the matrix has {sha256[arch]}"
+            )
+
+
 def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
     base = matrix.bases[target.base]
     if isinstance(base, DebianBase):
+        source = base.standalone
+        folder = "/usr" if source is None else STANDALONE
         return LockedBase(
             name=target.base,
             kind="debian",
             suite=base.suite,
             python=base.python,
             glibc=base.glibc,
-            interpreter=f"/usr/bin/python{base.python}",
+            interpreter=f"{folder}/bin/python{base.python}",
             packages=tuple(sorted(base.packages)),
             hardened=base.hardened or msgspec.UNSET,
             tools=tuple(sorted(base.tools)) or msgspec.UNSET,
+            standalone=dict(sorted(source.archives.items())) if source else msgspec.UNSET,
         )
     return LockedBase(
         name=target.base,

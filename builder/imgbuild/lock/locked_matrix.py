@@ -1,6 +1,6 @@
 """A complete matrix that is made from locks: one target for each.
 
-Indexes and Debian archives are not in a lock, so callers name them. Reasons say where a value is
+Indexes and Debian archives are not in a lock, so callers name them. Reasons state where a value is
 from.
 """
 
@@ -23,6 +23,7 @@ from imgbuild.matrix.model import (
     PackageIndex,
     RegistryBase,
     Sdist,
+    StandalonePython,
     Target,
 )
 
@@ -78,14 +79,25 @@ def base_of(lock: Lock, mirrors: tuple[str, ...]) -> Base:
     base = lock.base
     if base.kind == "debian":
         return DebianBase(
-            suite=base.suite, python=base.python, glibc=base.glibc, packages=base.packages,
-            mirrors=mirrors,
+            suite=base.suite, python_source=_python_source(lock), glibc=base.glibc,
+            packages=base.packages, mirrors=mirrors,
             security=mirrors if any(one.security for one in lock.arch.values()) else None,
             hardened=base.hardened is True, tools=base.tools or (),
         )  # fmt: skip
     return RegistryBase(
         image=base.image, python=base.python, glibc=base.glibc, interpreter=base.interpreter
     )
+
+
+def _python_source(lock: Lock) -> str | StandalonePython:
+    base = lock.base
+    if not base.standalone:
+        return base.python
+    archives = {arch: resolution.python for arch, resolution in lock.arch.items()}
+    return StandalonePython(
+        version=base.python, origin="standalone", archives=dict(base.standalone),
+        sha256={arch: archive.sha256 for arch, archive in archives.items() if archive},
+    )  # fmt: skip
 
 
 def _image(lock: Lock) -> Image:

@@ -1,4 +1,4 @@
-"""The values of a lock. Their types hold for every reader; `check` has what types cannot say."""
+"""The values of a lock. Every reader checks their types; `check` has the other rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix.fields import (
     NAME,
     REGISTRY_IMAGE,
+    ArchiveUrl,
     CudaVersion,
     Day,
     DebianPackage,
@@ -74,7 +75,10 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened` and `tools` are unset for a base without."""
+    """The base of the target. `hardened`, `tools` and `standalone` are unset for a base without.
+
+    `standalone` has the URLs of a standalone build of Python, whose archives the resolutions have.
+    """
 
     name: Name
     kind: Literal["debian", "registry"]
@@ -86,6 +90,7 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
     image: BaseImage = ""
     hardened: bool | msgspec.UnsetType = msgspec.UNSET
     tools: tuple[DebianPackage, ...] | msgspec.UnsetType = msgspec.UNSET
+    standalone: dict[Arch, ArchiveUrl] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
@@ -136,7 +141,7 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     `roots` are the folders of its modules in the image, `scripts` its console scripts as
     `module:function`, `requires` PEP 508 lines. `setup` is the hash of a setup.py that the build
-    backend runs for what no other file says.
+    backend runs for what no other file declares.
     """
 
     version: LockedVersion
@@ -167,7 +172,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
 
     With `extends`, all of it is the sum: the published target's inputs and what is added.
-    `project` is that of a user, whose files say what is required.
+    `project` is that of a user, whose files declare the requirements.
     """
 
     format: int

@@ -1,4 +1,4 @@
-"""What a row of a project asks the resolver for: from its files, and from the row itself.
+"""The requirements of a row of a project: those of its files, and those of the row itself.
 
 A pin of a lock file decides over the ranges of other files. `exclude` and `relax` of the row decide
 over both.
@@ -136,7 +136,7 @@ def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
 def requirements_of(
     row: Extension, folder: Path, markers: Mapping[str, str]
 ) -> ProjectRequirements:
-    """What `row` of the matrix in `folder` asks for on the machine of `markers` (PEP 508).
+    """What `row` of the matrix in `folder` requires on the machine of `markers` (PEP 508).
 
     InputError, with all problems, if a file cannot be read.
     """

@@ -8,7 +8,7 @@ them as on any target.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,7 @@ from imgbuild.matrix.check_extensions import check_extensions
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.convert import converted, refusal
 from imgbuild.matrix.extension import Extension, Extensions, PublishedSource
-from imgbuild.matrix.fields import VERSION_LABEL
+from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
 from imgbuild.matrix.model import (
     DebianBase,
     Flashinfer,
@@ -97,7 +97,7 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extended(Matrix, frozen=True, kw_only=True):
-    """A matrix whose targets extend published ones, each as its overlay says."""
+    """A matrix whose targets extend published ones, each by its overlay."""
 
     overlays: dict[str, Overlay]
 
@@ -127,11 +127,30 @@ def load(path: Path) -> Matrix:
 
 def published(path: Path) -> Mapping[str, PublishedSource]:
     """The published targets that the matrix at `path` names; InputError if it names none."""
+    return extensions(path, content(path)).published
+
+
+def is_extension(path: Path) -> bool:
+    """Whether the matrix at `path` is one of a project, whose rows are on published targets."""
     document = parse(content(path), str(path))
+    return document.root is not None and _has(document.root, "published")
+
+
+def extensions(path: Path, data: bytes) -> Extensions:
+    """The matrix `data`, which is or will be at `path`, as it is written; InputError as above."""
+    document = parse(data, str(path))
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
         raise InputError(message, hint="run imgbuild init in another folder to write one that does")
-    return converted(document, Extensions, check_extensions).published
+    return converted(document, Extensions, check_extensions)
+
+
+def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -> Extended:
+    """The matrix that `data` would be at `path`, with `edit` applied; nothing is written.
+
+    InputError with all its problems.
+    """
+    return _extended(parse(data, str(path)), path, edit)
 
 
 def overlay(matrix: Matrix, name: str) -> Overlay | None:
@@ -179,8 +198,11 @@ def _has(root: yaml.Node, key: str) -> bool:
     return any(name.value == key for name, _ in pairs)
 
 
-def _extended(document: YamlDocument, path: Path) -> Extended:
+def _extended(
+    document: YamlDocument, path: Path, edit: Callable[[Extensions], Extensions] | None = None
+) -> Extended:
     value = converted(document, Extensions, check_extensions)
+    value = edit(value) if edit is not None else value
     folder = path.resolve().parent
     published_targets = {
         name: read(folder / item.lock, name, item.image) for name, item in value.published.items()
@@ -204,7 +226,7 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
     hint = "copy both files again from where the target is published: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
-            message = f"{folder / file}: no such file, but matrix.yaml extends {name}"
+            message = f"{folder / file}: no such file, and matrix.yaml extends {name}"
             raise InputError(message, hint=hint)
     data = boundary.content(folder / LOCK, codec.LIMIT)
     lock = lock_file.decode_lock(data, str(folder / LOCK), hint=hint, remedy=hint)
@@ -232,18 +254,18 @@ def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
-            message = f"its {package} comes from the index {index}, whose address is not known"
+            message = f"its {package} comes from the index {index}, whose URL is not known"
             notes.note((*here, "lock"), message, expected=f"indexes: {{{index}: {{url: …}}}}")
     _, _, digest = extended.image.partition("@")
     if digest and digest != extended.digest:
-        message = f"{DIGESTS_FILE} says {extended.digest}"
+        message = f"{DIGESTS_FILE} has {extended.digest}"
         notes.note((*here, "image"), message, value=extended.image, expected="the same image")
 
 
 def _check_row(
     notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Note what a row asks for that contradicts the published target."""
+    """Note requirements of a row that contradict the published target."""
     lock = extended.lock
     for number, arch in enumerate(row.arch):
         notes.choice((*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}")
@@ -281,7 +303,7 @@ def _check_places(
     lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
-        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/")):
+        if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
             message = "packages provide everything below this folder"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
@@ -309,6 +331,7 @@ def _protected_paths(lock: Lock) -> tuple[str, ...]:
         settings.cache,
         settings.user.home,
         "/opt/imgbuild",
+        STANDALONE,
     )
     base = ("/etc/passwd", "/etc/group", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/local/bin")
     top = ("bin", "lib", "lib64", "sbin", "dev", "proc", "run", "sys", "tmp", "var/lib")
@@ -363,7 +386,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """What the catalogue knows of packages: indexes, sdists that can be built, waivers.
+    """Properties of packages in the catalogue: indexes, sdists that can be built, waivers.
 
     Of its targets only those that `value` has from there.
     """
@@ -455,6 +478,6 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
 
 
 def _inherited(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a published image that say nothing about its packages."""
+    """The labels of a published image that do not concern its packages."""
     prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
     return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

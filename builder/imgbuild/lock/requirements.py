@@ -15,7 +15,7 @@ def file_name(arch: Arch) -> str:
 
 
 def text(lock: Lock, arch: Arch) -> str:
-    """One pinned requirement and its hash a line, below a head that says how to install it.
+    """One pinned requirement and its hash a line, below a header with the commands to install it.
 
     What is built from an sdist has two hashes: the sdist's, and that of the wheel in the image.
     """

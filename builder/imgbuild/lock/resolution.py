@@ -18,6 +18,7 @@ from imgbuild.matrix.fields import (
     MediaType,
     Name,
     Package,
+    PythonPatch,
     VariableName,
     WheelFile,
 )
@@ -76,13 +77,20 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
         return LockedFile(file=f"layers/{key}", size=self.size, sha256=key)
 
 
+class PythonArchive(LockedFile, frozen=True, kw_only=True):
+    """The archive of a standalone build of CPython, and its exact `version`."""
+
+    version: PythonPatch
+
+
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that goes into an image on one architecture, sorted by package.
 
     `base_files` holds the text of a registry base's etc/passwd and etc/group, to which the
     image's user is added. `security` is the date of the security suite that the debs are of
     ("2026-11-22"), unset where it was not read. `tools` are those of the debs that are above the
-    base, in a layer of their own.
+    base, in a separate layer. `python` is the archive of a standalone build, unset where the
+    interpreter is the base's.
     """
 
     wheels: tuple[Wheel, ...]
@@ -93,6 +101,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     base_files: dict[FilePath, str] = {}
     security: Day | msgspec.UnsetType = msgspec.UNSET
     tools: tuple[DebianPackage, ...] | msgspec.UnsetType = msgspec.UNSET
+    python: PythonArchive | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def versions(self) -> dict[str, str]:

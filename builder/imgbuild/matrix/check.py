@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from imgbuild.matrix import settings
 from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
 from imgbuild.matrix.extension import Extension
-from imgbuild.matrix.fields import DEBIAN_PACKAGE
+from imgbuild.matrix.fields import ARCHIVE_URL, DEBIAN_PACKAGE, STANDALONE
 from imgbuild.matrix.model import (
     Base,
     DebianBase,
@@ -21,6 +21,7 @@ from imgbuild.matrix.model import (
     Matrix,
     PackageIndex,
     Sdist,
+    StandalonePython,
     Target,
 )
 from imgbuild.matrix.notes import Notes, Path, nearest
@@ -43,6 +44,8 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
     for name, base in matrix.bases.items():
         _base(notes, ("bases", name), base)
     _image(notes, matrix.image)
+    if any(isinstance(base, DebianBase) and base.standalone for base in matrix.bases.values()):
+        _outside_python(notes, matrix.image)
     extras = [package for group in matrix.extras.values() for package in group]
     rows = row_packages(matrix.targets.values())
     names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
@@ -105,7 +108,7 @@ def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
 
 
 def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:
-    """Note the addresses that hold a login: they travel with pushed images."""
+    """Note URLs that contain credentials: they would be published with the images."""
     for number, url in enumerate(addresses):
         _without_login(notes, (*path, number), url)
 
@@ -119,8 +122,10 @@ def _without_login(notes: Notes, path: Path, url: str) -> bool:
     if parts.username is None and parts.password is None:
         return True
     # The value is left out on purpose: an error is copied into logs.
-    message = "the url holds a user name or password"
-    notes.note(path, message, expected="a url without it: put the login into netrc or keyring")
+    message = "the url contains a user name or password"
+    notes.note(
+        path, message, expected="a url without it: store the credentials in netrc or keyring"
+    )
     return False
 
 
@@ -138,8 +143,39 @@ def _base(notes: Notes, path: Path, base: Base) -> None:
         debian_packages(notes, (*path, "tools"), base.tools, example="htop")
         check_mirrors(notes, (*path, "mirrors"), base.mirrors)
         check_mirrors(notes, (*path, "security"), base.security or ())
+        if base.standalone is not None:
+            _standalone(notes, (*path, "python"), base.standalone)
     else:
         folder(notes, (*path, "interpreter"), base.interpreter)
+
+
+def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
+    """Check the URLs of a standalone Python, and that each checksum has one."""
+    if not source.archives:
+        expected = "a URL for each architecture"
+        notes.note((*path, "archives"), "no archive is named", expected=expected)
+    for arch, url in source.archives.items():
+        here = (*path, "archives", arch)
+        if _without_login(notes, here, url):
+            notes.form(here, url, ARCHIVE_URL, "https://host/path/NAME.tar.gz, without a query")
+    for arch in source.sha256:
+        if arch not in source.archives:
+            message = f"there is no archive for {arch}"
+            expected = f"archives: {{{arch}: https://…}}"
+            notes.note((*path, "sha256", arch), message, key=True, expected=expected)
+
+
+def _outside_python(notes: Notes, image: Image) -> None:
+    """Note a folder of the image that is in that of the standalone Python, or contains it."""
+    for field, folder_path in (
+        ("prefix", image.prefix),
+        ("workdir", image.workdir),
+        ("cache", image.cache),
+    ):
+        both = (f"{folder_path}/", f"{STANDALONE}/")
+        if both[0].startswith(both[1]) or both[1].startswith(both[0]):
+            message = f"{STANDALONE} is the folder of the standalone Python of a base"
+            notes.note(("image", field), message, value=folder_path, expected="another folder")
 
 
 def _image(notes: Notes, image: Image) -> None:

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.matrix.model import Drop, Matrix, Target
+from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target
 from imgbuild.matrix.notes import Notes, Path
 from imgbuild.matrix.settings import folder, link_text, relative
 
@@ -66,6 +66,13 @@ def check_row(notes: Notes, path: Path, row: Target | Extension) -> None:
 
 def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
     notes.choice((*path, "base"), target.base, matrix.bases, "base", of=("bases",))
+    base = matrix.bases.get(target.base)
+    source = base.standalone if isinstance(base, DebianBase) else None
+    for number, arch in enumerate(target.arch if source is not None else ()):
+        if source is not None and arch not in source.archives:
+            message = f"the base {target.base} has no archive of Python for {arch}"
+            have = f"one of {', '.join(source.archives)}" if source.archives else None
+            notes.note((*path, "arch", number), message, value=arch.value, expected=have)
     notes.once((*path, "extras"), target.extras)
     for number, name in enumerate(target.extras):
         here: Path = (*path, "extras", number)
@@ -77,7 +84,7 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
         index = matrix.indexes.get(name)
         url = index.url or "" if index else ""
         if "{torch}" in url and "torch" not in target.pins:
-            message = "the address of this index holds {torch}, and the target does not pin torch"
+            message = "the URL of this index contains {torch}, and the target does not pin torch"
             notes.note(here, message, value=name, expected="a pin of torch, or another index")
         other = re.search(r"(?<![a-z0-9])cu[0-9]{2,3}(?![0-9])", url)
         if other and other[0] != tag:
@@ -161,7 +168,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
     if mode == "off":
         for name in FLASHINFER:
             if name in pins or name in target.requires:
-                message = f"FlashInfer is off, and the target asks for {name}"
+                message = f"FlashInfer is off, and the target requires {name}"
                 notes.note(here, message, value=mode, expected=f"jit or prebuilt, or no {name}")
         _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":

@@ -264,7 +264,7 @@ def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
     from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 
-    hint = "restore it from git, or remove the lines: correct entries are learned again"
+    hint = "restore it from git, or remove the lines: valid entries are learned again"
     return converted(parse(data, file), _File, _check, hint=hint).constraints
 
 
@@ -280,7 +280,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         faults.append(("package", "is not the normalized name of a package"))
     try:
         if not SpecifierSet(entry.versions):
-            faults.append(("versions", "says no version"))
+            faults.append(("versions", "contains no version"))
     except InvalidSpecifier:
         faults.append(("versions", "not a version specifier"))
     try:
@@ -288,7 +288,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         if needed.extras or needed.marker or needed.url:
             faults.append(("needs", "may be a package and a specifier only"))
         elif not needed.specifier and not entry.missing:
-            faults.append(("needs", "asks nothing of a package that is not missing"))
+            faults.append(("needs", "is empty, which only an entry with `missing: true` may be"))
     except InvalidRequirement:
         faults.append(("needs", "not a requirement"))
     return faults

@@ -1,7 +1,7 @@
 """A YAML document as a value of a type, or an error with everything that does not fit.
 
-msgspec itself stops at the first error and knows no lines, so this follows msgspec's description of
-a type.
+msgspec itself stops at the first error and has no line numbers, so this follows msgspec's
+description of a type.
 
 The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
 written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or
@@ -180,8 +180,11 @@ class _Reader:
         if kind(node) == "null" and len(types) < len(expected_type.types):
             return None
         structs = {str(item.tag): item for item in types if isinstance(item, inspect.StructType)}
+        plain = [item for item in types if not isinstance(item, inspect.StructType)]
         if len(types) == 1 or not isinstance(node, yaml.MappingNode):
-            return self.read(node, types[0], path, expected)
+            return self.read(node, (plain or types)[0], path, expected)
+        if plain:  # a scalar, or a mapping for more
+            return self.read(node, next(iter(structs.values())), path)
         field = next(item.tag_field or "" for item in structs.values())
         tag = next((child for key, child in node.value if key.value == field), None)
         choices = "one of " + ", ".join(structs)
@@ -277,7 +280,7 @@ def _text(text: str, expected_type: inspect.StrType, plain: bool) -> str | _Misf
     pattern, least = expected_type.pattern, expected_type.min_length
     if pattern is not None and not re.search(pattern.removesuffix("$") + r"\Z", text):
         if pattern not in (fields.LINE, fields.PROSE):
-            return _Misfit("the text has another form")
+            return _Misfit("the text does not have the expected form")
         lines = pattern == fields.LINE and re.search(fields.PROSE, text)
         return _Misfit(
             "the value has several lines" if lines else "the text has control characters"

@@ -55,7 +55,7 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     origin: Annotated[
         Line,
         msgspec.Meta(
-            description="where that folder was copied from: an address, a path, or `catalogue`"
+            description="where that folder was copied from: a URL, a path, or `catalogue`"
             " (comes with imgbuild); `imgbuild init --refresh` copies it again"
         ),
     ] = ""
@@ -63,7 +63,7 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
         Line,
         msgspec.Meta(
             description="where its layers are: HOST/REPOSITORY, or oci:FOLDER; without it they are"
-            " made again from the lock, byte for byte"
+            " built from the lock, byte for byte"
         ),
     ] = ""
 
@@ -82,7 +82,7 @@ class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
 Files = Annotated[
     tuple[Line, ...],
     msgspec.Meta(
-        description="files of this project that say what it requires, relative to this file:"
+        description="files of this project that declare its requirements, relative to this file:"
         " requirements.txt, pyproject.toml, uv.lock, environment.yml, Dockerfile, …"
     ),
 ]
@@ -120,8 +120,8 @@ class Extension(_Strict, frozen=True):
     names: Annotated[
         dict[Line, Package],
         msgspec.Meta(
-            description="packages of git repositories that the files require by the address alone,"
-            " by that address without a revision: git+https://…"
+            description="packages of git repositories that the files require by URL alone, keyed by"
+            " that URL without a revision: git+https://…"
         ),
     ] = {}
     exclude: Annotated[
@@ -135,7 +135,7 @@ class Extension(_Strict, frozen=True):
         dict[Package, Wanted],
         msgspec.Meta(
             description="versions that replace those of the files; `python` for the Python that"
-            " they ask for"
+            " they require"
         ),
     ] = {}
     cuda: Annotated[

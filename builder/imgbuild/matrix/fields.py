@@ -23,6 +23,7 @@ VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 LABEL = r"[a-z0-9]+([.-][a-z0-9]+)*"
 DEBIAN_PACKAGE = r"[a-z0-9][a-z0-9+.-]+"
 FOLDER = r"(/[A-Za-z0-9._+-]+)+"
+ARCHIVE_URL = r"https?://[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?(/[A-Za-z0-9._~%+-]+)+\.tar\.gz"
 WHEEL = (
     r"[A-Za-z0-9][A-Za-z0-9_.]*-[0-9][A-Za-z0-9_.!+]*(-[0-9][A-Za-z0-9_.]*)?(-[A-Za-z0-9_.]+){3}"
     r"\.whl"
@@ -30,6 +31,7 @@ WHEEL = (
 SDIST_ENDINGS = (".tar.gz", ".zip")  # PEP 625, and what was usual before it
 SDIST = rf"[A-Za-z0-9][A-Za-z0-9._!+-]*({'|'.join(map(re.escape, SDIST_ENDINGS))})"
 _PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
+STANDALONE = "/opt/python"  # the folder of a standalone build of Python in an image
 VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
 
 Line = Annotated[
@@ -64,6 +66,17 @@ CudaVersion = Annotated[
 ]
 PythonVersion = Annotated[
     str, msgspec.Meta(pattern=r"^3\.[0-9]+\Z", description='version of Python: "3.11"')
+]
+PythonPatch = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^3\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?\Z",
+        description='exact version of Python: "3.12.11"',
+    ),
+]
+ArchiveUrl = Annotated[
+    str,
+    msgspec.Meta(pattern=rf"^{ARCHIVE_URL}\Z", description="URL of a .tar.gz, without a login"),
 ]
 GlibcVersion = Annotated[
     str, msgspec.Meta(pattern=r"^2\.[0-9]+\Z", description='version of glibc: "2.36"')

@@ -54,7 +54,7 @@ def contradicted(mode: str, packages: Collection[str]) -> bool:
 
 
 def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
-    """The variables by which an image says its mode, and those that the mode needs."""
+    """The variables that record an image's mode, and those that the mode needs."""
     mode = target.flashinfer.mode
     variables = {
         VARIABLE: Variable(

@@ -1,4 +1,4 @@
-"""What `matrix.yaml` says, as frozen values. The JSON Schema is generated from these types."""
+"""The contents of `matrix.yaml` as frozen values; the JSON Schema is generated from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from imgbuild.matrix.fields import (
     Specifier,
     Version,
 )
-from imgbuild.values import CONTROLS, Arch, Bytes
+from imgbuild.values import CONTROLS, Arch, Bytes, Sha256
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,11 +70,34 @@ class Extra(Wanted, frozen=True, kw_only=True):
     source: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1, description="what imports it")]
 
 
+class StandalonePython(Strict, frozen=True, kw_only=True):
+    """A standalone build of CPython, in the layout of python-build-standalone's archives."""
+
+    version: Annotated[PythonVersion, msgspec.Meta(description='release of Python: "3.12"')]
+    origin: Annotated[
+        Literal["standalone"], msgspec.Meta(description="where it is from; `standalone` is all")
+    ] = msgspec.field(name="from")
+    archives: Annotated[
+        dict[Arch, Line],
+        msgspec.Meta(description="URL of the archive, a .tar.gz, for each architecture"),
+    ]
+    sha256: Annotated[
+        dict[Arch, Sha256],
+        msgspec.Meta(
+            description="sha256 of the archives, as their publisher names them; without one, the"
+            " first lock records that of the file it downloads"
+        ),
+    ] = {}
+
+
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     """A base made of locked Debian packages."""
 
     suite: Annotated[Line, msgspec.Meta(description="code name: bookworm")]
-    python: Annotated[PythonVersion, msgspec.Meta(description='Python of the suite: "3.11"')]
+    python_source: Annotated[
+        PythonVersion | StandalonePython,
+        msgspec.Meta(description='Python of the suite: "3.11"; or a standalone build'),
+    ] = msgspec.field(name="python")
     glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc of the suite: "2.36"')]
     packages: Annotated[
         tuple[str, ...],
@@ -108,6 +131,17 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
             " the image's user alone"
         ),
     ] = False
+
+    @property
+    def python(self) -> str:
+        """The release of its Python: "3.12"."""
+        source = self.python_source
+        return source.version if isinstance(source, StandalonePython) else source
+
+    @property
+    def standalone(self) -> StandalonePython | None:
+        """The standalone build that it takes its Python from, if it does."""
+        return self.python_source if isinstance(self.python_source, StandalonePython) else None
 
 
 class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
@@ -177,12 +211,12 @@ class Layers(Strict, frozen=True):
 
     own_from: Annotated[
         Bytes,
-        msgspec.Meta(description="a wheel of at least this many bytes has a layer of its own"),
+        msgspec.Meta(description="a wheel of at least this many bytes gets a separate layer"),
     ]
     named: Annotated[
         tuple[Package, ...],
         msgspec.Meta(
-            description="packages with a layer of their own, whatever their size; last in order"
+            description="packages with a separate layer, whatever their size; last in order"
         ),
     ]
     groups: Annotated[

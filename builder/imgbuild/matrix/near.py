@@ -1,4 +1,4 @@
-"""The target of the matrix whose pins are most similar to a request. No index is asked."""
+"""The target of the matrix whose pins are most similar to a request. No index is read."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Notes:
 
     `place_of` finds the line and column of the value at a path, or with True those of its key.
     `refused` are the paths of values that did not fit their types. They are reported already, so
-    nothing more is noted about them and what is below them: `()` stands for the whole file.
+    nothing more is noted about them and what is below them: `()` means the whole file.
     """
 
     def __init__(self, file: str, place_of: PlaceOf | None = None) -> None:
@@ -82,7 +82,11 @@ class Notes:
     ) -> None:
         """Note a problem if `text` does not match `pattern`."""
         if not re.fullmatch(pattern, text):
-            message = "the name has another form" if key else "the text has another form"
+            message = (
+                "the name does not have the expected form"
+                if key
+                else "the text does not have the expected form"
+            )
             self.note(path, message, key=key, value=text, expected=expected)
 
     def once(self, path: Path, items: Sequence[str]) -> None:

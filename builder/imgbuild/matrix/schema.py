@@ -23,7 +23,7 @@ EXTENSION_FILE = "extension.schema.json"
 def schema() -> dict[str, Any]:
     """The schema as JSON's own types, its definitions sorted by name."""
     json_schema = _of(Matrix, ID, "imgbuild matrix")
-    # msgspec says nothing of the keys of a mapping whose keys are an enumeration.
+    # msgspec does not describe the keys of a mapping whose keys are an enumeration.
     exclude = json_schema["$defs"]["Target"]["properties"]["exclude"]
     exclude["propertyNames"] = {"$ref": "#/$defs/Arch"}
     return json_schema
@@ -61,7 +61,8 @@ def _tidy(node: Any) -> Any:
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):
         return node
-    # `discriminator` is OpenAPI's word, not JSON Schema's; the constant in each choice says it all.
+    # `discriminator` is OpenAPI's word, not JSON Schema's; the constant in each choice is
+    # sufficient.
     tidy = {key: _tidy(value) for key, value in node.items() if key != "discriminator"}
     if isinstance(tidy.get("pattern"), str):
         tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")  # the same in ECMA-262

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from imgbuild.matrix.fields import FOLDER, LABEL, VARIABLE
 from imgbuild.matrix.notes import Notes, Path, nearest
 
-# Folders that are links in a Debian root, that have a mode of their own, or that a runtime covers.
+# Folders that are links in a Debian root, that have their own mode, or that a runtime covers.
 TAKEN = (
     *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/run", "/var/lock"),
     *("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys"),  # noqa: S108  (nothing is written there)
@@ -64,7 +64,7 @@ def leads_out(source: str) -> bool:
 
 
 def place(notes: Notes, path: Path, text: str) -> None:
-    """Note a path of the image where an added layer would damage what is there."""
+    """Note a path of the image where an added layer would damage existing files."""
     for taken in TAKEN:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None

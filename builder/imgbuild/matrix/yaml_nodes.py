@@ -81,7 +81,7 @@ def parse(data: bytes, file: str) -> YamlDocument:
     """Read `data` as one YAML document; problems are returned, never raised."""
     if len(data) > MAX_BYTES:
         size, limit = f"{len(data)} bytes", f"at most {MAX_BYTES} bytes"
-        return _unreadable(file, "the file is too big", None, size, limit)
+        return _unreadable(file, "the file is too large", None, size, limit)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -185,7 +185,7 @@ class _Composer(Composer):
 
 
 class _Loader(_Composer, yaml.SafeLoader):
-    """Reads YAML in Python, whose errors say what is wrong and where."""
+    """Reads YAML in Python, whose errors have the cause and the place."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -225,11 +225,11 @@ def _read_by_libyaml(text: str) -> yaml.Node | None:
 def _syntax(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = _start(mark) if mark else (1, 1)
-    message, expected = error.problem or "this is not YAML", None
+    message, expected = error.problem or "the file is not valid YAML", None
     lines = text.splitlines()
     value = lines[line - 1].strip()[:60] if line <= len(lines) else ""
     if isinstance(error, yaml.composer.ComposerError) and "but found another" in message:
-        message, value, expected = "a second document begins here", "---", "one document"
+        message, value, expected = "a second document starts here", "---", "one document"
     elif mark and line <= len(lines) and re.match(r"[ \t]*\t", lines[line - 1]):
         message, expected = "a tab cannot indent YAML", "spaces"
         column = lines[line - 1].index("\t") + 1

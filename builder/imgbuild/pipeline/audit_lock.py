@@ -18,7 +18,7 @@ from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.base import linked, read_base
+from imgbuild.audit.packages.base import linked, read_base, read_standalone
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.source.facts import ElfFacts
@@ -32,7 +32,7 @@ from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.project_requirements import ProjectRequirements
-from imgbuild.lock.resolution import Deb, LockedFile, Resolution, Wheel
+from imgbuild.lock.resolution import Deb, LockedFile, PythonArchive, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan.plan import omitted
@@ -223,9 +223,13 @@ class _Audit:
 
     def _libraries(self) -> Sequence[ElfFacts]:
         links = linked(_links(self._lock))
-        return [*links, *read_base(self._resolution.debs, self._file, self._store)]
+        debs = read_base(self._resolution.debs, self._file, self._store)
+        archive, python = self._resolution.python, self._lock.base.python
+        if not archive:
+            return [*links, *debs]
+        return [*links, *debs, *read_standalone(archive, python, self._file, self._store)]
 
-    def _file(self, item: Wheel | Deb) -> Path:
+    def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
         """The file of `item`; if missing, it is fetched with all others of its type."""
         with self._turn:
             rest = self._resolution.debs if isinstance(item, Deb) else (item,)

@@ -52,6 +52,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
+OF_CONDA = "a package of conda that the index does not have"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
@@ -121,7 +122,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
         target=lock.target,
         arch=ask.arch,
         versions=resolution.versions,
-        python=python_of(matrix.bases[target.base], resolution.debs),
+        python=python_of(matrix.bases[target.base], resolution),
         cuda=lock.cuda,
         as_of=lock.as_of,
         tested=recording.tested(project, lock, [ask.arch]) or "",
@@ -201,10 +202,34 @@ class Chooser:
         return self._demands[python]
 
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
-        """METADATA of the wheel pinned by a requirement; empty if there is none."""
-        wheel = self.pages.pinned(demand, self._tags(python))
+        """METADATA of the wheel that a demand means; empty if there is none."""
+        pages, tags = self.pages, self._tags(python)
+        wheel = pages.pinned(demand, tags) if demand.pin else pages.newest(demand, tags)
         http, store = self._context.http, self._context.store
         return metadata(wheel, http, store) if wheel is not None else b""
+
+    def _torch(self, facts: LockedFacts) -> tuple[str, str]:
+        """The torch that the image will have, and its CUDA release: the project's, or `facts`'.
+
+        Of what the project accepts the newest build for the target's CUDA release, or for one that
+        its files name, else the newest.
+        """
+        has = facts.versions.get("torch", "")
+        demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        named = self.cuda() or (facts.cuda,)
+        if demand is None or demand.source or (demand.allows(has or "0") and facts.cuda in named):
+            return has or "2.0", facts.cuda
+        http, store = self._context.http, self._context.store
+        tags = self._tags(facts.python)
+        build = engine_torch.build(
+            self.pages.wheels(demand, tags),
+            lambda wheel: metadata(wheel, http, store),
+            tags.markers,
+            named,
+        )
+        if build is None:
+            return demand.pin or has or "2.0", max(named, key=gpus.numbers)
+        return build.version.public, build.cuda or facts.cuda
 
     def cuda(self) -> tuple[str, ...]:
         """The CUDA releases implied by the project's files."""
@@ -250,7 +275,8 @@ class Chooser:
                 break
             self._advice += advice  # exclusions may make another target the nearest
             self._demands.clear()
-        settled = {*(each.package for each in self._advice), *sdists}
+        of_conda = {each.package: OF_CONDA for each in blocked if each.conda}
+        settled = {*(each.package for each in self._advice), *sdists, *of_conda}
         chosen = order[0]
         if self._ask.extends and not chosen.changed:  # as selected, even if untested
             chosen = msgspec.structs.replace(chosen, form="extends")
@@ -258,9 +284,9 @@ class Chooser:
             candidates=(chosen, *order[1:]),
             chosen=chosen,
             advice=tuple(self._advice),
-            excluded=self._excluded(),
+            excluded=self._excluded() | of_conda,
             sdists=sdists,
-            cuda=self._other_cuda(chosen),
+            cuda=self._other_cuda(chosen, nearest),
             relaxed={
                 name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
             },
@@ -268,7 +294,9 @@ class Chooser:
             wheels=self._wheel_counts(),
             indexes=self._indexes,
             obstacles=tuple(
-                self._suggested(each) for each in blocked if each.package not in settled
+                self._suggested(each)
+                for each in source_packages.named(blocked, self.pages, self._context)
+                if each.package not in settled
             ),
         )
 
@@ -289,11 +317,15 @@ class Chooser:
         addresses, assigned = self._indexes.addresses, self._indexes.packages
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
-    def _other_cuda(self, chosen: Candidate) -> str:
-        """The newest CUDA release implied by the files, if the target has none of them."""
+    def _other_cuda(self, chosen: Candidate, facts: LockedFacts) -> str:
+        """The CUDA release that the files or their torch mean, if it is not the target's."""
+        if chosen.form != "like":
+            return ""
         releases = sorted(self.cuda(), key=gpus.numbers)
-        other = chosen.form == "like" and releases and chosen.cuda not in releases
-        return releases[-1] if other else ""
+        if releases:
+            return releases[-1] if chosen.cuda not in releases else ""
+        cuda = self._torch(facts)[1]
+        return cuda if cuda != chosen.cuda else ""
 
     def _excluded(self) -> dict[str, str]:
         """Excluded packages with reasons: named by the user, or available only as CUDA source."""
@@ -331,6 +363,7 @@ class Chooser:
     ) -> Sequence[TargetChange]:
         """Conflicts between the target's versions and requirements of missing pins and ranges."""
         changes: dict[str, TargetChange] = {}
+        overrides = {r.package for r in self._declared.requirements if r.kind == "override"}
         for demand, requirements in self._required(facts, asked):
             is_torch = demand.package == "torch"  # its CUDA packages are those of the target
             needed = [
@@ -343,7 +376,8 @@ class Chooser:
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
         tags = self._tags(facts.python)
         ranges = range_conflicts(added, facts, self.pages, tags, self._context)
-        return list({each.package: each for each in (*ranges, *changes.values())}.values())
+        every = {each.package: each for each in (*ranges, *changes.values())}
+        return [each for each in every.values() if each.package not in overrides]
 
     def _required(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
@@ -376,10 +410,11 @@ class Chooser:
     ) -> tuple[list[Advice], dict[str, str]]:
         """The packages with only an sdist: those that compile CUDA, and those that can be built."""
         cuda, sdists = source_packages.split(blocked, self.pages, self._context)
+        torch, release = self._torch(facts)
         needs = WheelNeeds(
             python=".".join(facts.python.split(".")[:2]),
-            cuda=facts.cuda,
-            torch=self._torch(facts),
+            cuda=release,
+            torch=torch,
             machine=self._ask.arch.wheel,
         )
 
@@ -389,11 +424,6 @@ class Chooser:
             return source_packages.requiring(package, added, self.pages, tags, self._context)
 
         return source_packages.advise(cuda, needs, folder, _requiring), sdists
-
-    def _torch(self, facts: LockedFacts) -> str:
-        """The torch that the image will have: the project's pin, else the target's."""
-        pins = [each.pin for each in self.demands(facts.python) if each.package == "torch"]
-        return next((pin for pin in pins if pin), facts.versions.get("torch", "2.0"))
 
     def _day(
         self,

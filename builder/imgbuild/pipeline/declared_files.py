@@ -12,7 +12,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.cache.context import Context
-from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.errors import ImgbuildError, InputError, Problem
 from imgbuild.matrix.model import Matrix
 from imgbuild.project import fetch, read
 from imgbuild.project.model import (
@@ -31,6 +31,7 @@ from imgbuild.resolve.feasible import IndexPages
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.request import today
 from imgbuild.solve import repository_name
+from imgbuild.system.files import expanded
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.wheel.tags import Tags
 
@@ -97,7 +98,7 @@ def _read_files(
             fetched = fetch.fetch(fetch.parse(place), scratch / f"repository-{len(outside)}")
             outside.append(fetched.folder.resolve())
             continue
-        path = Path(place).expanduser()
+        path = expanded(place)
         if not path.exists():
             message = f"--from {place}: no such file or folder"
             raise InputError(message, hint="use a file or a folder of the project")
@@ -133,6 +134,23 @@ def _read_files(
     )
 
 
+def declares_anything(declared: Declared) -> bool:
+    """Whether the files of a project declare requirements of its image."""
+    named = (*declared.requirements, *declared.packages, *declared.debian, *declared.unnamed)
+    return bool(named or declared.python or declared.cuda)
+
+
+def require_read(declared: Declared) -> None:
+    """InputError if the project has only files that are read if they are named."""
+    whole = [each for each in declared.not_read if each.text == each.place.file]
+    if not whole:
+        return
+    problems = tuple(Problem(file=each.place.file, message=each.reason) for each in whole)
+    message = "no file that declares the requirements of the project was read"
+    hint = "imgbuild init --from FILE reads one; --extends TARGET starts without requirements"
+    raise InputError(message, problems=problems, hint=hint)
+
+
 def _without_folders(declared: Declared) -> Declared:
     """`declared` without indexes that are folders outside the reach of the matrix."""
     folders = [each for each in declared.indexes if each.url.startswith("file:")]
@@ -152,7 +170,7 @@ def read_places(places: Sequence[str], lines: Sequence[str] = ()) -> Declared:
 
     InputError for a place that does not exist, and for a broken file.
     """
-    paths = [Path(place).expanduser().resolve() for place in places]
+    paths = [expanded(place).resolve() for place in places]
     for place, path in zip(places, paths, strict=True):
         if not path.exists():
             message = f"{place}: no such file or folder"

@@ -10,7 +10,7 @@ from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.assemble.layer_contents import base_record
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
-from imgbuild.audit.packages.base import unread_debs
+from imgbuild.audit.packages.base import is_read, unread_debs
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import wheels_of
 from imgbuild.cache.transfer import Transfer, begun
@@ -102,4 +102,6 @@ def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
                 if library_wheel.stored_elf_facts() is None
             }
             hashes |= {deb.sha256 for deb in unread_debs(resolution.debs, inputs.store)}
+            if resolution.python and not is_read(resolution.python, inputs.store):
+                hashes.add(resolution.python.sha256)
     return hashes

@@ -46,8 +46,8 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
         *source_packages.reasons(row, blocked, asked, pages, tags, context),
         *_unnamed(declared.unnamed, names),
     ]
-    if len(failures) == 1 and not reasons:
-        raise failures[0]
+    if failures and not reasons:
+        raise repositories.refusal(failures)
     reasons += repositories.reasons(failures)
     if not reasons:
         return

@@ -1,4 +1,4 @@
-"""Locks one target: resolve, audit, learn, plan, digests, files on disk (separate: one step).
+"""Locks one target: solve, audit, learn, plan, digests, and files on disk.
 
 settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
@@ -23,7 +23,7 @@ from imgbuild.assemble.workers import assemble_all
 from imgbuild.attest.sbom import packages
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
-from imgbuild.errors import AuditFailed, InputError, IntegrityError
+from imgbuild.errors import AuditFailed, FilesDisagree, InputError
 from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, settle
 from imgbuild.lock import extension, published
 from imgbuild.lock.lock_file import Lock
@@ -158,7 +158,7 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
-    """IntegrityError if two wheels of one image ship the same path with different contents."""
+    """FilesDisagree if two wheels of one image ship the same path with different contents."""
     from imgbuild.wheel import conflicts
 
     for arch in lock.arch:
@@ -168,7 +168,7 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
             hint = "add the package whose file is dropped to `drop:` in matrix.yaml, with a reason"
-            raise IntegrityError(message, hint=hint)
+            raise FilesDisagree(message, hint=hint)
 
 
 def _input_size(layer: Layer) -> int:

@@ -99,6 +99,8 @@ def open_session(
     The matrix of the catalogue is used for `names` that only it has, see `open_project`.
     """
     project = open_project(named, names)
+    if project.writable and project.half_updated:
+        console.warn(f"an update of {project.root} was interrupted: imgbuild update finishes it")
     return Session(
         project=project, matrix=published.load(project.matrix), options=options or Options()
     )

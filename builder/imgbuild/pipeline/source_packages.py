@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from imgbuild import project_paths
 from imgbuild.cache.context import Context
 from imgbuild.index import cuda_releases
@@ -26,6 +28,16 @@ from imgbuild.wheel.tags import Tags
 
 LOOKED_UP = 100  # limit of packages whose METADATA is searched for requirements
 LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
+
+
+def named(blocked: Sequence[Obstacle], pages: IndexPages, context: Context) -> list[Obstacle]:
+    """`blocked`, with those of which the index has only a placeholder named so."""
+    return [
+        msgspec.structs.replace(each, reason=sdist_code.PLACEHOLDER)
+        if each.cause == "source" and sdist_code.code_of(each, pages, context) == "placeholder"
+        else each
+        for each in blocked
+    ]
 
 
 def split(
@@ -132,7 +144,7 @@ def reasons(
     cuda, sdists = split(blocked, pages, context)
     advice = {each.package: each for each in advise(cuda, needs, row.folder, _requiring)}
     lines = []
-    for each in blocked:
+    for each in named(blocked, pages, context):
         if each.package in advice:
             item = advice[each.package]
             where = f"{', '.join(map(str, each.places))}: " if any(map(str, each.places)) else ""

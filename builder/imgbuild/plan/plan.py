@@ -13,12 +13,21 @@ from packaging.specifiers import SpecifierSet
 
 from imgbuild import codec
 from imgbuild.lock.lock_file import AddedFile, AddedFolder, Lock, published_part
-from imgbuild.lock.resolution import Deb, LockedFile, RegistryLayer, Resolution, Wheel
+from imgbuild.lock.resolution import (
+    Deb,
+    LockedFile,
+    PythonArchive,
+    RegistryLayer,
+    Resolution,
+    Wheel,
+)
+from imgbuild.matrix.fields import STANDALONE
 from imgbuild.matrix.model import Drop, User
 from imgbuild.plan.cut import cut_wheels
-from imgbuild.values import Arch, Digest, digest_of
+from imgbuild.values import Arch, Digest, Sha256, digest_of
 
 DEBIAN_FORMAT = 1
+PYTHON_FORMAT = 1
 VENV_FORMAT = 1
 WHEELS_FORMAT = 1
 FILES_FORMAT = 1
@@ -80,6 +89,19 @@ class RegistryRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="
         return (self.layer.locked,)
 
 
+class PythonRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="python"):
+    """A standalone build of CPython below the folder `prefix`; `python` is its release."""
+
+    prefix: str
+    python: str
+    archive: PythonArchive
+
+    @property
+    def inputs(self) -> tuple[LockedFile, ...]:
+        """The archive."""
+        return (self.archive,)
+
+
 class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
     """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script.
 
@@ -105,13 +127,27 @@ class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wh
         """The wheels."""
         return self.wheels
 
+    @property
+    def omitted_by_sha256(self) -> dict[Sha256, tuple[str, ...]]:
+        """`omit` by the sha256 of the wheels."""
+        return {
+            wheel.sha256: self.omit[wheel.package]
+            for wheel in self.wheels
+            if wheel.package in self.omit
+        }
+
 
 class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """What pip and uv need to add packages for a user; `versions`: package → version, kept."""
+    """What pip and uv need to add packages for a user; `versions`: package → version, kept.
+
+    `site` is the folder from which the interpreter imports outside of environments, unset for
+    Debian's.
+    """
 
     prefix: str
     python: str
     versions: dict[str, str]
+    site: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
@@ -170,6 +206,7 @@ class AddedFilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag
 Recipe = (
     DebianRecipe
     | RegistryRecipe
+    | PythonRecipe
     | VenvRecipe
     | WheelsRecipe
     | FilesRecipe
@@ -249,7 +286,12 @@ def _recipes(lock: Lock, arch: Arch) -> list[tuple[str, Recipe]]:
         group=resolution.base_files.get("etc/group", ""),
         private=lock.base.hardened,
         user_packages=UserPackages(
-            prefix=settings.prefix, python=lock.base.python, versions=resolution.versions
+            prefix=settings.prefix,
+            python=lock.base.python,
+            versions=resolution.versions,
+            site=f"{STANDALONE}/lib/python{lock.base.python}/site-packages"
+            if resolution.python
+            else msgspec.UNSET,
         )
         if settings.user_packages
         else msgspec.UNSET,
@@ -318,7 +360,7 @@ def base_of(planned: Plan) -> Plan:
     layers = tuple(
         layer
         for layer in planned.layers
-        if isinstance(layer.recipe, DebianRecipe | RegistryRecipe | AddedDebsRecipe)
+        if isinstance(layer.recipe, DebianRecipe | RegistryRecipe | AddedDebsRecipe | PythonRecipe)
     )
     path = next(item for item in planned.config.env if item.startswith("PATH="))
     plain = path.partition("=")[2].split(":")
@@ -375,11 +417,17 @@ def layer_id(recipe: Recipe) -> Digest:
                 "suite": recipe.suite,
                 "debs": sorted(deb.sha256 for deb in recipe.debs),
                 "user": recipe.user,
+                **({"hardened": True} if recipe.hardened else {}),
             }
-            if recipe.hardened:
-                inputs["hardened"] = True
         case RegistryRecipe():
             inputs = {"digest": recipe.layer.digest}
+        case PythonRecipe():
+            inputs = {
+                "format": PYTHON_FORMAT,
+                "prefix": recipe.prefix,
+                "python": recipe.python,
+                "archive": recipe.archive.sha256,
+            }
         case VenvRecipe():
             inputs = {"format": VENV_FORMAT, **codec.to_builtins(recipe)}
         case WheelsRecipe():
@@ -390,11 +438,7 @@ def layer_id(recipe: Recipe) -> Digest:
                 "wheels": sorted(wheel.sha256 for wheel in recipe.wheels),
             }
             if recipe.omit:
-                inputs["omit"] = {
-                    wheel.sha256: recipe.omit[wheel.package]
-                    for wheel in recipe.wheels
-                    if wheel.package in recipe.omit
-                }
+                inputs["omit"] = recipe.omitted_by_sha256
         case FilesRecipe():
             inputs = {"format": FILES_FORMAT, **codec.to_builtins(recipe)}
             if recipe.user_packages:
@@ -420,7 +464,14 @@ def layer_id(recipe: Recipe) -> Digest:
 
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:
     if lock.base.kind == "debian":
-        return [(lock.base.name, _debian(lock, arch, _split(resolution)[0]))]
+        layers: list[tuple[str, Recipe]] = [
+            (lock.base.name, _debian(lock, arch, _split(resolution)[0]))
+        ]
+        if resolution.python:
+            archive, python = resolution.python, lock.base.python
+            recipe = PythonRecipe(prefix=STANDALONE, python=python, archive=archive)
+            layers.append(("python", recipe))
+        return layers
     return [
         (f"{lock.base.name}-{number}", RegistryRecipe(image=lock.base.image, layer=layer))
         for number, layer in enumerate(resolution.base_layers)

@@ -16,7 +16,7 @@ QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the addresses in it as they may be shown: without login and query."""
+    """`text` with the addresses in it as they may be shown: without credentials and query."""
     return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 

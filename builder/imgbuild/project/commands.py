@@ -51,6 +51,7 @@ class ShellScript:
         self.text = reading.sources.text(file)
         self._conditions = 0
         self._cloned = ""
+        self._clones: dict[str, str] = {}  # addresses by the folders of the clones
         self._downloads: dict[str, str] = {}  # addresses by the names of their files
 
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
@@ -72,7 +73,7 @@ class ShellScript:
         except ValueError:  # a quote without its end
             if re.search(r"\b(pip3?|apt(-get)?|uv|conda)\b.*\b(install|add)\b", line):
                 place = self._place(line.split(maxsplit=1)[0], start, end)
-                self.reading.leave_out(place, line, "a quotation that does not end")
+                self.reading.leave_out(place, line, "an unterminated quotation")
             return
         command: list[str] = []
         alternative = ""
@@ -113,6 +114,8 @@ class ShellScript:
             options = itertools.pairwise(rest)
             branch = next((word for each, word in options if each in ("-b", "--branch")), "")
             self._cloned = f"{address}@{branch}" if branch else address
+            last = rest[-1] if rest[-1] != address else address.rstrip("/").removesuffix(".git")
+            self._clones[last.rpartition("/")[2]] = self._cloned
         elif (call := installer(words)) is not None:
             kind, arguments = call
             if condition:
@@ -212,9 +215,7 @@ class ShellScript:
             elif value != "auto":
                 self.reading.leave_out(place, f"{option}={value}", "images have builds for CUDA")
         elif option in CHOICES:
-            self.reading.leave_out(
-                place, f"{option}={value}", "give it to imgbuild if it should count"
-            )
+            self.reading.leave_out(place, f"{option}={value}", "pass it to imgbuild if it applies")
 
     def _file(self, option: str, value: str, place: Place, scope: LineScope) -> None:
         text = f"{option} {value}"
@@ -242,19 +243,24 @@ class ShellScript:
         source = f" ({self._cloned})" if self._cloned else ""
         if re.match(r"https://|ssh://", self._cloned):
             source = f": imgbuild add git+{self._cloned} installs it"
-        return f"is in a folder that is not among the files of the project{source}"
+        return f"is in a folder outside the project{source}"
 
     def _requirement(
         self, word: str, place: Place, scope: LineScope, *, editable: bool = False
     ) -> None:
         if "$" in word or "{" in word or "`" in word:
-            self.reading.leave_out(place, word, "has a variable, whose value is not in the file")
+            self.reading.leave_out(place, word, "has a variable whose value is not in the file")
             return
         if word == "pip" or word.isdecimal():  # pip itself, and the value of an unknown option
             return
         word = self._downloads.get(word.rpartition("/")[2], word)
         local = editable or word.startswith((".", "/"))
         if local and self.folder is None and "://" not in word:
+            self.reading.leave_out(place, f"install {word}", self._elsewhere())
+            return
+        clone = relative(self.folder or ".", word.partition("[")[0]).partition("/")[0]
+        if local and clone in self._clones and not self.reading.sources.is_folder(clone):
+            self._cloned = self._clones[clone]
             self.reading.leave_out(place, f"install {word}", self._elsewhere())
             return
         if word.startswith("/") and editable:
@@ -305,11 +311,13 @@ class ShellScript:
             if option in ("--extra", "--group"):
                 value = value if equals else " ".join(arguments[at + 1 : at + 2])
                 place = self._word_place(word, start, end)
-                self.reading.leave_out(place, f"{option} {value}", f"chosen with {option}")
+                self.reading.leave_out(place, f"{option} {value}", f"selected with {option}")
 
     def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
-        self.reading.leave_out(place, shlex.join(arguments), "what is uninstalled is not followed")
+        self.reading.leave_out(
+            place, shlex.join(arguments), "uninstalled packages are not taken into account"
+        )
 
 
 def keep_last(reading: Reading, file: str) -> None:

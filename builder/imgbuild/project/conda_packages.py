@@ -74,7 +74,7 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     elif packages.is_library(name) and name not in packages.renamed:
         reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
     else:
-        reading.requirement(f"{packages.renamed.get(name, name)}{version}", place)
+        reading.requirement(f"{packages.renamed.get(name, name)}{version}", place, conda=True)
 
 
 def _cuda(reading: Reading, written: str, text: str, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Which files of a project count where several say what it needs (separate: the policy)."""
+"""Which files of a project count where several declare its requirements (separate: the policy)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,20 @@ from imgbuild.project import (
     submodules,
 )
 from imgbuild.project.kinds import FOREIGN, is_requirements, reason_to_leave
-from imgbuild.project.model import Place
+from imgbuild.project.model import DeclaredRequirement, Place
 from imgbuild.project.reading import Reading
+from imgbuild.project.uv_settings import DEVELOPMENT
 
+INSTALLED = "installed by the Dockerfile, named by no other file; add it if it is needed"
 NAMED = "name it with --from to read it"
 SHOWN = 3  # contradictions in a reason
-FOLDERS = 40  # of the project that are searched for projects of their own
-DOCKER_FOLDERS = ("docker", "dockerfiles", ".devcontainer", "containers", "container")
+FOLDERS = 40  # of the project that are searched for other projects
+DOCKER_FOLDERS = ("docker", "dockerfile", "dockerfiles", "Docker", ".devcontainer", "containers",
+                  "container")  # fmt: skip
+ENGINES = ("torch", "vllm", "sglang")  # which a project gets from the base of its Dockerfile
+SCRIPT_FOLDERS = ("scripts", "script", "setup", "install", "installation", "env", "tools", "docker")
+SCRIPT_WORDS = frozenset(["install", "installation", "setup", "env", "environment", "requirements",
+                          "deps", "dependencies"])  # fmt: skip
 MAIN = ("requirements.txt", "base.txt", "common.txt", "core.txt", "main.txt", "default.txt",
         "framework.txt", "train.txt", "training.txt", "cuda.txt", "gpu.txt")  # fmt: skip
 
@@ -56,7 +63,7 @@ def _taken(reading: Reading, name: str) -> None:
 
 
 def _declares(reading: Reading) -> bool:
-    """Whether any file so far says what the project needs."""
+    """Whether any file so far declares requirements."""
     return bool(reading.local_requests) or any(
         each.kind == "requirement" for each in reading.requirements
     )
@@ -186,7 +193,7 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: Reading, name: str) -> None:
-    """Read a Dockerfile after all other files: of these alone it adds Debian packages and bounds.
+    """Read a Dockerfile after all other files: it adds Debian packages, bounds, what its base has.
 
     Where no other file declares anything, what it installs counts.
     """
@@ -196,12 +203,17 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     if not _declares(reading):
         reading.absorb(child)
         return
+    base = _of_base(reading, child)
     _note_missing(reading, child, name)
     for request in child.local_requests:
         if request.extras:
             text = f"{request.folder}[{','.join(request.extras)}]"
             reading.leave_out(request.place, text, "extras are chosen with --extra")
-    child.requirements = [each for each in child.requirements if each.kind == "constraint"]
+    for repository in child.unnamed:
+        reading.leave_out(repository.place, repository.name, INSTALLED)
+    child.unnamed = []
+    bounds = [each for each in child.requirements if each.kind == "constraint"]
+    child.requirements = [*base, *bounds]
     child.local_requests = []
     if reading.pythons:
         child.pythons = []
@@ -209,13 +221,25 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     reading.absorb(child)
 
 
+def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
+    """What the tag of the base image says is in it, of packages that no other file names."""
+    images = {each.place for each in child.images}
+    named = {each.package for each in reading.requirements if each.kind == "requirement"}
+    base = [
+        each
+        for each in child.requirements
+        if each.place in images and each.package in ENGINES and each.package not in named
+    ]
+    child.requirements = [each for each in child.requirements if each not in base]
+    return base
+
+
 def _note_missing(reading: Reading, child: Reading, name: str) -> None:
     """Note what the Dockerfile `name` installs and no other file declares: each line, each file."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing(child.requirements, reading.requirements):
         if each.place.file == name:
-            reason = "installed by the Dockerfile, named by no other file; add it if it is needed"
-            reading.leave_out(each.place, each.text, reason)
+            reading.leave_out(each.place, each.text, INSTALLED)
         elif each.kind == "requirement":
             by_file.setdefault(each.place.file, []).append(each.package)
     for file, packages in by_file.items():
@@ -245,28 +269,56 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
 
 
 def _scripts(reading: Reading, names: list[str]) -> None:
-    for name in names:
-        words = kinds.parts(name)
-        if name.endswith(".sh") and words & {
-            "install",
-            "setup",
-            "env",
-            "environment",
-            "requirements",
-        }:
-            reading.leave_out(Place(file=name), name, f"a script; {NAMED}")
+    """Read the script or Makefile that installs packages, if nothing else declares any."""
+    scripts = [name for name in names if _is_script(name)]
+    scripts += [
+        name for folder in SCRIPT_FOLDERS for name in _files(reading, folder, 1) if _is_script(name)
+    ][:FOLDERS]
+    if _declares(reading):
+        for name in scripts:
+            if name.endswith(".sh"):
+                reading.leave_out(Place(file=name), name, f"a script; {NAMED}")
+        return
+    children = []
+    for name in scripts:
+        child = reading.child()
+        _taken(child, name)
+        if child.requirements or child.local_requests:
+            children.append((name, child))
+    if len(children) == 1:
+        reading.absorb(children[0][1])
+        return
+    for name, _ in children:
+        reading.leave_out(Place(file=name), name, f"one of several scripts; {NAMED}")
+
+
+def _is_script(name: str) -> bool:
+    """Whether a file has the name of a script that may install packages, or of a Makefile."""
+    words = kinds.parts(name)
+    by_name = name.endswith((".sh", ".bash")) and bool(words & SCRIPT_WORDS)
+    return (by_name or kinds.is_makefile(name)) and not words & (kinds.HARDWARE | DEVELOPMENT)
 
 
 def _projects(reading: Reading) -> None:
-    """Note the folders that are projects of their own and are not required by this one."""
+    """Note the folders that are separate projects and are not required by this one.
+
+    The only one is read if nothing else declares anything.
+    """
     required = {request.folder for request in reading.local_requests}
     folders = [name for name in reading.sources.names() if not name.startswith(".")]
+    projects: dict[str, list[str]] = {}
     for folder in folders[: FOLDERS * 5]:
         if folder in required or not reading.sources.is_folder(folder) or folder == "requirements":
             continue
-        for file in ("pyproject.toml", "setup.py", "requirements.txt"):
-            path = f"{folder}/{file}"
-            if reading.sources.exists(path) and path not in reading.files:
-                reason = f"a project of its own; {NAMED}"
-                reading.leave_out(Place(file=path), path, reason)
-                break
+        paths = [f"{folder}/{file}" for file in ("pyproject.toml", "setup.py", "requirements.txt")]
+        own = [each for each in paths if reading.sources.exists(each) and each not in reading.files]
+        if own:
+            projects[folder] = own
+    inside = [name for name in projects if reading.sources.inside(name)]
+    if len(projects) == len(inside) == 1 and not _declares(reading):
+        for path in projects[inside[0]]:
+            if path not in reading.files:
+                _beside(reading, path)
+        return
+    for paths in projects.values():
+        reading.leave_out(Place(file=paths[0]), paths[0], f"a separate project; {NAMED}")

@@ -55,7 +55,7 @@ def parse(text: str) -> RevisionAddress:
     folder = addresses.fragment(f"#{fragment}").get("subdirectory", ".")
     short = not ADDRESS.match(address)
     if short and not SHORT.fullmatch(address):
-        message = f"{text!r} is not the address of a git repository"
+        message = f"{text!r} is not the URL of a git repository"
         raise InputError(message, hint=f"write {FORMS}")
     head, colon, path = address.partition(":") if short else (address, "", "")
     if short:
@@ -64,17 +64,17 @@ def parse(text: str) -> RevisionAddress:
     else:
         parts = addresses.split(address)
         if parts is None:
-            message = f"{text!r} is not the address of a git repository"
+            message = f"{text!r} is not the URL of a git repository"
             raise InputError(message, hint=f"write {FORMS}")
         before, mark, revision = parts.path.rpartition("@")
         revision = unquote(revision) if mark else ""
         url = parts._replace(path=before if mark else parts.path).geturl()
         if parts.password is not None:
-            message = "the address of a git repository has a password"
+            message = "the URL of a git repository contains a password"
             raise InputError(message, hint="leave it out: git's own credentials are used")
     folder = relative(".", folder)
     if revision.startswith("-") or folder.startswith(("/", "..")):
-        message = f"{text!r} is not the address of a git repository"
+        message = f"{text!r} is not the URL of a git repository"
         raise InputError(message, hint=f"write {FORMS}")
     return RevisionAddress(url=url, revision=revision, folder=folder)
 

@@ -1,4 +1,4 @@
-"""What the tag of an image says of Python, torch and CUDA (separate: a table of images)."""
+"""Python, torch and CUDA by the tag of an image (separate: a table of images)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rock
 
 
 def read(reading: Reading, image: str, place: Place) -> None:
-    """Add what the tag of `image` says; what cannot be known is left out with the reason."""
+    """Add the versions in the tag of `image`; unknown ones are left out with the reason."""
     if "$" in image:
-        reading.leave_out(place, f"FROM {image}", "has a variable, whose value is not in the file")
+        reading.leave_out(place, f"FROM {image}", "has a variable whose value is not in the file")
         return
     repository, tag = split(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
@@ -69,6 +69,8 @@ def split(image: str) -> tuple[str, str]:
 def _package(reading: Reading, repository: str, tag: str, place: Place) -> bool:
     match = re.match(VERSION, tag)
     if match is None:
+        if repository in PACKAGES and tag in ("", "latest", "nightly", "dev"):
+            reading.requirement(PACKAGES[repository], place)
         return False
     if repository in ("python", "python3") or repository.endswith("/python"):
         reading.python(f"=={'.'.join(match[1].split('.')[:2])}.*", place)
@@ -83,7 +85,7 @@ def _package(reading: Reading, repository: str, tag: str, place: Place) -> bool:
 
 
 def _part(reading: Reading, part: str, place: Place) -> bool:
-    """Add what one part of a tag says: `cu124`, `cuda12.4`, a Python, `torch2.6.0`."""
+    """Add the version in one part of a tag: `cu124`, `cuda12.4`, a Python, `torch2.6.0`."""
     short = re.fullmatch(r"cu(?:da)?(\d{2})(\d)(?:\d)?", part)
     cuda = re.fullmatch(r"cu(?:da)?(\d{2}\.\d)(?:\.\d+)?", part)
     python = re.fullmatch(r"(?:py|python|cp)3\.?(\d{1,2})(?:\.\d+)?", part)

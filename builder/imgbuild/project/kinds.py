@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ HARDWARE = frozenset([
     "mlu", "maca", "metax", "ppu", "dcu",
 ])  # fmt: skip
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
-# Files of other tools that say what a project needs and are not read.
+# Files of other tools that declare requirements and are not read.
 FOREIGN = {
     "Pipfile": "files of pipenv are not read: write its packages into a requirements file",
     "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes another",
@@ -82,6 +83,7 @@ def kind_of(name: str) -> FileKind | None:
         (file.endswith((".txt", ".in", ".pip")), "requirements", read_requirements),
         (file.endswith((".yml", ".yaml")), "an environment of conda", conda.read_file),
         (file.endswith((".sh", ".bash")), "a script", read_script),
+        (is_makefile(file), "a Makefile", read_makefile),
     )
     return next((FileKind(label, reader) for fits, label, reader in by_form if fits), None)
 
@@ -186,9 +188,28 @@ def read_python_version(reading: Reading, name: str) -> None:
 def read_script(reading: Reading, name: str) -> None:
     """Read the commands of a shell script that install packages."""
     text = reading.text(name)
+    if text is not None:
+        _read_commands(reading, name, text.split("\n"))
+
+
+def read_makefile(reading: Reading, name: str) -> None:
+    """Read the recipes of a Makefile that install packages; values of its variables stay unread."""
+    text = reading.text(name)
     if text is None:
         return
-    lines = text.split("\n")
+    recipes = [
+        line.lstrip("\t @-+") if line.startswith("\t") or before.endswith("\\") else ""
+        for before, line in itertools.pairwise(("", *text.split("\n")))
+    ]
+    _read_commands(reading, name, recipes)
+
+
+def is_makefile(name: str) -> bool:
+    """Whether a file has the name of a Makefile."""
+    return name.rpartition("/")[2] in ("Makefile", "makefile", "GNUmakefile")
+
+
+def _read_commands(reading: Reading, name: str, lines: list[str]) -> None:
     script = ShellScript(reading, name, variables={})
     start = 0
     while start < len(lines):

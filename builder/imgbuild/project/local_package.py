@@ -1,4 +1,4 @@
-"""Folders that can be installed: what their metadata says without running their build backend."""
+"""Folders that can be installed: their metadata, read without running their build backend."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from imgbuild.values import normalize
 DEPENDENCIES = ("dependencies", "install_requires")
 OPTIONAL = ("optional-dependencies", "extras_require")
 SETUP_KEYS = ("install_requires", "extras_require")
-ASKED = "only the build backend knows it: `imgbuild lock` runs it in the sandbox"
+ASKED = "computed by the build backend: `imgbuild lock` runs it in the sandbox"
 
 
 class Metadata(msgspec.Struct, kw_only=True):
-    """What the files of a folder say: texts of requirements, or files of them, with their places.
+    """The metadata of a folder's files: requirements or files of requirements, with their places.
 
-    `dynamic` are fields whose value only the build backend knows.
+    `dynamic` are fields whose value only the build backend computes.
     """
 
     file: str
@@ -72,7 +72,7 @@ def describe(reading: Reading, folder: str) -> LocalPackage | None:
 
 
 def _dynamic(metadata: Metadata) -> tuple[str, ...]:
-    """The fields of a `LocalPackage` that its files do not say."""
+    """The fields of a `LocalPackage` that its files do not declare."""
     lacking = {
         "name": not metadata.name,
         "version": metadata.version is None,
@@ -158,12 +158,12 @@ def _poetry(reading: Reading, file: str, document: dict[str, Any]) -> Metadata:
 
 
 def read_legacy(reading: Reading, folder: str) -> Metadata | None:
-    """What setup.cfg and setup.py say; None if there is neither, or no package in them."""
+    """The contents of setup.cfg and setup.py; None if there is neither, or no package in them."""
     configured = _setup_cfg(reading, relative(folder, "setup.cfg"))
     script = _setup_py(reading, relative(folder, "setup.py"))
     if configured is None or script is None:
         return configured or script
-    # setup.cfg wins where both say something: setuptools reads it after the script's arguments.
+    # setup.cfg wins where both have a value: setuptools reads it after the script's arguments.
     script.name = configured.name or script.name
     script.version = configured.version or script.version
     script.requires = configured.requires or script.requires
@@ -191,7 +191,7 @@ def _setup_cfg(reading: Reading, file: str) -> Metadata | None:
         return None
     if parser.has_section("easy_install"):
         place = Place(file=file, line=line_of(text, "[easy_install]"))
-        reading.leave_out(place, "[easy_install]", "settings of a program that is no longer used")
+        reading.leave_out(place, "[easy_install]", "settings of an obsolete tool")
     if not (parser.has_section("options") or parser.has_option("metadata", "name")):
         return None
     values = Metadata(file=file)
@@ -244,14 +244,14 @@ def _setup_py(reading: Reading, file: str) -> Metadata | None:
         reading.problem(Place(file=file, line=error.lineno or 0), f"not Python: {error.msg}")
         return None
     except (ValueError, RecursionError, MemoryError):
-        reading.problem(Place(file=file), "is too large, or nested too deeply, to be read")
+        reading.problem(Place(file=file), "is too large, or nested too deeply")
         return None
     if not script.line:
-        reading.leave_out(Place(file=file), "setup.py", "calls no setup() that can be seen")
+        reading.leave_out(Place(file=file), "setup.py", "contains no call of setup()")
         return Metadata(file=file, dynamic=["install_requires"])
     for text_value in script.conditional:
         reading.leave_out(
-            Place(file=file, line=text_value.line), text_value.value, "only under a condition"
+            Place(file=file, line=text_value.line), text_value.value, "only conditionally"
         )
     return metadata
 
@@ -330,7 +330,7 @@ def add(reading: Reading, request: LocalRequest) -> None:
             reading.packages.append(package)
     name = request.name or (package.name if package else "")
     if package is None or not name:
-        reason = "has no pyproject.toml, setup.py or setup.cfg that names a package"
+        reason = "has no pyproject.toml, setup.py or setup.cfg with the name of a package"
         reading.leave_out(request.place, request.folder, reason)
         return
     if request.folder != ".":

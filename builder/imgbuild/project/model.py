@@ -32,7 +32,7 @@ class Place(msgspec.Struct, frozen=True, order=True):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-# Files whose Python is that of developers or of an older image; metadata says what is accepted.
+# Files whose Python is that of developers or of an older image; metadata declares what is accepted.
 PREFERENCE = re.compile(r"^\.python-version$|dockerfile|containerfile|\.ipynb$")
 Kind = Literal["requirement", "constraint", "override"]
 
@@ -60,9 +60,10 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL,
     ` @ URL`. A folder or file of the project has its path, relative to the project, in `path`.
-    `kind`: what is installed; a bound if something else asks for it; what holds against METADATA.
+    `kind`: what is installed; a bound if another package requires it; what holds against METADATA.
     `locked`: from a lock file, so it decides over the ranges of other files. `hashes` are
-    "sha256:…". `no_deps`: installed with `--no-deps`.
+    "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a package of conda, which the index
+    may not have.
     """
 
     text: str
@@ -72,6 +73,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     path: str = ""
     locked: bool = False
     no_deps: bool = False
+    conda: bool = False
 
     @cached_property
     def requirement(self) -> Requirement:
@@ -89,12 +91,12 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the project that can be installed: what its metadata says without running it.
+    """A folder of the project that can be installed: its metadata, read without running code.
 
     `folder` is relative to the project ("." for the project itself), `roots` are the folders that
     are put on Python's path, relative to the project. `scripts` maps console scripts to
     `module:function`. `backend`: pip can install it. `dynamic` are the fields that only the build
-    backend knows: "name", "version", "dependencies", "optional-dependencies".
+    backend computes: "name", "version", "dependencies", "optional-dependencies".
     """
 
     name: str
@@ -128,7 +130,7 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A package index other than this machine's: its address without a login, and its place.
+    """A package index other than this machine's: its URL without credentials, and its place.
 
     `name` is what the file calls it, or "". `flat`: one page or folder of links, as `--find-links`
     reads it; `url` of a folder of the project is `file:PATH`, relative to the project. `packages`
@@ -198,7 +200,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required_python(self) -> tuple[DeclaredPython, ...]:
-        """What the project's metadata says of Python, without what its developers use."""
+        """The Python versions of the project's metadata, without those that its developers use."""
         return tuple(
             item
             for item in self.python

@@ -16,7 +16,7 @@ from imgbuild.values import normalize
 def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -> None:
     """Read the tables of Poetry; only sources and groups unless `take`.
 
-    Poetry 2 has the requirements under `[project]`, and in its own tables what pip cannot say.
+    Poetry 2 has the requirements under `[project]`, and in its own tables what pip cannot express.
     """
     table = table_of(document)
     if not table:
@@ -155,7 +155,7 @@ def _folder(reading: Reading, name: str, value: dict[str, Any], place: Place) ->
     target = relative(above(place.file), str(value["path"]))
     extras = value.get("extras")
     if target.startswith(("/", "..")) or not reading.sources.inside(target):
-        reading.leave_out(place, f"{name} = {value}", "a path outside of the project")
+        reading.leave_out(place, f"{name} = {value}", "a path outside the project")
     elif reading.sources.is_folder(target):
         reading.local(
             LocalRequest(

@@ -19,7 +19,7 @@ from imgbuild.values import normalize
 
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
-NODES = 2_000_000  # values of a YAML document, each alias counted as what it stands for
+NODES = 2_000_000  # values of a YAML document, each alias counted as the value that it refers to
 # What no text file of a project has: it would control a terminal that prints the line.
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]")
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -137,7 +137,7 @@ class ProjectFiles:
         if not self.inside(name):
             problem = Problem(
                 file=name,
-                message="is a symbolic link that leads out of the project",
+                message="is a symbolic link to a place outside the project",
                 value=_target(path),
                 expected="a file of the project",
             )

@@ -63,7 +63,7 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
 def add(
     reading: Reading, document: dict[str, Any], lines: Lines, *, groups: Iterable[str] = ()
 ) -> None:
-    """Add the packages of a document of PEP 751; `lines` says where each of them stands."""
+    """Add the packages of a document of PEP 751; `lines` has the line of each."""
     from packaging.pylock import Pylock, PylockValidationError
 
     whole = Place(file=lines.file)
@@ -95,7 +95,7 @@ def add(
 
 
 def cut_off(reading: Reading, uploads: Iterable[datetime.datetime], place: Place) -> None:
-    """The cut-off of a lock file without one of its own: the day after the newest of `uploads`."""
+    """The cut-off of a lock file that states none: the day after the newest of `uploads`."""
     newest = max(map(_moment, uploads), default=None)
     if reading.cut_off is None and newest is not None:
         day = newest.date() + datetime.timedelta(days=1)
@@ -140,7 +140,7 @@ def _add(reading: Reading, package: Package, marker: str, place: Place, usual: s
     if package.vcs is not None:
         source = package.vcs
         if source.type != "git" or not source.url:
-            reading.leave_out(place, package.name, "only repositories of git by address are read")
+            reading.leave_out(place, package.name, "only git repositories by URL are read")
             return
         directory = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
         address = f"git+{source.url.removeprefix('git+')}@{source.commit_id}{directory}"
@@ -170,7 +170,7 @@ def local(reading: Reading, name: str, path: str, place: Place, *, marker: str =
     if target == above(place.file):
         return  # the project itself
     if target.startswith(("/", "..")) or not reading.sources.inside(target):
-        reading.leave_out(place, f"{name} ({path})", "a path outside of the project")
+        reading.leave_out(place, f"{name} ({path})", "a path outside the project")
     elif reading.sources.is_folder(target):
         reading.local(LocalRequest(folder=target, place=place, name=name, marker=marker))
     elif reading.sources.exists(target):

@@ -57,7 +57,7 @@ class ProjectTables:
             return []
         texts = [item for item in value if isinstance(item, str)]
         if len(texts) < len(value):
-            self.reading.problem(place, f"{key} has something else than texts")
+            self.reading.problem(place, f"{key} contains a value that is not text")
         return texts
 
     def place(self, text: str, after: str = "[project]") -> Place:
@@ -85,7 +85,7 @@ class ProjectTables:
         place = Place(file=self.file, line=key_line(self.text, name, after="[dependency-groups]"))
         if name in seen:
             chain = " -> ".join((*seen, name))
-            self.reading.problem(place, f"dependency groups include each other: {chain}")
+            self.reading.problem(place, f"dependency groups form a cycle: {chain}")
             return []
         if name not in self.groups:
             place = self.place(name, "[dependency-groups]")
@@ -182,7 +182,7 @@ def chosen(
         both = sorted(picked & set(each))
         if len(both) > 1:
             place = settings.place("conflicts")
-            reading.problem(place, "these exclude each other", value=" and ".join(both),
+            reading.problem(place, "these are mutually exclusive", value=" and ".join(both),
                             expected="one of them")  # fmt: skip
     return extras, groups
 
@@ -190,7 +190,7 @@ def chosen(
 def check_choice(reading: Reading) -> None:
     """A problem for each chosen extra or group that no file has.
 
-    An extra may be one that only the build backend knows.
+    An extra may be one that only the build backend computes.
     """
     unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (

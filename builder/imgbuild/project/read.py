@@ -49,7 +49,7 @@ def _named(reading: Reading, files: Sequence[str]) -> None:
     for name in sorted(names, key=dockerfile.is_dockerfile):
         place = Place(file=name)
         if name.startswith(("/", "..")) or not reading.sources.inside(name):
-            reading.problem(place, "is outside of the project", expected="a file of the project")
+            reading.problem(place, "is outside the project", expected="a file of the project")
         elif reading.sources.is_folder(name):
             reading.local(LocalRequest(folder=name, place=place, extras=tuple(reading.extras)))
         elif not reading.sources.exists(name):

@@ -183,14 +183,16 @@ class Reading:
         no_deps: bool = False,
         marker: str = "",
         path: str = "",
+        conda: bool = False,
     ) -> None:
         """Add the requirement `text` of PEP 508; a problem if it is none.
 
-        `marker` must hold as well, `path` is that of a folder or file of the project.
+        `marker` must hold as well, `path` is that of a folder or file of the project, `conda` is
+        true for a package of conda.
         `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _parses(text):
-            self.leave_out(place, text, "has a variable, whose value is not in the file")
+            self.leave_out(place, text, "has a variable whose value is not in the file")
             return
         try:
             requirement = parse_requirement(text)
@@ -224,6 +226,7 @@ class Reading:
             locked=locked,
             no_deps=no_deps,
             path=path,
+            conda=conda,
         )
         if added not in self.requirements:
             self.requirements.append(added)
@@ -249,7 +252,7 @@ class Reading:
             clauses.append(f"{clause.operator}{clause.version.partition('+')[0]}")
             if release is None:
                 self.leave_out(
-                    place, str(requirement), f"images have builds for CUDA, not the one for {local}"
+                    place, str(requirement), f"images have builds for CUDA, not for {local}"
                 )
         if changed:
             requirement.specifier = SpecifierSet(",".join(clauses))
@@ -277,12 +280,12 @@ class Reading:
         # A login is in ~/.netrc, not in what is written and printed.
         url = LOGIN.sub("", url.strip())
         if VARIABLE.search(url):
-            self.leave_out(place, url, "the address has a variable, whose value is not in the file")
+            self.leave_out(place, url, "the URL has a variable, whose value is not in the file")
             return
         if flat and not re.match(r"https?://", url):
             folder = relative(above(place.file), addresses.path(url))
             if folder.startswith(("/", "..")) or not self.sources.inside(folder):
-                self.leave_out(place, url, "a path outside of the project")
+                self.leave_out(place, url, "a path outside the project")
                 return
             url = f"file:{folder}"
         else:
@@ -298,7 +301,7 @@ class Reading:
                 )
             )
         else:
-            self.leave_out(place, url, "an index that is not a server of http")
+            self.leave_out(place, url, "an index without http or https")
 
     def cuda_release(self, release: str, place: Place, marker: str = "") -> None:
         """Add a CUDA release ("12.4")."""

@@ -21,7 +21,7 @@ from packaging.utils import (
 )
 
 from imgbuild.errors import InputError
-from imgbuild.project import addresses, conda_packages, fetch
+from imgbuild.project import addresses, conda_packages, fetch, submodules
 from imgbuild.project.model import DeclaredIndex, DeclaredName, Kind, Place, located
 from imgbuild.project.project_files import ProjectFiles, above, line_of, relative
 from imgbuild.project.reading import LOGIN, LocalRequest, Reading
@@ -50,7 +50,7 @@ def read_file(reading: Reading, name: str, scope: LineScope = LineScope()) -> No
     """Read the requirements file `name` and those that it names."""
     if name in scope.above or len(scope.above) > NESTED:
         chain = " -> ".join((*scope.above[-3:], name))
-        reading.problem(Place(file=scope.above[-1]), f"requirements files name each other: {chain}")
+        reading.problem(Place(file=scope.above[-1]), f"requirements files form a cycle: {chain}")
         return
     if scope.kind == "requirement" and name in reading.files:
         return
@@ -83,7 +83,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
     """Read one line; the scope of the lines after it."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
-        reason = "has an environment variable, whose value is not in the file"
+        reason = "has an environment variable whose value is not in the file"
         reading.leave_out(place, line, reason)
         return scope
     options, words, requirement = _options(line)
@@ -111,7 +111,7 @@ def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> Li
 
 
 def _options(line: str) -> tuple[Any, list[str], str]:
-    """The options of a line, its other words, and its requirement; None if pip knows one not."""
+    """The options of a line, its other words, and its requirement; None for an unknown option."""
     from pip_requirements_parser import break_args_options, build_parser
 
     parser = build_parser()
@@ -158,10 +158,11 @@ def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: L
         return
     target = relative(folder, name.removeprefix("file:"))
     if target.startswith(("/", "..")):
-        reading.leave_out(place, name, "a file outside of the project")
+        reading.leave_out(place, name, "a file outside the project")
         return
     if not reading.sources.exists(target) and reading.sources.inside(target):
-        reading.problem(place, "names a file that does not exist", value=target)
+        reading.problem(place, "names a file that does not exist", value=target,
+                        expected=submodules.remedy(reading.sources, target))  # fmt: skip
         return
     read_file(reading, target, scope)
 
@@ -274,11 +275,11 @@ class _Word:
         target = relative(folder, path)
         files = self.reading.sources
         if path.startswith(("/", "~")) or target.startswith(".."):
-            self._leave_out("a path outside of the project")
+            self._leave_out("a path outside the project")
         elif target.endswith(ARCHIVES):
             self._file(target)
         elif not files.inside(target):
-            self._leave_out("a path that leads out of the project")
+            self._leave_out("a path outside the project")
         elif not files.is_folder(target):
             self._leave_out(f"no such folder: {SUBMODULES}")
         else:
@@ -298,7 +299,7 @@ class _Word:
         """A wheel or an sdist among the files of the project."""
         name = _archive_name(target)
         if name is None or not self.reading.sources.exists(target):
-            reason = "no such file" if name else "its name does not say which package it is"
+            reason = "no such file" if name else "its file name does not contain a package name"
             self.reading.leave_out(self.place, target, reason)
             return
         self.reading.requirement(
@@ -337,7 +338,7 @@ def _without_egg(address: str) -> str:
 
 
 def _archive_name(address: str) -> str | None:
-    """The package of a wheel or an sdist, by its file name; None if that does not say it."""
+    """The package of a wheel or an sdist, by its file name; None if it contains none."""
     file = addresses.file_name(address)
     try:
         if file.endswith(".whl"):

@@ -404,7 +404,7 @@ class SetupScript:
 def flattened(value: Any, *, unknown: bool = False) -> list[Any]:
     """The items of lists in lists; a value that is none as the only one.
 
-    None stands for what is not known, and is left out unless `unknown`.
+    None means unknown, and is left out unless `unknown`.
     """
     items: list[Any] = []
     queue = [value]

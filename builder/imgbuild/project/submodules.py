@@ -9,6 +9,14 @@ FILE = ".gitmodules"
 SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fetches it"
 
 
+def remedy(sources: ProjectFiles, path: str) -> str | None:
+    """What fetches the submodule that has `path`; None if it is in none that is not fetched."""
+    for each in missing(sources):
+        if path == each.text or path.startswith(f"{each.text}/"):
+            return f"the submodule {each.text}: git submodule update --init {each.text}"
+    return None
+
+
 def missing(sources: ProjectFiles) -> list[NotRead]:
     """The submodules whose folder is empty or not there."""
     if not sources.exists(FILE):

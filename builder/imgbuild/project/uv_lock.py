@@ -1,6 +1,6 @@
 """uv.lock as locked requirements, through `uv export` or its tables (separate: a file format).
 
-uv runs in a folder of its own with the project's pyproject.toml files and its lock alone: offline,
+uv runs in a separate folder with the project's pyproject.toml files and its lock alone: offline,
 without configuration, variables and builds.
 """
 

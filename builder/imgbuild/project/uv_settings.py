@@ -40,7 +40,7 @@ NOT_TAKEN = frozenset([
     "extra-build-dependencies", "extra-build-variables", "config-settings",
     "config-settings-package", "dependency-metadata",
 ])  # fmt: skip
-NOT_TAKEN_REASON = "a setting of uv that is not taken: targets have their own"
+NOT_TAKEN_REASON = "a setting of uv that is ignored: targets have their own"
 
 
 class UvSettings:
@@ -155,7 +155,7 @@ class UvSettings:
         if not left:
             return None
         if "" in inverse:
-            reason = "where its sources' markers do not hold it would come from the index"
+            reason = "where its sources' markers do not apply, it would come from the index"
             self.reading.leave_out(place, str(requirement), reason)
             return None
         return platforms.both(*inverse)
@@ -187,20 +187,22 @@ class UvSettings:
             folder = self._member(requirement.name)
             if folder is None:
                 members = ", ".join(str(each) for each in _list(self.workspace.get("members")))
-                reason = f"no member of the workspace ({members or 'none'}) is there: {SUBMODULES}"
+                reason = (
+                    f"the members of the workspace ({members or 'none'}) are missing: {SUBMODULES}"
+                )
                 self.reading.leave_out(place, str(requirement), reason)
             else:
                 self._local(folder, requirement, place, both)
         else:
-            self.reading.leave_out(place, str(requirement), f"its source is not known: {source}")
+            self.reading.leave_out(
+                place, str(requirement), f"its source is not supported: {source}"
+            )
 
     def _path(self, path: str, requirement: Requirement, place: Place, marker: str) -> None:
         target = relative(self.folder, path)
         sources = self.reading.sources
         if path.startswith(("/", "~")) or target.startswith("..") or not sources.inside(target):
-            self.reading.leave_out(
-                place, f"{requirement} ({path})", "a path outside of the project"
-            )
+            self.reading.leave_out(place, f"{requirement} ({path})", "a path outside the project")
         elif sources.exists(target):
             suffix = f" ; {marker}" if marker else ""
             requirement_word(self.reading, f"./{target}{suffix}", ".", place, scope=LineScope())
@@ -245,7 +247,7 @@ class UvSettings:
     def _index(self, name: str, marker: str, package: str) -> None:
         if name not in self.indexes:
             place = self.place(name)
-            self.reading.problem(place, "names an index that [[tool.uv.index]] does not define",
+            self.reading.problem(place, "names an index that is not in [[tool.uv.index]]",
                                  value=name, expected=", ".join(self.indexes) or None)  # fmt: skip
             return
         self._named.setdefault((name, _bound(marker)), []).append(package)
@@ -284,7 +286,7 @@ class UvSettings:
             if named:
                 return
             label = f"{entry.get('name', 'index')}: {url}"
-            self.reading.leave_out(place, label, "no requirement that is taken names this index")
+            self.reading.leave_out(place, label, "no selected requirement names this index")
         elif not (named and releases.of_address(url)):  # its marker counts
             name, flat = str(entry.get("name", "")), entry.get("format") == "flat"
             self.reading.index(url, place, name=name, flat=flat)
@@ -326,7 +328,7 @@ class UvSettings:
             place = self.place("exclude-newer")
             day = absolute_day(value)
             if day is None:
-                reason = "a cut-off relative to today: it would change from day to day"
+                reason = "a cut-off relative to today changes from day to day"
                 self.reading.leave_out(place, f"exclude-newer = {value}", reason)
             else:
                 self.reading.cut_off = DeclaredDay(day=day, place=place)
@@ -335,7 +337,7 @@ class UvSettings:
             self.reading.leave_out(
                 self.place("exclude-newer-package"),
                 "exclude-newer-package",
-                f"one cut-off holds for all packages; this names {len(packages)}",
+                f"one cut-off applies to all packages; this names {len(packages)}",
             )
 
 

@@ -121,7 +121,7 @@ def _folder_lock(folder: Path, reporter: Reporter) -> Iterator[None]:
     """Lock `folder` against other processes; waits. The lock ends with this process."""
     descriptor = files.open_locked(folder / LOCK)
     if descriptor is None:
-        reporter.info(f"waiting for another imgbuild, which uses {folder}")
+        reporter.info(f"waiting for another imgbuild process, which uses {folder}")
         with files.locked(folder / LOCK):
             yield
         return

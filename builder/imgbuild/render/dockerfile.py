@@ -1,6 +1,6 @@
 """The Dockerfile of a lock as a value: its steps, for all architectures of the lock.
 
-A pure function: nothing is fetched, built or asked.
+A pure function: nothing is fetched or built.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment variable of the image, and why it is there, if the matrix says."""
+    """An environment variable of the image, and its reason, if the matrix has one."""
 
     name: str
     value: str
@@ -142,7 +142,7 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     """One image, step by step.
 
-    `kept` says that it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
+    `kept`: it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
     gives its architectures where the lock has more, and empty otherwise.
     """
 
@@ -270,12 +270,11 @@ def base_digest(target_digests: TargetDigests, plans: Iterable[Plan]) -> Digest:
 
 
 def _base(lock: Lock, target_digests: TargetDigests, plans: Iterable[Plan]) -> DockerfileBase:
-    count = len(next(iter(lock.arch.values())).debs)
-    contents = (
-        f"{count} Debian packages of {lock.base.suite}"
-        if lock.base.kind == "debian"
-        else lock.base.image
-    )
+    first = next(iter(lock.arch.values()))
+    contents = lock.base.image
+    if lock.base.kind == "debian":
+        python = f", CPython {first.python.version}" if first.python else ""
+        contents = f"{len(first.debs)} Debian packages of {lock.base.suite}{python}"
     return DockerfileBase(
         name=lock.base.name, digest=base_digest(target_digests, plans), contents=contents
     )

@@ -187,7 +187,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return template
 
     def _each(self, items: Iterable[Any], size: int) -> list[Any]:
-        """`items` for a loop whose body has `size` characters of its own."""
+        """`items` for a loop whose body has `size` characters."""
         counted = []
         for item in items:
             self._spend(REPETITION + size)

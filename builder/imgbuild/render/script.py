@@ -36,7 +36,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is installed by a step of its own.
+    """A package that is installed by a separate step.
 
     It loses files, or has no wheel: then `requires` is what its build needs beside the packages
     that are installed already, and `env` its environment.

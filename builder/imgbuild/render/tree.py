@@ -46,7 +46,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     by_arch: bool = False
 
     def command(self, context: str, arch: str | None) -> Quoted:
-        """The command that copies it; $TARGETARCH is what BuildKit says of the architecture."""
+        """The command that copies it; BuildKit sets $TARGETARCH to the architecture."""
         suffix = f"-{arch}" if arch else '-"$TARGETARCH"'
         folder = f"{context}/{COMMON}{suffix if self.by_arch else ''}"
         source = quoting.word("/" + self.source.partition("/")[2])
@@ -68,7 +68,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
         """The commands that make it, from a folder `context` with the files.
 
         Without `owners` all files belong to the user who runs them. `arch` is the engines' name of
-        the one architecture they are for; without it $TARGETARCH says. Like a layer, they replace
+        the one architecture they are for; without it $TARGETARCH has it. Like a layer, they replace
         files and links; if there is a folder instead, they fail and change nothing.
         """
         return (

@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
+from imgbuild.container import settings
+from imgbuild.container.settings import StartOptions
 from imgbuild.errors import ImgbuildError, InputError, LockStale
 from imgbuild.http.client import Http
 from imgbuild.lock import lock_file, requirements
@@ -18,7 +20,19 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan import image_digests
 from imgbuild.project_paths import Project
-from imgbuild.render import apptainer, bake, committed, online, pylock, script, templates
+from imgbuild.registry.image_reference import parse_repository
+from imgbuild.render import (
+    apptainer,
+    bake,
+    committed,
+    compose,
+    kubernetes,
+    online,
+    pylock,
+    script,
+    skypilot,
+    templates,
+)
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.system import boundary
@@ -27,14 +41,20 @@ from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
 Chosen = tuple[Lock, Sequence[Arch]]
+LOCAL = ("compose", "devcontainer")  # these run an image of this machine, too
+CONTAINERS = (*LOCAL, "k8s-job", "jobset", "kuberay", "skypilot")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write: the format; for a Dockerfile also whether, and from where, it downloads."""
+    """What to write: the format; for a Dockerfile also whether, and from where, it downloads.
+
+    `container` is for the formats of `CONTAINERS`.
+    """
 
     form: str = "dockerfile"
     online: bool = False
     registry: str | None = None
+    container: StartOptions = StartOptions()
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +95,7 @@ def keep(
 def keep_new(
     project: Project, matrix: Matrix, names: Iterable[str], reporter: Reporter = SILENT
 ) -> None:
-    """Write the Dockerfiles of targets that were just locked, or say why one has none.
+    """Write the Dockerfiles of targets that were just locked, or report why one has none.
 
     Then those of an earlier lock are removed too.
     """
@@ -162,6 +182,8 @@ def _texts(
     lock, arches = chosen
     name, images = lock.target, project.images
     match options.form:
+        case form if form in CONTAINERS:
+            return _container(project, matrix, chosen, options)
         case "requirements":
             return {f"{_name(chosen)}.txt": requirements.text(lock, _single_arch(chosen))}
         case "apptainer":
@@ -178,6 +200,45 @@ def _texts(
             return {f"{stem}.sh": script.text(built, stem, images)}
         case _:
             return _context(project, matrix, chosen, options)
+
+
+def _container(
+    project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
+) -> dict[str, str]:
+    """A container of the image, by digest; InputError without a registry, unless it is local.
+
+    For Compose and dev containers the name that `imgbuild load` gives the image also serves.
+    """
+    lock, arches = chosen
+    digests = image_digests.read_digests(project.images, lock)
+    whole = set(arches) == set(lock.arch)
+    digest = digests.digest if whole else digests.arch[arches[0]].manifest
+    if len(arches) > 1 and not whole:
+        message = f"{lock.target}: {' and '.join(arches)} have no digest in common"
+        raise InputError(message, hint="name one architecture with --arch, or none")
+    registry = options.registry or matrix.registry
+    if registry:
+        image = f"{parse_repository(registry)}@{digest}"
+    elif options.form in LOCAL:
+        image = f"{lock.target}:latest"
+    else:
+        message = f"--format {options.form}: the image must be in a registry"
+        raise InputError(message, hint="add --registry HOST/REPOSITORY, where it was pushed")
+    container = settings.settings(lock, arches, image, digest, options.container)
+    comment = f"{lock.target}; made by: imgbuild render {lock.target} --format {options.form}"
+    match options.form:
+        case "compose":
+            return {"compose.yaml": compose.compose(container, comment)}
+        case "devcontainer":
+            return {"devcontainer.json": compose.devcontainer(container)}
+        case "k8s-job":
+            return {f"{lock.target}-job.yaml": kubernetes.job(container, comment)}
+        case "jobset":
+            return {f"{lock.target}-jobset.yaml": kubernetes.jobset(container, comment)}
+        case "kuberay":
+            return {f"{lock.target}-rayjob.yaml": kubernetes.rayjob(container, comment)}
+        case _:
+            return {f"{lock.target}-sky.yaml": skypilot.task(container, comment)}
 
 
 def _context(

@@ -135,7 +135,7 @@ def answer(
     refusals = [each.refused for each in dated_answer.arch.values() if each.refused is not None]
     if as_of == today or not refusals or any(refused.outdated for refused in refusals):
         return dated_answer
-    context.reporter.info(f"no solution among files from before {as_of}: considering later ones")
+    context.reporter.info(f"no solution among files uploaded before {as_of}: trying later ones")
     return dated(msgspec.structs.replace(ask, as_of=today), matrix, learned, context)
 
 
@@ -256,7 +256,7 @@ def choices(
         metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
     origins = {requested.package: str(requested) for requested in ask.requests}
     for package in target.pins:
-        origins.setdefault(package, f"the {package} of CUDA {target.cuda} that fits")
+        origins.setdefault(package, f"the {package} that is compatible with CUDA {target.cuda}")
     for package, required in target.requires.items():
         origins.setdefault(package, required.reason)
     markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers

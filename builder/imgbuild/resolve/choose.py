@@ -14,6 +14,7 @@ from imgbuild.project import addresses
 from imgbuild.project.model import Declared, Place
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.smoke.records import TIERS
+from imgbuild.solve.kept_releases import FRAMEWORKS
 from imgbuild.values import Arch, Bytes
 
 Form = Literal["extends", "like"]
@@ -22,11 +23,7 @@ OTHER_CUDA = 50  # another CUDA release than the project names costs as much as 
 # What a contradiction costs; an addition costs twice that of an engine, half that of others.
 # Another version of one of these packages needs other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
-    (
-        *("transformers", "trl", "ray", "verl", "deepspeed", "tensordict", "peft", "accelerate"),
-        *("datasets", "unsloth", "unsloth-zoo", "flashinfer-python", "triton", "flash-attn"),
-    ),
-    10,
+    (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"

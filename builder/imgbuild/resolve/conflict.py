@@ -30,7 +30,7 @@ STEPS = 6  # of an explanation
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """`package` must be one of `spec`. `asker` is the package that says so, "" for the user.
+    """`package` must be one of `spec`. `asker` is the package that requires it, "" for the user.
 
     `learned`: not declared by the asker, but proved from its code. What `extras` of it require is
     demanded as well.
@@ -175,7 +175,7 @@ def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
     """Some wheels name in their version what they are compiled for."""
     tag = build_tag(str(version))
     if tag.torch:
-        words = f"{package} {version} is compiled for torch {tag.torch}, as its version says"
+        words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
         yield Demand(
             package=TORCH,
             spec=f"=={tag.torch}.*",
@@ -259,7 +259,7 @@ class _Search:
     def conflict(self, package: str) -> RequirementConflict:
         """The fewest demands on `package` that together allow no version, each with its cause."""
         demands = self.demands[package]
-        # Between versions first: a clash of them says more than that of one with a CUDA release.
+        # Between versions first: their conflict is more specific than one with a CUDA release.
         core = next(
             (
                 group

@@ -1,4 +1,4 @@
-"""The default `as_of`, the cut-off date of uploads, of a request (separate: a rule of its own).
+"""The default `as_of`, the cut-off date of uploads, of a request (separate: one rule).
 
 Packages that work together are released at about the same time, so that a solver that may take
 everything of later years finds package sets that have not been tried.

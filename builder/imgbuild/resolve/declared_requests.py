@@ -57,7 +57,7 @@ def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | 
         return accepted[0]
     specs = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
     message = f"the files require Python {specs}; the bases have {', '.join(offered)}"
-    raise InputError(message, hint="resolve for another Python all the same: --python X.Y")
+    raise InputError(message, hint="to resolve for another Python anyway: --python X.Y")
 
 
 def requested(
@@ -76,7 +76,7 @@ def requested(
     requests: dict[str, RequestedPackage] = {}
     for (package, spec, extras), arches in machines.items():
         if package in requests:
-            message = f"the files ask for other versions of {package} on {', '.join(arches)}"
+            message = f"the files require other versions of {package} on {', '.join(arches)}"
             raise InputError(message, hint="resolve for each architecture alone: --arch")
         requests[package] = RequestedPackage(
             package=package,

@@ -22,11 +22,12 @@ from imgbuild.values import normalize
 
 
 class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A package, the versions that are accepted, and the lines that say so.
+    """A package, the versions that are accepted, and the lines that require them.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
     is false for a package that is only bounded. `locked`: the version is of a lock file. `source`
-    is a URL or the path of a folder, "" for a package of an index.
+    is a URL or the path of a folder, "" for a package of an index. `conda`: only conda's part of a
+    file names it.
     """
 
     package: str
@@ -36,6 +37,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     locked: bool = False
     extras: tuple[str, ...] = ()
     source: str = ""
+    conda: bool = False
 
     @cached_property
     def versions(self) -> SpecifierSet:
@@ -105,6 +107,7 @@ def _joined(package: str, items: list[DeclaredRequirement]) -> PackageDemand:
         locked=bool(locked) and not overrides,
         extras=tuple(sorted({extra for item in items for extra in item.requirement.extras})),
         source=next((source for source in sources if source), ""),
+        conda=all(item.conda for item in items),
     )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild import codec
@@ -125,13 +126,73 @@ def _append(row: Row, key: str, value: str) -> None:
     row.insert(place, key, [value])
 
 
+class RowMove(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that get another published target: from `old` to `new`, whose copy is at `lock`.
+
+    `form` is the key of each row, "extends" or "like". `forget` are keys that are removed from
+    rows. `keep_old`: other rows still use `old`. `image`: the entry keeps its `image`.
+    """
+
+    rows: Mapping[str, str]
+    old: str
+    new: str
+    lock: str
+    origin: str
+    forget: Mapping[str, Sequence[str]] = {}
+    keep_old: bool = False
+    image: bool = True
+
+
+def moved(path: Path, data: bytes, move: RowMove) -> bytes:
+    """The matrix `data` of `path` with `move` done; nothing is written."""
+
+    def _edit(document: Row) -> None:
+        for name, form in move.rows.items():
+            row = document["targets"][name]
+            row[form] = move.new
+            for key in move.forget.get(name, ()):
+                row.pop(key, None)
+        table = document["published"]
+        if move.new in table or move.new == move.old:
+            entry = table[move.new]
+        elif move.keep_old:
+            entry = {"lock": move.lock, "from": move.origin}
+            table.insert(list(table).index(move.old) + 1, move.new, entry)
+        else:
+            place, entry = list(table).index(move.old), table[move.old]
+            comment = table.ca.items.pop(move.old, None)
+            del table[move.old]
+            table.insert(place, move.new, entry)
+            if comment is not None:
+                table.ca.items[move.new] = comment
+        entry["lock"], entry["from"] = move.lock, move.origin
+        if not move.image:
+            entry.pop("image", None)
+        if move.new != move.old and not move.keep_old:
+            table.pop(move.old, None)
+
+    return _written(path, data, _edit)
+
+
 def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
     """Write the matrix with row `name` edited."""
+    before = boundary.content(path)
+    codec.write_bytes(path, _written(path, before, lambda whole: edit(whole["targets"][name])))
+    try:
+        published.load(path)
+    except ImgbuildError:
+        codec.write_bytes(path, before)
+        raise
+
+
+def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
+    """The document `data` of `path`, edited."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    before = boundary.content(path)
-    text = before.decode()
+    text = data.decode()
+    crlf = text.count("\r\n") * 2 > text.count("\n")
+    text = text.replace("\r\n", "\n")
     editor = YAML()
     editor.preserve_quotes = True
     editor.width = WIDE
@@ -139,15 +200,11 @@ def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
     editor.indent(mapping=2, sequence=4 if indented else 2, offset=2 if indented else 0)
     try:
         document = editor.load(text)
-        edit(document["targets"][name])
+        edit(document)
     except YAMLError as error:
         message = f"{path}: cannot be edited: {str(error).splitlines()[0]}"
         raise InputError(message, hint="edit it by hand") from error
     written = io.StringIO()
     editor.dump(document, written)
-    codec.write_bytes(path, written.getvalue().encode())
-    try:
-        published.load(path)
-    except ImgbuildError:
-        codec.write_bytes(path, before)
-        raise
+    changed = written.getvalue()
+    return (changed.replace("\n", "\r\n") if crlf else changed).encode()

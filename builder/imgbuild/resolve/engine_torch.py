@@ -1,19 +1,25 @@
-"""The torch for which a pinned engine is built, where the project leaves it open."""
+"""The torch that a project's image gets: by its engine where it is open, and its CUDA release."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.index import cuda_releases
+from imgbuild.index.pages import IndexFile
 from imgbuild.resolve.demands import PackageDemand
+from imgbuild.solve import torch
+from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import normalize
 
 TORCH = "torch"
 # Each release of these is built for one torch; the first of them that is pinned decides.
-ENGINES = ("vllm", "sglang", "torchvision", "xformers")
+ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
+NEWEST = frozenset({"<", "<=", "!="})  # bounds that mean the newest version that they accept
+BUILDS = 8  # releases of torch of which the CUDA release is read
 
 
 def with_torch(
@@ -21,23 +27,49 @@ def with_torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> tuple[PackageDemand, ...]:
-    """`demands` with the only torch that an engine accepts which they pin.
+    """`demands` with the only torch that an engine accepts which they pin, or bound from above.
 
-    `metadata` gives METADATA of what a demand pins, empty if there is none.
+    `metadata` gives METADATA of the newest version that a demand accepts, empty if there is none.
     """
     by_name = {demand.package: demand for demand in demands}
-    torch = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
+    own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
     engines = (by_name[name] for name in ENGINES if name in by_name)
-    pinned = [each for each in engines if each.pin and each.installed and not each.source]
-    if torch.pin or torch.source or not pinned:
+    pinned = [each for each in engines if decides(each) and each.installed and not each.source]
+    if own.pin or own.source or not pinned:
         return tuple(demands)
     bound = next(filter(None, (_torch(each, markers, metadata) for each in pinned)), None)
     if bound is None:
         return tuple(demands)
-    joined = f"{torch.spec},{bound.spec}" if torch.spec else bound.spec
-    places = torch.places or bound.places
-    torch = msgspec.structs.replace(torch, spec=joined, places=places)
-    return (*(each for each in demands if each.package != TORCH), torch)
+    joined = f"{own.spec},{bound.spec}" if own.spec else bound.spec
+    joint = msgspec.structs.replace(own, spec=joined, places=own.places or bound.places)
+    return (*(each for each in demands if each.package != TORCH), joint)
+
+
+def decides(demand: PackageDemand) -> bool:
+    """Whether a demand means one version: an exact one, or the newest that it accepts."""
+    operators = {each.operator for each in demand.versions}
+    return demand.pin is not None or bool(operators - {"!="} and operators <= NEWEST)
+
+
+def build(
+    wheels: Iterable[IndexFile],
+    read: Callable[[IndexFile], bytes],
+    markers: Mapping[str, str],
+    cuda: Collection[str],
+) -> TorchBuild | None:
+    """The newest of torch's `wheels` for one of the releases `cuda`, else the newest for another.
+
+    None if none of them is a build for CUDA; the first `BUILDS` are looked at.
+    """
+    builds = []
+    for wheel in itertools.islice(wheels, BUILDS):
+        version = wheel.version
+        if version is not None:
+            built = torch.build_of(version, cuda_releases.active(read(wheel), markers))
+            if built.cuda in cuda:
+                return built
+            builds += [built] if built.cuda is not None else []
+    return builds[0] if builds else None
 
 
 def required(

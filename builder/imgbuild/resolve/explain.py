@@ -122,7 +122,7 @@ def _conflict(
             for each in exact
         ]
         if conflicts[0] is not None and all(conflicts):
-            none = f"nor does any other of {len(tried)} versions of {demand.package} fit"
+            none = f"and none of {len(tried)} versions of {demand.package} is compatible"
             return msgspec.structs.replace(conflicts[0], reasons=(*conflicts[0].reasons, none))
     return None
 

@@ -36,8 +36,8 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
     `cause`: the index has no such package, or no such version; it has an sdist alone; no wheel for
     this Python or machine; only files after the cut-off, or yanked ones; the index of a file does
-    not answer. `version` is the newest
-    that the demand allows, "" if there is none.
+    not answer. `version` is the newest that the demand allows, "" if there is none. `conda`: the
+    package is one of conda, without a counterpart.
     """
 
     package: str
@@ -47,6 +47,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()
     version: str = ""
     nearest: tuple[str, ...] = ()
+    conda: bool = False
 
     @property
     def text(self) -> str:
@@ -75,6 +76,7 @@ class IndexPages:
     ) -> None:
         self._matrix, self._context, self._as_of = matrix, context, as_of
         self._addresses, self._assigned = addresses, assigned
+        self._wheels: dict[tuple[str, str, Tags], list[IndexFile]] = {}
 
     @functools.cached_property
     def _indexes(self) -> Indexes:
@@ -122,13 +124,21 @@ class IndexPages:
 
     def wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
         """The wheel of each version that `demand` allows, final ones first, newest first."""
+        key = (demand.package, demand.spec, tags)
+        if key not in self._wheels:
+            self._wheels[key] = self._read_wheels(demand, tags)
+        return self._wheels[key]
+
+    def _read_wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
         files = allowed(demand, self.files(demand.package))
         rules = Rules(as_of=self._as_of, tags=tags, pins=_pins(demand))
         timed = self._indexes.place(demand.package).timed
-        usable_files = usable(files, demand.package, rules, timed=timed)
-        versions = {file.version for file in usable_files if file.version is not None}
-        ordered = sorted(versions, key=lambda each: (not each.is_prerelease, each), reverse=True)
-        wheels = (best(usable_files, version, tags) for version in ordered)
+        of_version: dict[Version, list[IndexFile]] = {}
+        for file in usable(files, demand.package, rules, timed=timed):
+            if file.version is not None:
+                of_version.setdefault(file.version, []).append(file)
+        ordered = sorted(of_version, key=lambda each: (not each.is_prerelease, each), reverse=True)
+        wheels = (best(of_version[version], version, tags) for version in ordered)
         return [wheel for wheel in wheels if wheel is not None]
 
     def first_day(self, demand: PackageDemand, tags: Tags) -> datetime.date | None:
@@ -149,12 +159,17 @@ def _pins(demand: PackageDemand) -> dict[str, str]:
 
 
 def allowed(demand: PackageDemand, files: Iterable[IndexFile]) -> list[IndexFile]:
-    """The files of the versions that `demand` allows; few names of a long page are parsed."""
-    return [
-        file
-        for file in files
-        if (version := _version(_version_text(file.name))) is not None and demand.allows(version)
-    ]
+    """The files of the versions that `demand` allows; each version of a page is parsed once."""
+    accepted: dict[str, bool] = {}
+    kept = []
+    for file in files:
+        text = _version_text(file.name)
+        if text not in accepted:
+            version = _version(text)
+            accepted[text] = version is not None and demand.allows(version)
+        if accepted[text]:
+            kept.append(file)
+    return kept
 
 
 def _version_text(name: str) -> str:
@@ -219,6 +234,7 @@ def _obstacle(demand: PackageDemand, catalogue: Catalogue) -> Obstacle | None:
         places=demand.places,
         version=str(newest or ""),
         nearest=refusal.nearest(_number(demand, newest), available) if available else (),
+        conda=demand.conda and cause == "name",
     )
 
 

@@ -30,8 +30,9 @@ HEAD = f"""\
 #
 """
 PROJECT = """\
-# The image of this project. The files under `requirements` say what it needs: `imgbuild lock` reads
-# them and locks the whole image by hash, `imgbuild lock --check` says whether they have changed.
+# The image of this project. The files under `requirements` declare what it needs: `imgbuild lock`
+# reads them and locks the whole image by hash, `imgbuild lock --check` shows whether they have
+# changed.
 """
 EXTENSION = """\
 # An image of our own that extends a published one. `imgbuild lock` resolves the additions and locks
@@ -40,7 +41,7 @@ EXTENSION = """\
 COPIED = "    # Its lock.json and digests.json, copied; renew them with: imgbuild init --refresh\n"
 FROM_THERE = "   # its layers are taken from here by digest\n"
 NO_IMAGE = """\
-    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are made again from the
+    # Where its layers are: HOST/REPOSITORY, or oci:FOLDER. Without it they are built from the
     # lock, byte for byte.
     # image: registry.example.org/imgbuild/{extends}
 """
@@ -56,13 +57,13 @@ EXAMPLES = {
     "files": '    # files:\n    #   /opt/team/train.sh: {from: train.sh, mode: "0755"}\n',
 }
 LOGINS = """\
-# Packages come from these where a row's `indexes` says so. A login is never written here: imgbuild
-# reads it from ~/.netrc ($NETRC) or keyring.
+# Packages come from these where a row's `indexes` names them. Credentials are never written here:
+# imgbuild reads it from ~/.netrc ($NETRC) or keyring.
 """
 # Those with a line for each item.
 BLOCKS = ("pins", "requires", "env", "links", "exclude", "indexes", "names")
 ENV = "    # env:\n    #   WANDB_MODE: {value: offline, reason: nodes have no network}\n"
-REASON = "asked for with imgbuild init"
+REASON = "requested with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +165,7 @@ def text(
 
 
 def _declared(extension: WantedExtension) -> dict[str, Any]:
-    """What the files of a project say and leave out, by key of a row; empty ones are left out."""
+    """What the files of a project require and exclude, by key of a row, without empty ones."""
     relax = {
         package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
         for package, (version, reason) in extension.relax.items()

@@ -1,6 +1,6 @@
 """The first solve of a request: which torch fits it, and with it which CUDA release.
 
-uv is asked once without the rule of one CUDA release, but with only those versions of torch that
+uv runs once without the rule of one CUDA release, but with only those versions of torch that
 are built for the requested release, or for any: never a CPU build.
 """
 
@@ -110,7 +110,7 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A request on one architecture; `target` is what another one led to, to be respected.
 
-    `memory` gains what is learned on the way.
+    what is learned meanwhile is added to `memory`.
     """
 
     ask: ResolveRequest
@@ -136,7 +136,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in demands):
-            words = f"torch {pin} is what the other architecture has"
+            words = f"torch {pin} is the version of the other architecture"
             demands.append(conflict.demand(TORCH, f"=={pin}", words))
         return tuple(demands)
 
@@ -165,7 +165,7 @@ def solve_first(query: Query) -> FirstSolve:
 
 
 def available(query: Query) -> PackageFacts:
-    """What `query` may use; wheels of sdists are built when they are asked for."""
+    """What `query` may use; wheels of sdists are built on request."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.ask.name or "request"
     problem = SolveProblem(

@@ -106,7 +106,7 @@ def outdated(
 
     Left out are pinned ones, those of CUDA, those whose newest version is about as old, and those
     that are not requested and whose newer version contradicts what the set has of other packages.
-    `chosen` says which packages require each one.
+    `chosen` has the packages that require each one.
     """
     catalogue, pins = facts.catalogue, conflict.pins_of(demands)
     offers = {
@@ -203,10 +203,13 @@ def _far_newer(
 def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str] = ()) -> str:
     origin = f", required by {', '.join(via)}" if via else ""
     if current.uploaded is None or newer.uploaded is None:
-        return f"only {package} {current.version} fits, and {newer.version} is available{origin}"
+        return (
+            f"only {package} {current.version} is compatible, and {newer.version} is available"
+            f"{origin}"
+        )
     return (
-        f"only {package} {current.version} of {current.uploaded:%Y-%m} fits, and {newer.version} of"
-        f" {newer.uploaded:%Y-%m} is available{origin}"
+        f"only {package} {current.version} of {current.uploaded:%Y-%m} is compatible, and"
+        f" {newer.version} of {newer.uploaded:%Y-%m} is available{origin}"
     )
 
 

@@ -52,7 +52,7 @@ def name_for(word: str) -> str:
     if "/" not in word and word.strip("."):
         require_name(word)
         return word
-    folder = Path(word).expanduser().resolve()
+    folder = files.expanded(word).resolve()
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "my-image"
     if folder != Path.cwd().resolve():
         message = f"{word} is another folder: a project starts in the current one"
@@ -149,7 +149,7 @@ def _read(place: str, http: Http) -> bytes | None:
             if getattr(error, "status", None) in (404, 410):
                 return None
             raise
-    path = Path(place).expanduser()
+    path = files.expanded(place)
     return boundary.content(path) if path.is_file() else None
 
 
@@ -226,17 +226,17 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refresh(path: Path, http: Http) -> list[Renewed]:
-    """Copy what the matrix at `path` extends again; InputError if it does not say from where."""
+    """Copy what the matrix at `path` extends again; InputError if it has no source."""
     renewed = []
     for name, item in published.published(path).items():
         if not item.origin:
-            message = f"{path}: published.{name} does not say where it was copied from"
-            raise InputError(message, hint="add `from:`, an address or a path")
+            message = f"{path}: published.{name} has no source (`from`)"
+            raise InputError(message, hint="add `from:`, a URL or a path")
         folder = path.parent / item.lock
         before = _digest(folder)
         place = item.origin
         if place != INSTALLED and not REMOTE.match(place):
-            place = str(path.parent / Path(place).expanduser())
+            place = str(path.parent / files.expanded(place))
         after = copied(place, name, folder, http, below=path.parent)
         renewed.append(Renewed(target=name, before=before, after=after.digest))
     return renewed

@@ -59,7 +59,7 @@ def packages(project: Project) -> set[str]:
 def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:
     """The targets with a current lock that satisfies the request, on each architecture.
 
-    None for a request with extras: a lock does not say what they require.
+    None for a request with extras: a lock does not contain their requirements.
     Tested ones are first, then those of later dates; retired ones are last. InputError for a lock
     that cannot be read.
     """

@@ -38,7 +38,7 @@ ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
     """The indexes that are used, by the name that a matrix gives them, and what comes from them.
 
-    `addresses` are those of `indexes` for this machine. `notes` say which packages each has,
+    `addresses` are those of `indexes` for this machine. `notes` state which packages each has,
     `failures` which could not be read; what would come from one of these is in `obstacles`.
     """
 

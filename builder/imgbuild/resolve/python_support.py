@@ -1,8 +1,8 @@
-"""Refuses a Python that no base has, with alternatives (separate: one kind of refusal)."""
+"""Refuses a Python that no base has, with alternatives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from packaging.version import Version
 
@@ -20,6 +20,13 @@ from imgbuild.resolve import conflict, request, suggest
 from imgbuild.resolve.first_solve import Query
 from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
+
+OTHER = "a base can take another Python from a standalone build: docs/howto/python-version.md"
+
+
+def bases_text(pythons: Collection[str]) -> str:
+    """Which releases of Python the bases of a matrix have, and how to get another."""
+    return f"the bases have Python {' or '.join(sorted(pythons, key=Version))}; {OTHER}"
 
 
 def refuse(query: Query) -> None:
@@ -64,6 +71,7 @@ def refuse(query: Query) -> None:
             f"Python {bases[base_name]}, of the base {base_name}{packages}",
             *suggest.targets(matrix, demands, ask.cuda, arch),
         ),
+        hint=OTHER,
     )
 
 

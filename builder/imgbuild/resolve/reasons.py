@@ -57,7 +57,7 @@ def reasons_of(
 ) -> dict[str, tuple[str, ...]]:
     """Package → why it is present and at that version, the strongest reason first.
 
-    `origins` maps packages to the origin of the request, in words: "you asked for vllm==0.9.2".
+    `origins` maps packages to the origin of the request, in words: "requested: vllm==0.9.2".
     """
     relevant = [
         entry

@@ -35,6 +35,16 @@ def _failure(demand: PackageDemand, context: Context) -> ImgbuildError | None:
     return None
 
 
+def refusal(errors: Sequence[ImgbuildError]) -> ImgbuildError:
+    """One error for all of `errors`: FetchFailed if a download failed, else InputError."""
+    if len(errors) == 1:
+        return errors[0]
+    kind = FetchFailed if any(isinstance(each, FetchFailed) for each in errors) else InputError
+    lines = "".join(f"\n  {each.message}" for each in errors)
+    message = f"{len(errors)} git repositories of the project cannot be used:{lines}"
+    return kind(message, hint=errors[0].hint)
+
+
 def reasons(errors: Sequence[ImgbuildError]) -> list[str]:
     """Errors as lines of a longer list."""
     return [f"{error.message}; {error.hint}" if error.hint else error.message for error in errors]

@@ -1,4 +1,4 @@
-"""What a user of `imgbuild resolve` asks for, read from the words of the command line."""
+"""The request of a user of `imgbuild resolve`, parsed from the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packaging.version import Version
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, normalize
+from imgbuild.values import Arch, is_number, normalize
 from imgbuild.wheel.tags import Tags
 
 # A comma before a name separates two requests, else two bounds or two extras of one.
@@ -28,7 +28,7 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions. `have`: it is already installed and must not change.
 
-    `row` is the target of the matrix that asks for it; without it, the user does. `extras` are
+    `row` is the target of the matrix that requests it; empty for the user. `extras` are
     requested as well; with a `marker` it counts only on machines for which that holds.
     """
 
@@ -58,7 +58,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.row:
-            return f"the target {self.row} asks for {self.name}{self.spec}"
+            return f"the target {self.row} requires {self.name}{self.spec}"
         return f"{'you have' if self.have else 'you asked for'} {self.name}{self.spec}"
 
 
@@ -66,7 +66,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole request of a user. None for what imgbuild chooses.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes, `index_rows` are
-    those of the user's files. `row` is the target of the matrix that asks, "" if it is the user.
+    those of the user's files. `row` is the target of the matrix that requests it, "" for the user.
     `allow_old` accepts versions that are more than a
     year older than the packages requested with them.
     """
@@ -146,10 +146,10 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         raise InputError(message, hint=hint) from error
     package = normalize(requirement.name)
     if requirement.url:
-        message = f"{text!r} has an address, which `requires:` cannot have"
+        message = f"{text!r} has a URL, which `requires:` cannot have"
         raise InputError(message, hint="name a version, and an index that has it with --index")
     if any(each.operator == "===" for each in requirement.specifier):
-        message = f"{text!r} compares text with ===, which `requires:` cannot have"
+        message = f"{text!r} uses ===, which `requires:` cannot have"
         raise InputError(message, hint=f"write {text.replace('===', '==')}")
     requested = RequestedPackage(
         package=package,
@@ -237,7 +237,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
-    if plain.isdecimal() and len(plain) == 3:
+    if is_number(plain) and len(plain) == 3:
         plain = f"{plain[:-1]}.{plain[-1]}"
     if not CUDA.fullmatch(plain):
         message = f"--cuda {text}: a CUDA release has two numbers"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -12,20 +14,30 @@ from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import IndexFile
 from imgbuild.resolve.feasible import IndexPages, Obstacle
 from imgbuild.solve import native_code
-from imgbuild.solve.native_code import Code
 from imgbuild.values import sha256
 from imgbuild.wheel.sdist import entries
 
-FACT = "sdist-code-3"
-LIMIT = 16 << 20  # bytes of an sdist that is looked into
+FACT = "sdist-code-4"
+LIMIT = 24 << 20  # bytes of an sdist that is looked into
 TEXT_LIMIT = 1 << 20  # bytes of a file that is read
+# Without a module in another place, and without requirements, an sdist is a placeholder.
+NO_MODULES = re.compile(
+    r"(tests?|testing|samples?|examples?|docs?|scripts|tools)/|[^/]*\.egg-info/"
+    r"|(setup|conftest|versioneer|noxfile|tasks|fabfile)\.py\Z"
+)
+MODULES = (".py", ".pyi", ".pth")
+PLACEHOLDER = "only an sdist without a module exists, a placeholder: name a wheel of it by URL"
+Content = Literal["python", "native", "cuda", "placeholder"]
 INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has any name
 
 
 class SdistContent(msgspec.Struct, frozen=True):
-    """What building an sdist compiles, and its requirements as `Requires-Dist` lines."""
+    """What building an sdist compiles, and its requirements as `Requires-Dist` lines.
 
-    code: Code
+    A placeholder has neither code nor requirements: the package is published elsewhere.
+    """
+
+    code: Content
     requires: bytes = b""
 
 
@@ -49,7 +61,7 @@ def read(file: IndexFile, context: Context) -> SdistContent:
     return content
 
 
-def code_of(obstacle: Obstacle, pages: IndexPages, context: Context) -> Code:
+def code_of(obstacle: Obstacle, pages: IndexPages, context: Context) -> Content:
     """What building the package of `obstacle` compiles; "native" if its sdist is not there."""
     files = (
         file
@@ -82,7 +94,15 @@ def _read(file: IndexFile, context: Context) -> SdistContent:
                     texts[name] = text.decode("utf-8", "replace")
                 else:
                     info.setdefault(last, text)
-    return SdistContent(native_code.code_of(names, texts), _info_lines(info))
+    requires = _info_lines(info)
+    code: Content = native_code.code_of(names, texts)
+    if code == "python" and not requires and not any(map(_is_module, names)):
+        code = "placeholder"
+    return SdistContent(code, requires)
+
+
+def _is_module(name: str) -> bool:
+    return name.endswith(MODULES) and NO_MODULES.match(name) is None
 
 
 def _info_lines(texts: Mapping[str, bytes]) -> bytes:

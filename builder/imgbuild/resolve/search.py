@@ -22,7 +22,7 @@ from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.request import ResolveRequest
 from imgbuild.solve.torch import TORCH, TorchBuild
 
-ASKED = "asked for with imgbuild resolve"
+ASKED = "requested with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
 ROUNDS = 4  # of versions whose extras require something else
 
@@ -157,7 +157,7 @@ def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple
         if with_extras(query, target, first, versions) == whole:
             return whole, done
     message = f"no set has what the extras of {', '.join(ask.packages)} require at its versions"
-    raise NoSolution(message, hint="ask for exact versions")
+    raise NoSolution(message, hint="request exact versions")
 
 
 def with_extras(
@@ -180,8 +180,8 @@ def flashinfer_of(
         return Flashinfer(mode="off", reason="no package requires FlashInfer")
     index = ask.indexes.get(FLASHINFER, matrix.default_index)
     if index != matrix.default_index:
-        return Flashinfer(mode="prebuilt", reason=f"the index {index} has compiled kernels")
+        return Flashinfer(mode="prebuilt", reason=f"the index {index} has precompiled kernels")
     if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:
         reason = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
         return Flashinfer(mode="off", reason=reason)
-    return Flashinfer(mode="jit", reason="its kernels are compiled at first use, by nvcc's wheel")
+    return Flashinfer(mode="jit", reason="its kernels are compiled at first use with nvcc's wheel")

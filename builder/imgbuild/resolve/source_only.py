@@ -34,7 +34,7 @@ class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
 
 _SDPA = (
     'attn_implementation="sdpa" in from_pretrained (transformers)',
-    "nothing for vLLM, which contains its own flash attention kernels",
+    "no change for vLLM, which contains its own flash attention kernels",
 )
 _SSD = "{name}-{version}+cu{cuda}torch{torch}cxx11abi{abi}-{python}-{python}-linux_{machine}.whl"
 

@@ -1,7 +1,7 @@
 """Suggestions: similar requests without a conflict, found by changing one package at a time.
 
 Each is checked by the same facts as the original, as far as the conflict was followed; a suggestion
-says which code was not read for it.
+reports which code was not read for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRIED = 96  # versions on each side
 AT_ONCE = 16
 ROUNDS = 6  # of learning from the code of a suggestion
 SHOWN = 4  # suggestions
-UNREAD = "by METADATA; its code was not looked at"
+UNREAD = "by METADATA; its code was not read"
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ Key = frozenset[tuple[str, str]]
 
 
 class Suggestions:
-    """Finds package sets similar to contradicting requests; learns from `check` on the way.
+    """Finds package sets similar to contradicting requests; learns from `check`.
 
     `retained` are packages whose versions are not to be changed.
     """
@@ -146,7 +146,7 @@ class Suggestions:
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
             return text
-        partly = f"the code of {', '.join(unread)} was not looked at"
+        partly = f"the code of {', '.join(unread)} was not read"
         return f"{text} ({partly if read else UNREAD})"
 
     def _first(

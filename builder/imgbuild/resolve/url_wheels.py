@@ -48,7 +48,7 @@ def nearest(
 
 
 def _misses(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
-    """In how many of Python and torch a target differs from what the name of the wheel says."""
+    """In how many of Python and torch a target differs from the name of the wheel."""
     name = _file(demand)
     if not name:
         return 0

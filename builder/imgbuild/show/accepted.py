@@ -1,7 +1,7 @@
 """`data/compare.yaml`: which differences between two images are accepted, with reasons.
 
 Input: `data/compare.yaml`, differences. Output: the same differences, each with the reason of
-the entry that accepts it. An entry may ask that two contents are alike in a way of its own: then
+the entry that accepts it. An entry may name a comparison for two contents: then
 they are read, and what is not alike is not accepted.
 """
 
@@ -49,7 +49,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     In `path` a * stands for any part of one name, ** for any part of a path; "configuration" is the
     image's configuration. `field` is what differs, with the same stars. With `only`, what differs
-    is there on one side alone, and that is one of these builders. `like` says in which way contents
+    is there on one side alone, and that is one of these builders. `like` names how contents
     must be the same:
 
     - record: the same rows in any order, except files whose own difference is accepted;
@@ -245,7 +245,7 @@ def _launched(script: bytes) -> tuple[str, str, str] | None:
 def _same_record(
     path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
 ) -> bool:
-    """Whether two RECORDs say the same of every file that is the same."""
+    """Whether two RECORDs agree on every file that is the same."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():

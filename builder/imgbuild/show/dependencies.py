@@ -1,7 +1,7 @@
 """Which package of a package set needs which, and what bounds the version of one.
 
 The requirements are those of the wheels' METADATA, as `images/packages.json` has them; what the
-target itself asks for is in its lock.
+target itself requires is in its lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPEATED = " (*)"  # after a package whose dependencies are above
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """One requirement: `package` needs `needs`, as `requirement` in its METADATA says.
+    """One requirement: `package` needs `needs`, by `requirement` in its METADATA.
 
     `spec` is the specifier in it, "" for any version; `extra` the extra of `package` that it
     belongs to. The marker, which applies, is left out.
@@ -56,7 +56,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a package of a target has its version.
 
-    `target_spec` is what the target asks of it, None if the target does not name it; `dependents`
+    `target_spec` is the target's own specifier, None if the target does not name it; `dependents`
     are the packages that need it; `bounds` what all of them allow together; `learned` the
     constraints on it; `as_of` the day before which its file was uploaded.
     """

@@ -7,11 +7,14 @@ is a target of the project, as it is or at a git revision.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from imgbuild import project_paths
 from imgbuild.attest import bundle
-from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.fields import VERSION_LABEL
@@ -25,7 +28,7 @@ from imgbuild.show import image_diff, revisions
 from imgbuild.show.image_diff import DiffLayer, DiffSide, SideContent
 from imgbuild.system import boundary
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Digest
+from imgbuild.values import Arch, Digest
 
 MADE = re.compile(r"imgbuild layer (.+)")
 LOCK = "lock.json"
@@ -43,6 +46,17 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
     return _in_registry(client, parse(text, default_tag="latest"), reporter)
 
 
+def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
+    """`side` with the named architectures alone, or all if none is; NothingSelected without any."""
+    if not arches:
+        return side
+    kept = {arch: content for arch, content in side.arch.items() if arch in arches}
+    if not kept:
+        message = f"{side.name} has no {' or '.join(arches)}; it has {', '.join(side.arch)}"
+        raise NothingSelected(message, hint="name another architecture, or leave --arch out")
+    return msgspec.structs.replace(side, arch=kept)
+
+
 def _on_disk(path: Path, name: str) -> DiffSide:
     file = path / LOCK if path.is_dir() else path
     hint = f"name a folder with {LOCK} and {DIGESTS_FILE}, or the former"
@@ -50,11 +64,13 @@ def _on_disk(path: Path, name: str) -> DiffSide:
         message = f"{path} has no {LOCK}"
         raise InputError(message, hint=hint)
     lock = lock_file.decode_lock(
-        boundary.content(file), str(file), hint=hint, remedy="lock it anew"
+        boundary.content(file), str(file), hint=hint, remedy="lock it again"
     )
     place = file.with_name(DIGESTS_FILE)
     if not place.is_file():
-        message = f"{place}: no such file, and a lock alone does not say how large its layers are"
+        message = (
+            f"{place}: no such file, and a lock alone does not contain the sizes of its layers"
+        )
         raise InputError(message, hint=hint)
     return image_diff.side(lock, image_digests.read_digests_at(place, lock, hint=hint), name)
 

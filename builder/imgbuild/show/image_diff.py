@@ -16,12 +16,13 @@ from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Bytes, Digest
 
 NAMED = 5  # layers in a line of text
+WHEEL = "wheel"  # packages of this kind come first
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One package that was added, removed or changed; then `before` or `after` may be empty."""
 
-    kind: str  # "wheel" or "deb"
+    kind: str  # "wheel", "deb" or "interpreter"
     package: str
     before: str
     after: str
@@ -98,15 +99,16 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
 def between(old: DiffSide | None, new: DiffSide) -> Diff:
     """Compare two sides; on an architecture that `old` lacks, everything is new.
 
-    If only some packages of a side are known, only these are compared.
+    If only some packages of a side are known, only these are compared. x86_64 comes first, and
+    wheels before Debian packages.
     """
     before = old.arch if old else {}
     return Diff(
         target=new.name,
         before=old.name if old else "",
         arch={
-            arch: _arch(before.get(arch), content, _compared(old, new, arch))
-            for arch, content in new.arch.items()
+            arch: _arch(before.get(arch), new.arch[arch], _compared(old, new, arch))
+            for arch in sorted(new.arch, reverse=True)
         },
         absent=tuple(arch for arch in before if arch not in new.arch),
     )
@@ -139,7 +141,7 @@ def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, s
                 before=before.get(key, ""),
                 after=new.packages.get(key, ""),
             )
-            for key in sorted(keys)
+            for key in sorted(keys, key=lambda key: (key[0] != WHEEL, key))
             if before.get(key) != new.packages.get(key)
         ),
         layers=tuple(layer.name for layer in fresh.values()),
@@ -153,7 +155,10 @@ def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
     wheels = {
         ("wheel", wheel.package): wheel.version for wheel in installed_wheels(lock.arch[arch])
     }
-    return wheels | {("deb", deb.package): deb.version for deb in lock.arch[arch].debs}
+    python = lock.arch[arch].python
+    interpreter = {("interpreter", "cpython"): python.version} if python else {}
+    debs = {("deb", deb.package): deb.version for deb in lock.arch[arch].debs}
+    return wheels | interpreter | debs
 
 
 def _layers(names: Sequence[str]) -> str:
@@ -176,9 +181,12 @@ def words(diff: Diff) -> list[str]:
             f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
             f" ({_layers(part.layers)})"
         )
-        lines.extend(
-            f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
-            for change in part.changes
-        )
+        kind = WHEEL
+        for change in part.changes:
+            if change.kind != kind:
+                kind = change.kind
+                lines.append("  Debian packages:")
+            after = change.after or "(gone)"
+            lines.append(f"  {change.package} {change.before or '(new)'} → {after}")
     lines.extend(f"{name} {arch}: only before" for arch in diff.absent)
     return lines

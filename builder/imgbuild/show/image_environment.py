@@ -185,7 +185,7 @@ def _of_matrix(matrix: Matrix, name: str) -> dict[str, Mapping[str, Variable]]:
     item = overlay(matrix, name)
     if item is not None:  # the reasons are in the matrix of the publisher
         extended = item.published
-        reason = f"the matrix of {extended.name}, which was published, says why"
+        reason = f"the matrix of {extended.name}, which was published, has the reason"
         published = {
             key: Variable(value=value, reason=reason)
             for key, value in extended.lock.settings.env.items()
@@ -214,7 +214,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
             by=by,
             reason=variable.reason,
             source=variable.source,
-            differs=f"the matrix says {variable.value!r}, the lock has no such variable",
+            differs=f"the matrix has {variable.value!r}, the lock has no such variable",
         )
         for key, (by, variable) in sorted(expected.items())
         if key not in lock.settings.env
@@ -252,7 +252,7 @@ def _of_arches(
 
 def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]) -> Setting:
     if name not in expected:
-        return Setting(name=name, value=value, by="lock", differs="the matrix says nothing of it")
+        return Setting(name=name, value=value, by="lock", differs="the matrix does not set it")
     by, variable = expected[name]
     return Setting(
         name=name,
@@ -260,7 +260,7 @@ def _setting(name: str, value: str, expected: Mapping[str, tuple[str, Variable]]
         by=by,
         reason=" ".join(variable.reason.split()),
         source=variable.source,
-        differs="" if variable.value == value else f"the matrix says {variable.value!r}",
+        differs="" if variable.value == value else f"the matrix has {variable.value!r}",
     )
 
 

@@ -31,7 +31,7 @@ class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     """The image of one architecture.
 
     `size` is what a pull downloads, `unpacked` what the layers take on disk, without those of a
-    base in a registry that does not say; `gpu` the compute capabilities for which
+    base in a registry that does not report it; `gpu` the compute capabilities for which
     all libraries have code, `gpu_ptx` those for which some have only PTX, `driver` the oldest
     driver; `runs` the latest run of each tier of smoke tests on each kind of GPU.
     """
@@ -126,6 +126,7 @@ def _commands(
     yield f"imgbuild build {name} --format sif"
     if registry:
         yield f"docker pull {registry}@{target_digests.digest}"
+        yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
 
 
 def lines(page: Page) -> Iterator[str]:

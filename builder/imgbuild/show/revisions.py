@@ -1,8 +1,9 @@
-"""Locks and digests of a git revision (`lock --diff REV`, `diff TARGET@REV`)."""
+"""Locks and digests in git: of a revision (`diff TARGET@REV`), and all that a target had."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -13,7 +14,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project_paths import Project
 from imgbuild.system import git
-from imgbuild.values import Digest
+from imgbuild.values import Bytes, Digest
 
 LOCK, DIGESTS_FILE = "lock.json", "digests.json"
 
@@ -22,6 +23,68 @@ class _Digest(msgspec.Struct, frozen=True):
     """The fields of digests that show whether it changed."""
 
     digest: Digest
+
+
+class _Size(msgspec.Struct, frozen=True):
+    size: Bytes = 0
+
+
+class _DigestAndSizes(msgspec.Struct, frozen=True):
+    digest: Digest
+    arch: dict[str, _Size] = {}
+
+
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that gave a target another digest, or removed it (None).
+
+    `date` is that of the commit in its own time zone, `subject` the first line of its message,
+    `size` what a pull of each architecture downloads.
+    """
+
+    commit: str
+    date: str
+    digest: Digest | None
+    size: dict[str, Bytes]
+    subject: str
+
+
+def history(project: Project, target: str) -> tuple[Revision, ...]:
+    """The revisions of a target's digests in the checkout of `project`, the newest first.
+
+    Only commits that changed the digest are part of it. InputError without a repository, or if no
+    commit has the target.
+    """
+    # The catalogue of an editable installation is a link into the checkout.
+    folder = project.images.resolve().parent
+    path = f"./images/{target}/{DIGESTS_FILE}"
+    text = _git(project, "log", "--format=%H%x09%cs%x09%s", "--", path, folder=folder)
+    revisions: list[Revision] = []
+    for line in reversed(text.splitlines()):
+        commit, date, subject = line.split("\t", 2)
+        shown = git.run(folder, "cat-file", "blob", f"{commit}:{path}")
+        known = (
+            _DigestAndSizes(digest="") if shown.status else _digest_of(shown.stdout, commit, path)
+        )
+        if (revisions[-1].digest if revisions else None) == (known.digest or None):
+            continue
+        revisions.append(
+            Revision(
+                commit=commit,
+                date=date,
+                digest=known.digest or None,
+                size={arch: image.size for arch, image in known.arch.items()},
+                subject=subject,
+            )
+        )
+    if not revisions:
+        message = f"no commit at {project.root} has digests of {target}"
+        raise InputError(message, hint="commit its lock first; a shallow clone lacks older commits")
+    return tuple(reversed(revisions))
+
+
+def _digest_of(text: str, commit: str, path: str) -> _DigestAndSizes:
+    place = f"{commit[:12]}:{path}"
+    return codec.decode(text.encode(), _DigestAndSizes, file=place, what="digests")
 
 
 def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
@@ -33,9 +96,9 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
             yield target, about.split()[2]
 
 
-def _git(project: Project, command: git.Reading, *words: str) -> str:
-    """What git prints, in the folder that has `images`."""
-    done = git.run(project.folder, command, *words)
+def _git(project: Project, command: git.Reading, *words: str, folder: Path | None = None) -> str:
+    """What git prints, in the folder that has `images`, or another."""
+    done = git.run(folder or project.folder, command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))

@@ -14,6 +14,7 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import ImageDigests
 from imgbuild.project_paths import Project
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
@@ -21,7 +22,7 @@ from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch, Bytes, Digest
 
-# The packages that have a column of their own, where any shown target pins them; the rest of the
+# The packages that have their own column, where any shown target pins them; the rest of the
 # pins stand together in the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 MARK = " *"  # after the name of a recommended target
@@ -36,13 +37,15 @@ NONE = "-"
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
     """A locked image: its manifest's digest, what a pull downloads in bytes, its test records.
 
-    `runs` are those that count, of each tier on each kind of GPU the latest; `tested` says the same
+    `driver` is the oldest that runs it, "" if unknown.
+    `runs` are those that count, of each tier on each kind of GPU the latest; `tested` has the same
     in words, or that there is not a test record.
     """
 
     arch: Arch
     digest: Digest
     size: Bytes
+    driver: str = ""
     runs: tuple[RecordedRun, ...] = ()
     tested: str = NO_RECORD
 
@@ -215,11 +218,22 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
+def _to_pull(row: TableRow) -> str:
+    """What a pull downloads, of the first architecture: "4.2 GB"."""
+    sizes = {image.arch: image.size for image in row.images}
+    size = sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
+    return f"{size / 1e9:.1f} GB" if size else NONE
+
+
 # Columns that a wide terminal shows, the first first: head → the column after it, and its cells.
 MORE: dict[str, tuple[str, Callable[[TableRow], str]]] = {
     "Python": ("torch", lambda row: row.python),
-    "arch": ("tested", lambda row: ", ".join(row.arch)),
+    "pull": ("tested", _to_pull),
+    "driver": ("torch", lambda row: next((image.driver for image in row.images), "") or NONE),
+    "arch": ("pull", lambda row: ", ".join(row.arch)),
     "also": ("arch", lambda row: also_pinned(row) or NONE),
+    "date": ("tested", lambda row: row.as_of),
+    "for": ("CUDA", lambda row: row.recommended or NONE),
 }
 
 
@@ -247,6 +261,10 @@ def also_pinned(row: TableRow) -> str:
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
 
+def _driver(image: ImageDigests) -> str:
+    return (image.floors.driver or "") if image.floors else ""
+
+
 def shown(project: Project, row: TableRow) -> TableRow:
     """`row` with the images of its digests, if it has one, and their test records."""
     path = image_digests.digests_path(project.images, row.target)
@@ -261,6 +279,7 @@ def shown(project: Project, row: TableRow) -> TableRow:
             arch=arch,
             digest=target_digests.arch[arch].manifest,
             size=target_digests.arch[arch].size,
+            driver=_driver(target_digests.arch[arch]),
             runs=runs[arch],
             tested="; ".join(map(words, runs[arch])) or NO_RECORD,
         )

@@ -11,12 +11,13 @@ import msgspec
 from imgbuild.cache.context import Context
 from imgbuild.deb import apt
 from imgbuild.errors import InputError
-from imgbuild.lock.resolution import Deb, RegistryLayer
+from imgbuild.lock.resolution import Deb, PythonArchive, RegistryLayer
 from imgbuild.matrix.model import Base, DebianBase, RegistryBase
 from imgbuild.oci.merged import Merged
 from imgbuild.oci.reader import FILES, Entry, LayerFile, Reader, inflated
 from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
+from imgbuild.solve import standalone
 from imgbuild.values import Arch, Digest
 
 ACCOUNTS = ("etc/passwd", "etc/group")  # the image's user is added to these
@@ -33,6 +34,7 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     security: str | msgspec.UnsetType = msgspec.UNSET
     tools: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    python: PythonArchive | msgspec.UnsetType = msgspec.UNSET
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -60,15 +62,19 @@ class Contents(msgspec.Struct, frozen=True):
 def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
     """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
 
-    The layers of a registry image are fetched and read. InputError for an unusable one:
-    it has no accounts, or not the Python that the matrix says.
+    The archive of a standalone Python is fetched and read, as are the layers of a registry image.
+    Errors as in `standalone.resolve` and `apt.resolve_debs`; InputError for an unusable one:
+    it has no accounts, or not the Python that the matrix has.
     """
     if isinstance(base, DebianBase):
+        source = base.standalone
+        archive = standalone.resolve(source, arch, context) if source is not None else None
         chosen = apt.resolve_debs(base, arch, context)
         return ResolvedBase(
             debs=chosen.debs,
             security=chosen.security or msgspec.UNSET,
             tools=chosen.tools or msgspec.UNSET,
+            python=archive or msgspec.UNSET,
         )
     client = Client(offline=context.http.offline)
     image = base_image.base(base.image, arch, client)
@@ -104,7 +110,7 @@ def accounts(image: str, image_contents: Contents) -> dict[str, str]:
 
 
 def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
-    """InputError if `base` has no interpreter where the matrix says, or one of another version."""
+    """InputError if `base` has no interpreter where the matrix has, or one of another version."""
     led = image_contents.resolved(base.interpreter)
     named = PYTHON.fullmatch(led or "")
     if led is not None and (named is None or named[1] == base.python):

@@ -12,25 +12,35 @@ from pathlib import Path
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.container.root_folder import TREE
+from imgbuild.cpython import python_archive
 from imgbuild.deb import apt, debian_root
 from imgbuild.errors import InputError
-from imgbuild.lock.resolution import Deb
+from imgbuild.lock.resolution import Deb, PythonArchive
+from imgbuild.matrix.fields import STANDALONE
 from imgbuild.matrix.model import Base, DebianBase, User
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, MemberKind
-from imgbuild.plan.plan import DebianRecipe, layer_id
+from imgbuild.plan.plan import DebianRecipe, PythonRecipe, layer_id
+from imgbuild.solve import standalone
 from imgbuild.values import Arch, digest_of
 
 FORMAT = "build root 1"  # a change of what `_fill` writes gets another number
+INTERPRETER = "usr/bin/python3"  # which builds are started with
 
 
 def host_root(
-    base: Base, user: User, arch: Arch, context: Context, debs: Sequence[Deb] = ()
+    base: Base,
+    user: User,
+    arch: Arch,
+    context: Context,
+    debs: Sequence[Deb] = (),
+    python: PythonArchive | None = None,
 ) -> Callable[[], Path]:
     """A function that gives the root folder of `base` on `arch`, this machine's architecture.
 
-    `debs` are its packages where they are known already, such as from a lock. The function raises
-    InputError for a base that is not made of Debian packages.
+    `debs` are its packages, and `python` the archive of its standalone Python, where they are known
+    already, such as from a lock. The function raises InputError for a base that is not made of
+    Debian packages.
     """
 
     @cache
@@ -40,7 +50,12 @@ def host_root(
             raise InputError(message, hint="pin a version that has a wheel")
         chosen = tuple(debs) or apt.resolve_debs(base, arch, context).debs
         recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
-        digest = digest_of(f"{FORMAT} {layer_id(recipe)}".encode())
+        found = standalone.fetched(base, python, arch, context)
+        added = ""
+        if found is not None:
+            layer = PythonRecipe(prefix=STANDALONE, python=base.python, archive=found[0])
+            added = f" {layer_id(layer)}"
+        digest = digest_of(f"{FORMAT} {layer_id(recipe)}{added}".encode())
         folder = context.store.unpacked(digest, kind="roots")
         if folder is None:
             with (
@@ -48,6 +63,8 @@ def host_root(
                 context.reporter.step(f"unpacking Debian {base.suite} for builds"),
             ):
                 members = _members(base, recipe, context, scratch / "spool")
+                if found is not None:
+                    members = _with_python(members, base.python, *found, scratch / "python")
                 _fill(scratch / "root" / TREE, members)
                 folders = {digest: scratch / "root"}
                 folder = context.store.add_unpacked(folders, kind="roots")[digest]
@@ -60,6 +77,18 @@ def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Pa
     wants = [FileRequest(locked=deb, urls=partial(apt.urls, deb, base)) for deb in recipe.debs]
     paths = fetch_all(wants, context, title="fetching Debian packages")
     return debian_root.members(recipe, paths, spool)
+
+
+def _with_python(
+    members: Sequence[Member], python: str, locked: PythonArchive, path: Path, spool: Path
+) -> list[Member]:
+    """`members` and the standalone Python at `path`, which then is the root's python3."""
+    of_archive = python_archive.members(
+        path, locked.file, prefix=STANDALONE, python=python, spool=spool
+    )
+    target = f"{STANDALONE}/bin/python{python}"
+    link = Member(path=INTERPRETER, kind=MemberKind.LINK, mode=0o777, target=target)
+    return [*(each for each in members if each.path != INTERPRETER), *of_archive, link]
 
 
 def _fill(root: Path, members: Sequence[Member]) -> None:

@@ -54,6 +54,7 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
         files=published.base_files,
         security=published.security,
         tools=published.tools,
+        python=published.python,
     )
 
 
@@ -81,7 +82,7 @@ class PublishedWheels:
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
         """METADATA of the published wheel of `package`."""
-        del sdist  # the lock says which
+        del sdist  # the lock has which
         stored = self._context.store.fact(METADATA, self._built[package].wheel.sha256)
         return stored if stored is not None else sdist_wheel.metadata(self.path(package))
 

@@ -298,7 +298,7 @@ def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
 def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
     """Put the archive of the git tree that `recipe` is built from into the store, if it is of one.
 
-    IntegrityError if it is not what the lock says; errors as in `git_tree.fetched`.
+    IntegrityError if it is not what the lock has; errors as in `git_tree.fetched`.
     """
     if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
         return
@@ -307,7 +307,7 @@ def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
     if tree is None or tree.sha256 != recipe.sdist.sha256:
         actual = tree.sha256 if tree is not None else "none"
         message = (
-            f"{recipe.sdist.file} of {address} has sha256 {actual}, the lock says"
+            f"{recipe.sdist.file} of {address} has sha256 {actual}, the lock has"
             f" {recipe.sdist.sha256}"
         )
         raise IntegrityError(message, hint="lock it again: imgbuild lock TARGET")
@@ -331,7 +331,7 @@ def rebuild(
     if wheel != recipe.wheel or path is None:
         message = (
             f"{recipe.package} {recipe.version} built from its sdist has sha256 {wheel.sha256},"
-            f" the lock says {recipe.wheel.sha256}"
+            f" the lock has {recipe.wheel.sha256}"
         )
         raise IntegrityError(message, hint=hint)
     return path

@@ -26,7 +26,7 @@ from imgbuild.index.pages import Indexes, places
 from imgbuild.index.remote_wheel import LookedUp, lock_wheel
 from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.project_requirements import editable_packages
-from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Base
@@ -102,9 +102,10 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
     host = host_arch()
     overlay = problem.overlay
     resolutions = overlay.published.lock.arch if overlay is not None else {problem.arch: base}
-    debs = resolutions[host].debs if host in resolutions else ()
-    root = host_root(problem.base, problem.matrix.image.user, host, problem.context, debs)
-    python = python_of(problem.base, base.debs)
+    here = resolutions.get(host, ResolvedBase())
+    user, context = problem.matrix.image.user, problem.context
+    root = host_root(problem.base, user, host, context, here.debs, here.python or None)
+    python = python_of(problem.base, base)
     refuse_python(problem, python)
     prepared = prepare(problem, python, root)
     refuse_pins(prepared)
@@ -123,6 +124,7 @@ def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) 
         base_files=prepared.base.files,
         security=prepared.base.security,
         tools=prepared.base.tools,
+        python=prepared.base.python,
     )
 
 
@@ -161,9 +163,11 @@ def _others(problem: SolveProblem) -> str | None:
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
 
-def python_of(base: Base, debs: Sequence[Deb]) -> str:
-    """The base's Python as exactly as it is known: "3.11.2" from its deb, else "3.11"."""
-    for deb in debs:
+def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
+    """The base's Python as exactly as it is known: "3.11.2" of its deb or archive, else "3.11"."""
+    if resolved.python:
+        return resolved.python.version
+    for deb in resolved.debs:
         if deb.package == f"python{base.python}":
             upstream = deb.version.split(":")[-1].split("-")[0].split("+")[0].split("~")[0]
             return upstream if upstream.startswith(f"{base.python}.") else base.python

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,19 @@ class Console:
             text = visible(text)
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
+
+    def styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
+        """Write lines of a result to a terminal: each a sequence of texts with rich's styles.
+
+        Control characters are visible escapes. Without colours (NO_COLOR, TERM=dumb) it is as
+        `data`.
+        """
+        from rich.console import Console as Rich
+        from rich.text import Text
+
+        terminal = Rich(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
+        for line in lines:
+            terminal.print(Text.assemble(*((visible(text), style) for text, style in line)))
 
     def info(self, text: str) -> None:
         """Report what happens, except with `-q`."""

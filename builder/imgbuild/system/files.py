@@ -48,6 +48,11 @@ def home() -> Path:
         raise InputError(message, hint="set HOME, or IMGBUILD_CACHE and XDG_CONFIG_HOME") from error
 
 
+def expanded(path: str | Path) -> Path:
+    """`path` with the home folder in place of `~` or `~USER`; unchanged if there is none."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib raises RuntimeError
+
+
 def xdg_folder(variable: str, default: str) -> Path:
     """The folder that $`variable` names, else `default` in the home folder; InputError without one.
 

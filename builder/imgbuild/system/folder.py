@@ -178,6 +178,13 @@ class OpenFolder:
         self.require_file(other)
         os.replace(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
+    def rename_folder(self, name: str, other: str) -> None:
+        """Give the folder `name` of this folder the name `other`, which nothing but a folder has.
+
+        OSError if a folder with that name is not empty.
+        """
+        os.rename(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
     def link(self, descriptor: int, name: str) -> None:
         """Give the open file `descriptor` the new name `name` here; OSError if it cannot be linked.
 

@@ -22,11 +22,11 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 LIMIT = 120.0  # seconds; a pipe in place of a repository's file would be waited for without end
 
 
-def run(folder: Path, command: Reading, *words: str) -> process.Result:
+def run(folder: Path, command: Reading, *words: str, stdin: str | None = None) -> process.Result:
     """Run `git COMMAND WORDS` in `folder`; any status is returned.
 
     ToolMissing without git, WorkFailed if it is not done after LIMIT.
     """
     program = process.find("git", remedy="install git")
     full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]
-    return process.run(full, cwd=folder, check=False, limit=LIMIT)
+    return process.run(full, cwd=folder, stdin=stdin, check=False, limit=LIMIT)

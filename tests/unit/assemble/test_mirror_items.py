@@ -10,7 +10,7 @@ from imgbuild.assemble import mirror_items
 from imgbuild.lock.lock_file import AddedFile, Extends, Lock, make_lock
 from imgbuild.lock.resolution import BuiltWheel, LockedFile, RegistryLayer
 from imgbuild.values import Arch, sha256
-from tests.support import samples
+from tests.support import samples, standalone_matrix
 
 X86 = Arch.X86_64
 
@@ -71,6 +71,16 @@ def test_every_kind_of_input_is_listed_once_with_its_hash():
     assert by_file["antlr-4.9.tar.gz"].sha256 == BUILT.sdist.sha256
     assert by_file["antlr-4.9.tar.gz"].size == BUILT.sdist.size
     assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in inputs}
+
+
+def test_the_archive_of_a_standalone_python_is_an_input():
+    archive = standalone_matrix.archive()
+    (item,) = (
+        item
+        for item in mirror_items.inputs(standalone_matrix.lock(), X86)
+        if item.sha256 == archive.sha256
+    )
+    assert (item.file, item.media_type) == (archive.file, mirror_items.SDIST_TYPE)
 
 
 def test_zip_sdist_has_zip_media_type():

@@ -152,6 +152,16 @@ def test_user_packages_image_has_pip_uv_and_constraints() -> None:
     assert text.count(b"\n") == 1, "of a line that begins with `import` Python runs that line"
 
 
+def test_the_standalone_python_has_the_packages_of_the_image_in_its_own_folder() -> None:
+    site = "/opt/python/lib/python3.12/site-packages"
+    recipe = msgspec.structs.replace(
+        FILES, user_packages=msgspec.structs.replace(USER_PACKAGES, site=site)
+    )
+    paths = by_path(skeleton.files_members(recipe)).keys()
+    assert f"{site[1:]}/imgbuild.pth" in paths
+    assert not any(path.startswith("usr/lib/") for path in paths)
+
+
 def test_user_packages_venv_includes_system_packages() -> None:
     for user_site, value in ((True, b"true"), (msgspec.UNSET, b"false")):
         recipe = msgspec.structs.replace(VENV, user_site=user_site)

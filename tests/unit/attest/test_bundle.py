@@ -116,7 +116,7 @@ def test_matrix_of_bundle_resolves_same_urls(sample: Sample, tmp_path: Path):
     assert addresses == places(real, real.targets[TARGET], lambda: "the machine's own")
     assert addresses["torch"].address == "https://example.org/whl/cu124/torch2.6"
     assert bundle_matrix.bases["debian-12"] == DebianBase(
-        suite="bookworm", python="3.11", glibc="2.36", packages=("g++", "python3")
+        suite="bookworm", python_source="3.11", glibc="2.36", packages=("g++", "python3")
     )
     assert bundle_matrix.targets[TARGET].as_of == datetime.date(2025, 6, 20)
 

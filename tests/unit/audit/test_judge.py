@@ -62,6 +62,17 @@ def test_the_worst_first_each_once():
     assert ordered(reversed(mixed)) == ordered_findings
 
 
+def test_what_is_wrong_between_published_packages_is_a_warning(package_set):
+    report = audit(package_set, published={"a", "b"})
+    assert [(each.severity, each.evidence.subject) for each in report.findings] == [
+        ("error", "c"),  # an absent package may be one that the addition needs
+        ("warning", "b<3"),
+    ]
+    assert "both packages are those of the published target" in report.findings[1].message
+    assert len(audit(package_set, published={"a"}).findings) == 2
+    assert not audit(package_set, published={"b"}).ok
+
+
 def test_a_waiver_makes_a_note_with_its_reason(package_set):
     report = audit(package_set, Terms(waivers=(waiver("b*"), waiver("c"))))
     assert report.ok

@@ -145,7 +145,7 @@ def test_errors_are_lines_with_place_and_code_and_end_with_4(imgbuild: Command) 
     answer = imgbuild("audit", TARGET, "--code", "train.py")
     assert answer.status == 4
     assert answer.stdout.splitlines() == [
-        f"{PASSES}: use processing_class",
+        f"{PASSES}: use processing_class, or install trl<0.16.0",
         f"{IMPORTS}: add the package that provides wandb",
         f"{TARGET} x86_64: 1 error, 1 warning, 0 notes in 1 file of code",
     ]

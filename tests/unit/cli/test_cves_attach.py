@@ -184,7 +184,7 @@ def test_an_image_that_was_not_pushed(registry, cves):
     registry.manifests.clear()
     done = cves()
     assert done.status == InputError.exit_code
-    assert f"has no image {registry.tags[NAME, TARGET]}" in done.stderr
+    assert f"does not contain {registry.tags[NAME, TARGET]}" in done.stderr
     assert f"imgbuild push {TARGET}" in done.stderr
 
 

@@ -75,7 +75,7 @@ def test_a_lock_with_control_characters_is_named_without_them(
     path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
     done = imgbuild("show", TARGET, "--layers", *words)
     assert done.status == 2
-    assert "lock.json: settings.cache: the text has another form" in done.stderr
+    assert "lock.json: settings.cache: the text does not" in done.stderr
     assert r"/c\x1b[2J\x9b\u202e" in done.stderr
     for sign in ("\x1b", "\u202e", "\x9b"):
         assert sign not in done.stderr + done.stdout

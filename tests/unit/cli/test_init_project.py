@@ -116,7 +116,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     done = imgbuild("init")
     assert done.status == 8
     message = unwrapped(done.stderr)
-    assert "5 requirements of the project cannot be met on Python 3.11" in message
+    assert "5 requirements of the project cannot be met with Python 3.11" in message
     assert "requirements.txt:5: peft==0.99: the index has no such version" in message
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
@@ -192,7 +192,7 @@ def test_a_daily_build_is_named_as_such(imgbuild: Command, index: LocalIndex) ->
 
 
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
-    index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", {"setup.py": b"setup()"}))
+    index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", {"scorer.py": b""}))
     require(f"{MET}scorer\n")
     done = imgbuild("init")
     assert done.status == 0, done.stderr
@@ -210,7 +210,7 @@ def test_python_source_that_an_addition_requires_is_built(
     source("scorer", {"setup.py": b"", "PKG-INFO": b"Name: scorer\nRequires-Dist: counter>=1\n\n"})
     lines = b"words\n\n[:sys_platform == 'win32']\nwindows\n\n[extra]\npaint\n"
     source("counter", {"setup.py": b"", "counter.egg-info/requires.txt": lines})
-    source("words", {"setup.py": b""})
+    source("words", {"words.py": b""})
     source("fast", {"setup.py": b"ext_modules"})
     for name in ("paint", "windows"):
         source(name, {"setup.py": b""})
@@ -321,7 +321,7 @@ def test_only_targets_that_run_there(imgbuild: Command, options: list[str], cuda
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--driver", "new"], 2, "--driver new: a driver has a number"),
+        (["--driver", "new"], 2, "--driver new: expected a version"),
         (["--gpu", "RTX"], 2, "--gpu RTX: not a compute capability, nor the name of a GPU"),
         (["--cuda", "11.0"], 3, "no locked target for x86_64 has CUDA 11.0"),
         (["--driver", "450"], 3, "no target runs on this machine: CUDA"),
@@ -367,7 +367,7 @@ def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) ->
     assert not Path("matrix.yaml").exists()
     done = imgbuild("init", "--relax", "python")
     assert done.status == 0, done.stderr
-    message = "the project demands Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
+    message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     assert " (!) " in done.stdout
     assert "like" in row()
@@ -404,12 +404,81 @@ def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) 
     assert "left out Dockerfile:1: megatron-core==0.12.1" in done.stderr
 
 
-def test_what_is_left_out_is_named_where_nothing_is_read(imgbuild: Command) -> None:
-    Path("training").mkdir()
-    require(MET, "training/requirements.txt")
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (["training/requirements.txt", "serving/requirements.txt"], "a separate project"),
+        (["requirements_torch26.txt", "requirements_torch28.txt"], "an alternative"),
+        (["install_verl.sh", "scripts/setup.sh"], "one of several scripts"),
+    ],
+)
+def test_a_project_whose_files_are_alternatives_is_refused(
+    imgbuild: Command, files: list[str], reason: str
+) -> None:
+    for file in files:
+        Path(file).parent.mkdir(exist_ok=True)
+        require("pip install wandb\n" if file.endswith(".sh") else MET, file)
+    refused = imgbuild("init")
+    assert refused.status == 2
+    for file in files:
+        assert f"{file}: {reason}" in unwrapped(refused.stderr)
+    assert not Path("matrix.yaml").exists()
+    assert imgbuild("init", "--extends", TARGET).status == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("training/requirements.txt", MET),
+        ("scripts/setup_env.sh", "pip install -q \\\n  torch==2.6.0\n"),
+        ("Makefile", "VENV = .venv\nsetup:\n\t@pip install torch==2.6.0\n"),
+    ],
+)
+def test_the_only_file_of_a_folder_that_installs_packages_is_read(
+    imgbuild: Command, file: str, text: str
+) -> None:
+    Path(file).parent.mkdir(exist_ok=True)
+    require(text, file)
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert "left out training/requirements.txt: a project of its own" in unwrapped(done.stderr)
+    assert row()["requirements"] == [file]
+
+
+def test_a_package_of_conda_that_the_index_lacks_is_left_out(imgbuild: Command) -> None:
+    require(
+        "dependencies:\n  - pytorch=2.6.0\n  - some-tool=1.2\n  - pip:\n    - trl\n",
+        "environment.yml",
+    )
+    done = imgbuild("init")
+    assert done.status == 0, done.stderr
+    assert row()["exclude"] == {"some-tool": "a package of conda that the index does not have"}
+    require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
+    Path("matrix.yaml").unlink()
+    assert "some-tool: the index has no such package" in imgbuild("init").stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--driver", "٥٣٥", "expected a version"),
+        ("--gpu", "٩.0", "not a compute capability"),
+        ("--cuda", "١٢.٤", "a CUDA release has two numbers"),
+        ("--from", "~nouser/requirements.txt", "no such file or folder"),
+    ],
+)
+def test_a_value_that_is_none_is_refused(
+    imgbuild: Command, option: str, value: str, message: str
+) -> None:
+    refused = imgbuild("init", option, value)
+    assert refused.status == 2
+    assert f"{option} {value}: {message}" in refused.stderr
+
+
+def test_files_of_pipenv_are_named_and_nothing_is_written(imgbuild: Command) -> None:
+    require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
+    refused = imgbuild("init")
+    assert refused.status == 2
+    assert "Pipfile: files of pipenv are not read" in unwrapped(refused.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:

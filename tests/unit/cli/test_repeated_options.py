@@ -76,9 +76,9 @@ def test_settings_do_not_name_what_is_read_or_written() -> None:
     """This list is complete: a new option is none unless it says so here and in its definition."""
     flags = {flag for flag in SETTINGS if flag.startswith("--")}
     assert flags <= {
-        "--account", "--compress", "--cpus-per-task", "--depth", "--gpus", "--jobs", "--keep-days",
-        "--max-size", "--mem", "--nodes", "--partition", "--severity", "--share", "--shared",
-        "--shm-size", "--throttle", "--time", "--timeout-factor",
+        "--account", "--compress", "--cool-down", "--cpus-per-task", "--depth", "--gpus", "--jobs",
+        "--keep-days", "--max-size", "--mem", "--nodes", "--partition", "--severity", "--share",
+        "--shared", "--shm-size", "--throttle", "--time", "--timeout-factor",
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from imgbuild.render.readme import readme as readme_of
 from imgbuild.show import page, table
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
-from tests.support import terminal
+from tests.support import smoke_records, terminal
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 ROOT = Path(__file__).parents[3]
@@ -217,8 +217,8 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
         (80, [], True),
         (88, [], False),
         (100, ["Python"], False),
-        (120, ["Python", "arch"], False),
-        (200, ["Python", "also", "arch"], False),
+        (120, ["Python", "driver", "pull"], False),
+        (200, ["for", "Python", "driver", "also", "arch", "pull", "date"], False),
     ],
 )
 def test_the_list_uses_the_width_of_the_terminal(
@@ -278,6 +278,17 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert older == _names("--gpu", "8.0")
     assert "cu124-vllm" in older
     assert "cu124-vllm" not in _names("--gpu", "sm_120")
+    assert older == _names("--gpu", "NVIDIA A100-SXM4-80GB")
+    # GH200 is arm64: targets for x86_64 alone are left out, though they have code for 9.0.
+    hopper = _names("--gpu", "GH200")
+    assert "cu130-vllm" in hopper < _names("--gpu", "H100")
+    old_driver = _names("--driver", "535")
+    assert "cu124-vllm" in old_driver
+    assert not any(name.startswith("cu130") for name in old_driver)
+    assert "cu130-vllm" in _names("--driver", "580") == _names("--driver", "580.65.06")
+    assert "cu130-vllm" not in _names("--driver", "580.65.05")
+    assert _names("--python", "3.13") == {"cu130-vllm0.33.0", "cu128-unsloth2026.10"}
+    assert _names("--python", "3") > _names("--python", "3.11")
 
 
 def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) -> None:
@@ -286,7 +297,11 @@ def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) ->
     assert done.status == NothingSelected.exit_code
     assert "no target matches --with verl --cuda 12.6" in done.stderr
     assert "nearest: the target cu" in done.stderr
-    for words in (("--gpu", "hopper"), ("--with", "verl>=")):
+    done = imgbuild("list", "--gpu", "agx orin", "--driver", "580", *matrix_options)
+    assert "reasons: imgbuild doctor --gpu 'agx orin' --driver 580" in done.stderr
+    for words in (
+        ("--gpu", "hopper"), ("--with", "verl>="), ("--driver", "new"), ("--python", "3.x"),
+    ):  # fmt: skip
         assert imgbuild("list", *words, *matrix_options).status == InputError.exit_code
 
 
@@ -298,3 +313,47 @@ def test_a_misspelt_target_has_three_suggestions_at_most(imgbuild: Command) -> N
     assert "did you mean cu124-vllm" in hint
     assert hint.count("cu1") <= 3
     assert "`imgbuild list`" in hint
+
+
+@pytest.mark.usefixtures("sample")
+def test_two_targets_are_side_by_side(imgbuild: Command) -> None:
+    done = imgbuild("show", TARGET, UNLOCKED)
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == [TARGET, UNLOCKED]
+    cells = {row[3:].split("  ")[0]: row for row in rows}
+    assert cells["CUDA"].split() == ["CUDA", "12.4", "13.0"]
+    assert rows[2].startswith("=  Python ") == (len(set(rows[2].split()[2:])) == 1)
+    assert f"imgbuild diff {TARGET} {UNLOCKED}" in done.stderr
+    both = json.loads(imgbuild("show", TARGET, UNLOCKED, "--json").stdout)
+    assert [each["row"]["target"] for each in both] == [TARGET, UNLOCKED]
+
+
+def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) -> None:
+    none = imgbuild("show", TARGET, "--tests")
+    assert none.stdout.splitlines()[-1] == "no test record for this digest"
+    smoke_records.answer_file(sample, smoke_records.PASSED, smoke_records.FAILED)
+    smoke_records.answer_file(sample, name="cpu.json", tier="cpu", gpu=[], driver="")
+    for name in ("gpu.json", "cpu.json"):
+        assert imgbuild("smoke", "--import", name).status == 0
+    first, head, cpu, gpu, failure = imgbuild("show", TARGET, "--tests").stdout.splitlines()
+    assert first.startswith(f"{TARGET} x86_64, digest ")
+    assert head.split()[:5] == ["GPU", "tier", "passed", "failed", "skipped"]
+    assert cpu.split()[:5] == ["none", "cpu", "1", "0", "1"]
+    assert gpu.split()[:5] == ["H200", "gpu", "1", "1", "0"]
+    assert failure.startswith("first failure of gpu on H200: nccl: RuntimeError")
+    [answer] = json.loads(imgbuild("show", TARGET, "--tests", "--json").stdout)
+    assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
+
+
+def test_layers_are_bars_in_a_terminal_and_a_table_elsewhere(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("show", "cu124-vllm", "--layers", "--matrix", str(ROOT / "matrix.yaml"))
+    table_lines = imgbuild(*words).stdout.splitlines()
+    assert table_lines[0].split() == ["#", "layer", "MB", "unpacked", "contents", "digest"]
+    with terminal.stdout(monkeypatch) as screen:
+        imgbuild(*words)
+    assert len(screen.lines) == len(table_lines) - 1
+    assert max(map(len, screen.lines)) <= 80
+    (torch,) = [line for line in screen.lines if line.split()[1] == "torch"]
+    assert torch.count("█") == max(line.count("█") for line in screen.lines)

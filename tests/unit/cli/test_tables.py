@@ -72,7 +72,7 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
     yield 0, f"diff {TARGET} {UNLOCKED}", [TARGET, UNLOCKED, "setuptools"]
     yield 0, f"verify {repository}:good --target {TARGET}", ["provenance", digest]
     yield 0, f"pull {repository}:good --output pulled-today", [digest, "pulled-today"]
-    yield 0, "doctor", [f"{TARGET}:", f"{UNLOCKED}:"]
+    yield 0, "doctor", [TARGET, UNLOCKED]
     yield 0, f"audit {TARGET} --offline --select metadata", [TARGET]
     yield 0, "resolve torch==2.6.0", [TARGET]
     yield 0, "ci jobs --all", [f"{TARGET}@x86_64", f"{UNLOCKED}@arm64"]

@@ -15,7 +15,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution
 from imgbuild.values import Arch
-from tests.support import samples
+from tests.support import samples, standalone_matrix
 from tests.support.advisories import debian, pypi
 
 IMAGES = Path(__file__).parents[3] / "images"
@@ -112,3 +112,17 @@ def test_committed_locks_have_source_package_for_every_deb() -> None:
         (recorded[deb.sha256].source or deb.package, deb.file.split("/")[-2]) for deb in debs
     }
     assert {pair for pair in folders if pair[0] != pair[1]} == set()
+
+
+def test_a_standalone_python_is_known_by_its_repository() -> None:
+    (source,) = (
+        source
+        for source in installed(standalone_matrix.lock(), ARCH, {})
+        if source.ecosystem == "GIT"
+    )
+    archive = standalone_matrix.archive()
+    assert source.key == ("GIT", "cpython", "3.12.11")
+    assert source.files == (archive.file,)
+    (purl,) = source.purls
+    assert purl.startswith(f"pkg:generic/cpython@3.12.11?checksum=sha256:{archive.sha256}&")
+    assert source.lowest_fix(["3.12.2", "3.12.13", "3.12.12"]) == "3.12.12"

@@ -11,7 +11,9 @@ import pytest
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
+from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.osv_server import QUESTION, OsvServer
+from imgbuild.cves.severity import Rating
 from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import Http
 from tests.support import advisories
@@ -208,3 +210,21 @@ def test_invalid_osv_url_is_refused(tmp_path: Path, address: str) -> None:
     with pytest.raises(ImgbuildError, match="not an HTTP URL") as error:
         OsvServer(address, context, NOW)
     assert "secret" not in error.value.message
+
+
+def test_cpython_is_queried_by_repository_and_tag(site: OsvSite, tmp_path: Path) -> None:
+    repository = "https://github.com/python/cpython"
+    ranges = [{"type": "GIT", "repo": f"{repository}.git", "events": [{"introduced": "0"}]}]
+    site.about["GIT", repository, "v3.12.1"] = ["PSF-2024-3"]
+    site.records["PSF-2024-3"] = {
+        "id": "PSF-2024-3", "modified": "2024-06-17T00:00:00Z", "aliases": ["CVE-2024-0450"],
+        "summary": "zipfile is vulnerable to quoted-overlap", "affected": [
+            {"ranges": ranges, "database_specific": {"severity": "MODERATE"}},
+            {"ranges": [{"type": "GIT", "repo": "https://github.com/pypy/pypy", "events": []}],
+             "database_specific": {"severity": "CRITICAL"}},
+        ],
+    }  # fmt: skip
+    python = InstalledSource(ecosystem="GIT", name="cpython", version="3.12.1")
+    (advisory,) = Asking(site, tmp_path)().find([python]).advisories
+    assert advisory.ids == ("PSF-2024-3", "CVE-2024-0450")
+    assert (advisory.severity, advisory.fixed) == (Rating.MEDIUM, "")

@@ -143,7 +143,7 @@ def test_a_warning_is_no_exception() -> None:
 def test_a_failure_without_a_rule_has_its_first_exception() -> None:
     text = TRACE.rsplit("\n", 2)[0] + "\nacme.errors.QuotaError: no tokens are left\n"
     (finding,) = diagnose(io.BytesIO(text.encode()), "log").findings
-    assert (finding.code, finding.confidence) == ("IMG999", "low")
+    assert (finding.code, finding.confidence) == ("IMG922", "medium")
     assert "acme.errors.QuotaError: no tokens are left" in finding.cause
     assert [line.number for line in finding.lines] == [2, 4]
 

@@ -126,13 +126,93 @@ def test_a_gpu_without_code_does_not_fit() -> None:
 
 
 def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
-    orin = HostGpu(name="Orin", capability="8.7")
-    assert verdict(host(gpus=(orin,)), CU124) == (True, "")
+    titan = HostGpu(name="unknown", capability="8.8")
+    assert verdict(host(gpus=(titan,)), CU124) == (True, "")
     thor = HostGpu(name="Thor", capability="11.0")
-    assert not verdict(host(gpus=(thor,)), CU124)[0]
+    fits, why = verdict(host(gpus=(thor,)), CU124)
+    assert (fits, "no code for Thor (11.0) is known of" in why) == (False, True)
     # Floors are exact for what the data knows: sm_120a does not run on 12.1.
     assert not verdict(host(gpus=(HostGpu(name="Spark", capability="12.1"),)), CU130)[0]
     assert verdict(host(gpus=(HostGpu(name="old driver"),)), CU130) == (True, "")
+
+
+def test_a_tegra_runs_no_code_for_servers() -> None:
+    fits, why = verdict(host(gpus=(HostGpu(name="Orin", capability="8.7"),)), CU124)
+    assert not fits
+    assert "no code for Orin (8.7)" in why
+    assert "does not run on a Tegra" in why
+
+
+def test_a_branch_of_drivers_is_its_newest_release() -> None:
+    fits, why = verdict(host(driver="580"), CU130)
+    assert fits
+    assert "of the driver's branch 580, release 580.65.06 or newer is needed" in why
+    assert verdict(host(driver="550"), CU124) == (True, "")
+    fits, why = verdict(host(driver="575"), CU130)
+    assert not fits
+    assert "runs CUDA 12.9 and older" in why
+    assert not verdict(host(driver="580.65.05"), CU130)[0]
+
+
+def test_targets_whose_driver_is_complete_are_first() -> None:
+    cu129 = msgspec.structs.replace(
+        CU124,
+        target="cu129-vllm",
+        cuda="12.9",
+        floors={
+            Arch.X86_64: msgspec.structs.replace(
+                CU124.floors[Arch.X86_64], cuda="12.9", driver_full="575.51.03"
+            )
+        },
+    )
+    diagnosis = targets.diagnose(host(driver="560.35.03"), [CU124, CU130, cu129])
+    assert [(fit.target, fit.fits, fit.complete) for fit in diagnosis.verdicts] == [
+        ("cu124-vllm", True, True),
+        ("cu129-vllm", True, False),
+        ("cu130-vllm", False, False),
+    ]
+    assert diagnosis.best == "cu124-vllm"
+
+
+def test_another_machine_is_judged_by_what_is_given() -> None:
+    other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
+    diagnosis = targets.diagnose(other, [CU124, CU130])
+    assert diagnosis.best == "cu130-vllm"
+    assert diagnosis.remarks == ("no driver was given, so none is compared",)
+    assert diagnosis.verdicts[-1].reasons == ("its image is for x86_64, the machine is arm64",)
+    with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
+    assert targets.diagnose(with_driver, [CU124]).remarks == (
+        "no GPU was given, so none is compared",
+    )
+
+
+def test_the_verb_judges_another_machine_without_reading_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    command = Command(monkeypatch, capsys)
+    monkeypatch.setattr("imgbuild.cli.doctor.read_host", None)
+    answer = json_of(
+        command("doctor", "--driver", "535", "--gpu", "NVIDIA H100 80GB HBM3", "--json")
+    )
+    assert answer["host"]["arch"] == "x86_64"
+    assert answer["host"]["gpus"][0]["capability"] == "9.0"
+    assert answer["best"] == TARGET
+    text = command("doctor", TARGET, "--driver", "450.80.02")
+    assert text.status == 1
+    assert f"{TARGET} is not compatible with the machine" in text.stderr
+    assert json_of(command("doctor", "--gpu", "gh200", "--json"))["host"]["arch"] == "arm64"
+    assert command("doctor", "--gpu", "gh200").status == 0
+    for words, message in (
+        (["--gpu", "GH200", "--arch", "x86_64"], "GH200 is built with arm64, --arch x86_64"),
+        (["--gpu", "H1000"], "did you mean H100?"),
+        (["--driver", "5.3.5"], "expected a version such as 535"),
+        (["--driver", "535", "--through", "root"], "cannot be combined with --through"),
+    ):
+        refused = command("doctor", *words)
+        assert refused.status == 2
+        assert message in refused.stderr.replace("\n  ", " ")
 
 
 def test_one_of_two_gpus_decides() -> None:
@@ -142,7 +222,7 @@ def test_one_of_two_gpus_decides() -> None:
 def test_a_gpu_that_needs_the_drivers_compiler_is_reported() -> None:
     fits, why = verdict(MACHINE, CU130)
     assert fits
-    assert "compiled by the driver at their first use" in why
+    assert "the driver compiles some kernels" in why
 
 
 def test_another_architecture_has_no_image() -> None:
@@ -160,15 +240,15 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     lines = list(verb._lines(diagnosis))
     assert "unknown: cu130-vllm, cu124-vllm" in lines
     assert sum("cu1" in line or "checked" in line for line in lines) == 2
-    assert "cu124-vllm: unknown" in verb._lines(targets.only(diagnosis, ["cu124-vllm"]))
-    assert lines[-1] == "without a GPU and its driver the target to use is unknown"
+    assert "unknown: cu124-vllm" in verb._lines(targets.only(diagnosis, ["cu124-vllm"]))
+    assert lines[-1] == "no recommendation without a GPU and its driver"
     text = "; ".join(diagnosis.remarks)
     assert "no GPU was found: only the architecture is checked" in text
     (loaded,) = targets.diagnose(host(gpus=()), [CU124]).remarks
     assert loaded.endswith(
         "though driver 580.159.04 is loaded: only architecture and driver are checked"
     )
-    assert "no docker, podman or apptainer answers" in text
+    assert "no docker, podman or apptainer is running" in text
     assert "64 MB of shared memory" in text
 
 
@@ -176,7 +256,7 @@ def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
     diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
-    assert "podman 4.3.1 cannot hand GPUs to containers" in remark
+    assert "podman 4.3.1 cannot give GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
 
@@ -257,10 +337,10 @@ def test_the_verb_answers_and_refuses_by_its_status(
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: host(driver="470.57.02"))
     everything = command("doctor")
     assert everything.status == 0
-    assert everything.stdout.splitlines()[-1] == "no target fits this machine"
+    assert everything.stdout.splitlines()[-1] == "no target is compatible with this machine"
     named = command("doctor", TARGET)
     assert named.status == 1
-    assert f"{TARGET} does not fit this machine" in named.stderr
+    assert f"{TARGET} is not compatible with this machine" in named.stderr
     assert "needs driver 525.60.13 or newer" in named.stdout
     machine = command("doctor", TARGET, "--json")
     assert machine.status == 1

@@ -120,31 +120,31 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
     ("path", "text", "message"),
     [
         (("as_of",), "2025-02-30", "no such day"),
-        (("as_of",), "2025-06-20\n", "another form"),
-        (("settings", "cache"), "/", "another form"),
-        (("settings", "cache"), "cache", "another form"),
-        (("settings", "cache"), "/a/../b", "another form"),
-        (("settings", "cache"), "/c:/usr,/x", "another form"),
-        (("settings", "workdir"), "/work dir", "another form"),
+        (("as_of",), "2025-06-20\n", "expected form"),
+        (("settings", "cache"), "/", "expected form"),
+        (("settings", "cache"), "cache", "expected form"),
+        (("settings", "cache"), "/a/../b", "expected form"),
+        (("settings", "cache"), "/c:/usr,/x", "expected form"),
+        (("settings", "workdir"), "/work dir", "expected form"),
         (("settings", "user", "home"), "/home/../etc", "not normal"),
-        (("settings", "user", "name"), "root\n", "another form"),
+        (("settings", "user", "name"), "root\n", "expected form"),
         (("settings", "env", "LD_LIBRARY_PATH"), "/x", "would hide the driver"),
         (("settings", "env", "IMGBUILD_FLASHINFER"), "prebuilt", "contradicts the rest"),
         (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands do not come first"),
         (("settings", "env", "VIRTUAL_ENV"), "/tmp", "not the environment of the image"),
         (("settings", "labels", "dev.imgbuild.target"), "other", "contradicts the rest"),
-        (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "another form"),
+        (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "expected form"),
         (("settings", "links", "/opt/venv/x"), "a/../../b", "not normal"),
-        (("settings", "entrypoint", 0), "sh", "another form"),
+        (("settings", "entrypoint", 0), "sh", "expected form"),
         (("drop", 0, "paths", 0), "../../etc/*", "not a path in the package"),
         (("extends", "files", "/opt/team/a", "file"), "../.env", "outside the repository"),
         (("extends", "files", "/opt/team/a", "file"), "/etc/shadow", "outside the repository"),
         (("extends", "links", "/tmp/x"), "a", "not a plain folder of the image"),
-        (("arch", "x86_64", "wheels", 0, "file"), "../../x.whl", "another form"),
-        (("arch", "x86_64", "wheels", 0, "file"), "a.whl", "another form"),
-        (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "another form"),
-        (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "another form"),
-        (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "another form"),
+        (("arch", "x86_64", "wheels", 0, "file"), "../../x.whl", "expected form"),
+        (("arch", "x86_64", "wheels", 0, "file"), "a.whl", "expected form"),
+        (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "expected form"),
+        (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "expected form"),
+        (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "expected form"),
         (("project", "trees", "demo"), "main", "not a hash of git"),
         (
             ("project", "sources", "demo"),
@@ -159,25 +159,25 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
         (
             ("project", "sources", "demo"),
             "git+ext::sh -c id@" + ZERO,
-            "not an address of a repository",
+            "not the URL of a repository",
         ),
         (
             ("project", "sources", "demo"),
             "git+http://git.example/demo@" + ZERO,
-            "write git+https",
+            "use git+https",
         ),
         (
             ("project", "sources", "demo"),
             "git+https://git.example/demo@" + ZERO + "#subdirectory=../x",
-            "leads out of the project",
+            "outside the project",
         ),
-        (("project", "sources", "other"), "file:///etc/passwd.whl", "not a scheme of a wheel"),
-        (("project", "sources", "other"), "../x-1.0-py3-none-any.whl", "leads out of the project"),
-        (("project", "sources", "other"), "/x-1.0-py3-none-any.whl", "leads out of the project"),
+        (("project", "sources", "other"), "file:///etc/passwd.whl", "not a URL scheme for wheels"),
+        (("project", "sources", "other"), "../x-1.0-py3-none-any.whl", "outside the project"),
+        (("project", "sources", "other"), "/x-1.0-py3-none-any.whl", "outside the project"),
         (
             ("project", "sources", "other"),
             "https://files.example/x.whl?X-Amz-Signature=1",
-            "holds a secret",
+            "contains a secret",
         ),
     ],
 )  # fmt: skip
@@ -211,7 +211,7 @@ def test_existing_locks_are_read_and_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
 def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: Path) -> None:
-    """`init --lock`: what the lock says is put into matrix.yaml."""
+    """`init --lock`: what the lock has is put into matrix.yaml."""
     extended.publish(tmp_path / "server/small", extended.published())
     path = tmp_path / "server/small/lock.json"
     document = json.loads(path.read_bytes())

@@ -13,12 +13,12 @@ def test_nothing_differs():
 
 def test_keys_of_mappings_and_fields_of_structs_are_named():
     assert drift.lines("m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}) == [
-        "m.a.c: the matrix says 2, the lock 3",
+        "m.a.c: the matrix has 2, the lock 3",
         "m.a.d: only the lock has it",
     ]
     other = User(name="imgbuild", uid=1001, gid=1000, home="/home/imgbuild")
     differences = drift.lines("user", samples.USER, other)
-    assert differences == ["user.uid: the matrix says 1000, the lock 1001"]
+    assert differences == ["user.uid: the matrix has 1000, the lock 1001"]
 
 
 def test_many_differences_are_counted():
@@ -46,4 +46,4 @@ def test_long_lists_tell_their_items():
     assert drift.lines("drop", shared, shared[::-1]) == [
         "drop: the same items, in another order or number"
     ]
-    assert drift.lines("cmd", ["a"], ["b"]) == ['cmd: the matrix says ["a"], the lock ["b"]']
+    assert drift.lines("cmd", ["a"], ["b"]) == ['cmd: the matrix has ["a"], the lock ["b"]']

@@ -208,7 +208,7 @@ def test_a_changed_file_is_reported(path: Path) -> None:
     (path.parent / "train.sh").write_bytes(b"other")
     (result,) = extension.stale(lock, extended.read(path))
     assert result == (
-        f"train.sh has changed: sha256 {sha256(b'other')}, the lock says {sha256(extended.SCRIPT)}"
+        f"train.sh has changed: sha256 {sha256(b'other')}, the lock has {sha256(extended.SCRIPT)}"
     )
     (path.parent / "train.sh").unlink()
     (result,) = extension.stale(lock, extended.read(path))
@@ -254,8 +254,8 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
     [
         ("[rsync]", "[rsync, jq]", "x86_64: Debian package jq is not locked"),
         ('"0.20.1"', '"0.21.0"', "x86_64: wandb 0.20.1 is locked, wandb==0.21.0 is required"),
-        ('"0755"', '"0700"', "extends.files./opt/team/train.sh.mode: the matrix says"),
-        ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix says"),
+        ('"0755"', '"0700"', "extends.files./opt/team/train.sh.mode: the matrix has"),
+        ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix has"),
     ],
 )
 def test_a_changed_row_is_reported(path: Path, old: str, new: str, result: str) -> None:

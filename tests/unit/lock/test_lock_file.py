@@ -1,4 +1,4 @@
-"""The lock says what the matrix says, is read back as written, and its staleness is detected."""
+"""The lock says what the matrix has, is read back as written, and its staleness is detected."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_fresh_lock_is_current():
         ({"pins": {"torch": "2.6.0", "trl": "1.0"}}, "trl==1.0 is not locked"),
         ({"as_of": datetime.date(2025, 7, 1)}, "as_of"),
         ({"cuda": "12.6"}, "cuda"),
-        ({"arch": (Arch.X86_64, Arch.ARM64)}, "arch: the matrix says arm64, x86_64"),
+        ({"arch": (Arch.X86_64, Arch.ARM64)}, "arch: the matrix has arm64, x86_64"),
         ({"env": {"A": Variable(value="b", reason=samples.REASON)}}, "settings"),
         ({"requires": {"pip": Wanted(spec=">=25", reason=samples.REASON)}}, "pip 1.0 is locked"),
     ],
@@ -95,7 +95,7 @@ def test_a_reason_names_the_keys_that_differ():
     assert set(lock_file.stale(small_lock, changed_matrix)) == {
         "settings.env.FOO: only the matrix has it",
         "settings.labels.x: only the lock has it",
-        'settings.labels.y: the matrix says "2", the lock "1"',
+        'settings.labels.y: the matrix has "2", the lock "1"',
     }
 
 

@@ -140,7 +140,7 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§train.sh: {",
         "files.train.sh",
-        "the text has another form",
+        "the text does not have the expected form",
     ),
     "a file and a link": (
         "/opt/team/start: {to",
@@ -172,8 +172,8 @@ PROBLEMS = {
         "files./opt/team/train.sh.from",
         "the path is absolute, so it may not exist on another machine",
     ),
-    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "another form"),
-    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "another form"),
+    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "expected form"),
+    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "expected form"),
     "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync is listed twice"),
     "an index without address": (
         "    labels:",
@@ -235,8 +235,8 @@ def test_what_is_wrong_is_reported_with_its_place(name: str, tmp_path: Path) -> 
     ("image", "message"),
     [
         ("registry.example.org/team/small:v1", "a tag is not needed"),
-        ("Registry", "another form"),
-        (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json says sha256:"),
+        ("Registry", "expected form"),
+        (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
     ],
 )
 def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_an_address_with_a_login_is_refused_and_not_repeated(
     with pytest.raises(InputError) as caught:
         extended.read(extended.repository(tmp_path, extended.MATRIX + more))
     [problem] = caught.value.problems
-    assert (problem.path, problem.message) == (place, "the url holds a user name or password")
+    assert (problem.path, problem.message) == (place, "the url contains a user name or password")
     assert "hunter2" not in str(problem)
 
 
@@ -382,7 +382,7 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
 def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
-    with pytest.raises(InputError, match=f"{file}: no such file, but matrix.yaml extends small"):
+    with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
         published.load(path)
 
 

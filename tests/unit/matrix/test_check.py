@@ -53,15 +53,51 @@ SHARED = {
         "packages: [python3, g++, §python3]",
         ("bases.debian-12.packages[2]", "python3 is listed twice", None, "once", None),
     ),
+    "a secret in the URL of an archive": (
+        'python: "3.11"',
+        (
+            'python: {version: "3.12", from: standalone, archives:'
+            " {x86_64: §'https://me:hunter2@example.org/a.tar.gz'}}"
+        ),
+        (
+            "bases.debian-12.python.archives.x86_64",
+            "user name or password",
+            None,
+            "netrc or keyring",
+            None,
+        ),
+    ),
+    "an archive of another kind": (
+        'python: "3.11"',
+        (
+            'python: {version: "3.12", from: standalone, archives:'
+            " {x86_64: §'https://example.org/a.tar.zst'}}"
+        ),
+        (
+            "bases.debian-12.python.archives.x86_64",
+            "expected form",
+            "https://example.org/a.tar.zst",
+            "NAME.tar.gz",
+            None,
+        ),
+    ),
+    "a checksum without an archive": (
+        'python: "3.11"',
+        (
+            'python: {version: "3.12", from: standalone, archives: {x86_64: '
+            f"'https://example.org/a.tar.gz'}}, sha256: {{§arm64: {'a' * 64}}}}}"
+        ),
+        ("bases.debian-12.python.sha256.arm64", "no archive for arm64", None, "archives:", None),
+    ),
     "a text that is no Debian package": (
         "packages: [python3, g++]",
         "packages: [python3, §G++ 12]",
-        ("bases.debian-12.packages[1]", "another form", "G++ 12", "Debian package name", None),
+        ("bases.debian-12.packages[1]", "expected form", "G++ 12", "Debian package name", None),
     ),
     "prefix not absolute": (
         "workdir: /workspace",
         "workdir: §workspace",
-        ("image.workdir", "another form", "workspace", "an absolute path", None),
+        ("image.workdir", "expected form", "workspace", "an absolute path", None),
     ),
     "a path that climbs": (
         "cache: /var/cache/imgbuild",
@@ -71,7 +107,7 @@ SHARED = {
     "entry point not absolute": (
         "entrypoint: [/opt/entry]",
         "entrypoint: [§entry]",
-        ("image.entrypoint[0]", "another form", "entry", "an absolute path", None),
+        ("image.entrypoint[0]", "expected form", "entry", "an absolute path", None),
     ),
     "PATH without the environment": (
         "PATH: {value: '/opt/venv/bin:/bin'",
@@ -86,12 +122,12 @@ SHARED = {
     "a variable that no shell takes": (
         "    VIRTUAL_ENV: {",
         "    §VIRTUAL-ENV: {",
-        ("image.env.VIRTUAL-ENV", "another form", "VIRTUAL-ENV", "as a shell takes them", None),
+        ("image.env.VIRTUAL-ENV", "expected form", "VIRTUAL-ENV", "as a shell takes them", None),
     ),
     "a label without a domain": (
         "labels: {org.example.team: rl}",
         "labels: {§Team Name: rl}",
-        ("image.labels.Team Name", "another form", "Team Name", "reversed domain", None),
+        ("image.labels.Team Name", "expected form", "Team Name", "reversed domain", None),
     ),
     "a label of imgbuild's own": (
         "labels: {org.example.team: rl}",
@@ -159,7 +195,7 @@ TARGETS = {
     "no compute capability": (
         'gpu: ["9.0"]',
         "gpu: [§sm_90]",
-        (f"{TARGET}.gpu[0]", "another form", "sm_90", 'such as "9.0"', None),
+        (f"{TARGET}.gpu[0]", "expected form", "sm_90", 'such as "9.0"', None),
     ),
     "no version": (
         'vllm: "0.8.5.post1"',
@@ -309,7 +345,7 @@ TARGETS = {
     "a link not absolute": (
         "      /opt/lib64: {",
         "      opt/lib64: §{",
-        (f"{TARGET}.links.opt/lib64", "another form", "opt/lib64", "an absolute path", None),
+        (f"{TARGET}.links.opt/lib64", "expected form", "opt/lib64", "an absolute path", None),
     ),
     "a link to itself": (
         "{to: lib, reason: linkers",
@@ -388,3 +424,20 @@ def test_the_prefix_is_a_path() -> None:
         column,
         "venv",
     )
+
+
+def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets() -> None:
+    source = "{version: '3.12', from: standalone, archives: {arm64: 'https://a.example/b.tar.gz'}}"
+    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
+    assert "debian-12 has no archive of Python for x86_64" in problem.message
+    assert problem.expected == "one of arm64"
+
+
+@pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
+def test_nothing_of_the_image_is_where_the_standalone_python_is(folder: str) -> None:
+    source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"
+    text = RIGHT.replace('python: "3.11"', f"python: {source}")
+    (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
+    assert (problem.path, problem.value) == ("image.workdir", folder)
+    assert "/opt/python is the folder of the standalone Python" in problem.message

@@ -146,9 +146,9 @@ def test_words_that_yaml_would_take_for_something_else_survive():
     ("row", "path", "words"),
     [
         ("{package: trl, versions: '>>1', needs: vllm<1}", "versions", "not a version specifier"),
-        ("{package: trl, versions: '', needs: vllm<1}", "versions", "says no version"),
+        ("{package: trl, versions: '', needs: vllm<1}", "versions", "contains no version"),
         ("{package: trl, versions: '==1', needs: 'vllm =< 1'}", "needs", "not a requirement"),
-        ("{package: trl, versions: '==1', needs: vllm}", "needs", "asks nothing"),
+        ("{package: trl, versions: '==1', needs: vllm}", "needs", "is empty"),
         ("{package: trl, versions: '==1', needs: 'v[x]<1'}", "needs", "specifier only"),
         ("{package: My_Pkg, versions: '==1', needs: v<1}", "package", "normalized"),
         ("{package: trl, versions: '==1', needs: v<1, lin: 4}", "lin", "unknown"),

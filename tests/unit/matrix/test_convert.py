@@ -85,7 +85,7 @@ def test_a_login_in_the_address_of_a_security_archive_is_refused() -> None:
     text = RIGHT.replace("g++]", f"g++]\n    security: ['{address}']")
     (problem,) = problems(text)
     assert problem.path == "bases.debian-12.security[0]"
-    assert problem.message == "the url holds a user name or password"
+    assert problem.message == "the url contains a user name or password"
     assert "hunter2" not in str(problem)
 
 

@@ -91,7 +91,7 @@ def test_flashinfer_off_and_requested() -> None:
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
     problem = only(text)
     assert (problem.line, problem.column) == (line + 1, column)
-    assert problem.message == "FlashInfer is off, and the target asks for flashinfer-python"
+    assert problem.message == "FlashInfer is off, and the target requires flashinfer-python"
 
 
 def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:

@@ -138,7 +138,7 @@ SCALARS = {
         "reason: the newer engine, source: [docs/x.md, §see the manual]}",
         (
             "targets.cu124-vllm.env.VLLM_USE_V1.source[1]",
-            "the text has another form",
+            "the text does not have the expected form",
             "see the manual",
             "PACKAGE==VERSION PATH:LINE",
             None,
@@ -149,7 +149,7 @@ SCALARS = {
         "reason: the newer engine, source: [§vllm==0.8.5 vllm/envs.py]}",
         (
             "targets.cu124-vllm.env.VLLM_USE_V1.source[0]",
-            "the text has another form",
+            "the text does not have the expected form",
             "vllm==0.8.5 vllm/envs.py",
             "PACKAGE==VERSION PATH:LINE",
             None,
@@ -198,22 +198,22 @@ SCALARS = {
     "a target that is no tag": (
         "  cu124-vllm:",
         "  §CU124_:",
-        ("targets.CU124_", "another form", "CU124_", "valid as an image tag", None),
+        ("targets.CU124_", "expected form", "CU124_", "valid as an image tag", None),
     ),
     "a package that is not normalized": (
         "setuptools: {reason",
         "§Setup_Tools: {reason",
-        ("targets.cu124-vllm.requires.Setup_Tools", "another form", "Setup_Tools", "PEP 503", None),
+        ("targets.cu124-vllm.requires.Setup_Tools", "expected", "Setup_Tools", "PEP 503", None),
     ),
     "a version that is a range": (
         'torch: "2.6.0"',
         'torch: §">=2.6"',
-        ("targets.cu124-vllm.pins.torch", "another form", '">=2.6"', "one exact version", None),
+        ("targets.cu124-vllm.pins.torch", "expected form", '">=2.6"', "one exact version", None),
     ),
     "text with a newline behind it": (
         'torch: "2.6.0"',
         'torch: §"2.6.0\\n"',
-        ("targets.cu124-vllm.pins.torch", "another form", '"2.6.0\n"', "one exact version", None),
+        ("targets.cu124-vllm.pins.torch", "expected form", '"2.6.0\n"', "one exact version", None),
     ),
 }
 

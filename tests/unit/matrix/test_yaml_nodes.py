@@ -63,7 +63,7 @@ YAML = {
     "a second document": (
         "targets:\n",
         "§---\ntargets:\n",
-        (None, "a second document begins", "---", "one document", None),
+        (None, "a second document starts", "---", "one document", None),
     ),
     "a control character": (
         "summary: an old image",
@@ -135,7 +135,7 @@ def test_deep_nesting_is_refused() -> None:
 
 def test_a_file_that_is_too_big() -> None:
     problem = only(b"#" * (MAX_BYTES + 1))
-    assert problem.message == "the file is too big"
+    assert problem.message == "the file is too large"
     assert problem.expected == f"at most {MAX_BYTES} bytes"
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from imgbuild.errors import InputError
 from imgbuild.project import uv_lock
 from tests.support.user_projects import declared, reasons, texts
 
@@ -192,3 +195,47 @@ def test_an_empty_project_declares_nothing(tmp_path):
     result = declared(tmp_path, {"train.py": "import torch\n"})
     assert result.requirements == ()
     assert result.files == ()
+
+
+def test_the_engine_of_a_base_image_is_required_if_no_other_file_names_it(tmp_path):
+    files = {
+        "requirements.txt": "transformers\n",
+        "dockerfile/Dockerfile": "FROM lmsysorg/sglang:latest\nRUN pip install einops\n",
+    }
+    result = declared(tmp_path, files)
+    assert texts(result) == ["transformers", "sglang"]
+    assert "einops" in reasons(result)
+    files["dockerfile/Dockerfile"] = "FROM vllm/vllm-openai:v0.8.5\n"
+    assert texts(declared(tmp_path / "pinned", files)) == ["transformers", "vllm==0.8.5"]
+    files["requirements.txt"] = "vllm>=0.9\n"
+    assert texts(declared(tmp_path / "named", files)) == ["vllm>=0.9"]
+
+
+def test_a_repository_that_only_the_dockerfile_installs_is_a_note(tmp_path):
+    files = {
+        "requirements.txt": "torch\n",
+        "Dockerfile": "FROM ubuntu\nRUN pip install git+https://git.example/kernels.git\n",
+    }
+    result = declared(tmp_path, files)
+    assert result.unnamed == ()
+    assert "named by no other file" in reasons(result)["git+https://git.example/kernels.git"]
+
+
+def test_a_requirements_file_of_a_submodule_is_named_with_its_command(tmp_path):
+    files = {
+        "requirements.txt": "torch\n-r external/shop/requirements.txt\n",
+        ".gitmodules": '[submodule "shop"]\n\tpath = external/shop\n',
+    }
+    with pytest.raises(InputError) as error:
+        declared(tmp_path, files)
+    (problem,) = error.value.problems
+    assert (problem.file, problem.line) == ("requirements.txt", 2)
+    assert "git submodule update --init external/shop" in str(problem)
+
+
+def test_the_only_project_in_a_folder_is_read_with_its_files(tmp_path):
+    files = {"training/setup.py": "from setuptools import setup\nsetup(name='x', version='1')\n",
+             "training/requirements.txt": "torch\n"}  # fmt: skip
+    result = declared(tmp_path, files)
+    assert texts(result) == ["torch"]
+    assert [each.folder for each in result.packages] == ["training"]

@@ -44,7 +44,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "docker": ({"Dockerfile": "RUN pip install torch\n"}, "Dockerfile", None, "no FROM"),
     "groups": ({"pyproject.toml": '[dependency-groups]\na = [{include-group = "b"}]\n'
                 'b = [{include-group = "a"}]\n[tool.uv]\ndefault-groups = ["a"]\n'},
-               "pyproject.toml", 2, "include each other"),
+               "pyproject.toml", 2, "form a cycle"),
     "group-missing": ({"pyproject.toml": '[dependency-groups]\na = [{include-group = "c"}]\n'
                        '[tool.uv]\ndefault-groups = ["a"]\n'}, "pyproject.toml", 2,
                       "does not exist"),
@@ -99,7 +99,7 @@ def test_a_link_that_leads_out_of_the_project_is_refused(tmp_path):
     with pytest.raises(InputError) as error:
         read(folder)
     (problem,) = error.value.problems
-    assert "leads out of the project" in problem.message
+    assert "outside the project" in problem.message
     assert problem.value == str(secret)
 
 
@@ -113,7 +113,7 @@ def test_a_folder_behind_a_link_out_of_the_project_is_not_read(tmp_path):
     outside = project(tmp_path / "o", {"pyproject.toml": '[project]\nname = "o"\n'})
     folder = project(tmp_path / "p", {"requirements.txt": "-e ./o\n"})
     (folder / "o").symlink_to(outside)
-    assert "out of the project" in reasons(read(folder))["./o"]
+    assert "outside the project" in reasons(read(folder))["./o"]
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
@@ -137,8 +137,8 @@ def test_files_named_outside_of_the_project_or_of_no_kind_are_refused(tmp_path):
     files = {"model.bin": "x", "requirements.txt": "torch\n"}
     result = problems(tmp_path, files, "../etc/passwd", "/etc/passwd", "model.bin", "gone.txt")
     assert [each.message for each in result] == [
-        "is outside of the project",
-        "is outside of the project",
+        "is outside the project",
+        "is outside the project",
         "a kind of file that is not read",
         "no such file",
     ]

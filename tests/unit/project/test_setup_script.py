@@ -97,7 +97,7 @@ def test_requirements_under_a_condition_are_left_out(tmp_path):
     script += "setup(name='x', install_requires=needed)\n"
     result = declared(tmp_path, {"setup.py": HEAD + script})
     assert texts(result) == ["torch"]
-    assert reasons(result) == {"pywin (if os.name == 'nt')": "only under a condition"}
+    assert reasons(result) == {"pywin (if os.name == 'nt')": "only conditionally"}
 
 
 def test_version_layout_and_scripts_are_read(tmp_path):

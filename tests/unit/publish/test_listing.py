@@ -8,19 +8,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from imgbuild.attest import bundle
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, LockStale
 from imgbuild.oci import documents
-from imgbuild.publish import listing, push, tag
+from imgbuild.publish import listing, pull_page, push, tag
 from imgbuild.registry import artifact_store, manifests
 from imgbuild.registry.client import Client, NotFound
 from imgbuild.registry.image_reference import Reference
 from imgbuild.show import diff_sides, image_diff
 from imgbuild.values import Arch
 from tests.support import registry_project
-from tests.support.inprocess_project import TARGET, json_of
+from tests.support.inprocess_project import TARGET, Command, json_of
 from tests.support.memory_registry import Fault
 from tests.support.memory_registry_values import named
 from tests.support.registry_project import BOTH, NAME, TAGS, Place
@@ -55,6 +56,36 @@ def test_images_are_listed_with_all_tags(place):
         len(data) for data, kind in place.registry.manifests.values() if kind == documents.MANIFEST
     )
     assert image_listing.size == stored_size
+
+
+def test_page_lists_pull_commands_of_each_image(place: Place, imgbuild: Command) -> None:
+    place.push()
+    push.push(place.work(), place.both())
+    page = imgbuild("registry", "ls", str(place.repository), "--format", "markdown").stdout
+    digest = place.sample.target_digests.digest
+    assert f"$ docker pull {place.repository}:{TARGET}\n" in page
+    assert f"$ docker pull {place.repository}@{digest}\n" in page
+    assert f"$ apptainer pull {TARGET}.sif docker://{place.repository}@{digest}\n" in page
+    assert re.findall("^### (.*)$", page, re.MULTILINE) == sorted([TARGET, BOTH])
+    assert "torch 2.6.0, vllm 0.8.5.post1, trl 0.18.2" in page
+
+
+def test_page_quotes_labels_and_omits_unsafe_names(place: Place) -> None:
+    platform = listing.ListedPlatform(digest="sha256:1", size=1, layers=1)
+    entry = listing.ListedTag(
+        repository="registry.example/rl",
+        digest="sha256:1",
+        tags=("a",),
+        target="<b>; rm *",
+        arch={Arch.X86_64: platform},
+    )
+    pages = [
+        "\n".join(pull_page.lines(listing.Listing(entries=(each,), size=1, sum=1)))
+        for each in (entry, msgspec.structs.replace(entry, tags=("a;b",)))
+    ]
+    assert "<b>" not in pages[0]
+    assert "-b---rm--.sif docker://registry.example/rl@sha256:1" in pages[0]
+    assert pages[1] == "No image of a target is published yet."
 
 
 def test_attachment_tags_are_omitted_and_unknown_ones_reported(place):

@@ -279,13 +279,13 @@ def test_a_package_set_of_several_changes_that_clashes_untaught_is_not_tried_aga
 def test_a_near_package_set_says_what_code_was_not_read(ask):
     # Of a range it is not known which version there will be.
     facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
-    words = "(the code of trl was not looked at)"
+    words = "(the code of trl was not read)"
     assert near(facts, demands, "12.4") == (
         f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
         f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
     )
     assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
-        "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not looked at)"
+        "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not read)"
     )
 
 
@@ -294,7 +294,7 @@ def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
     facts, demands = ask(("torch", "==2.7.0"), requested)
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.requests == ("torch", "flashinfer-python")
-    assert "is compiled for torch 2.6, as its version says" in requirement_conflict.reasons[-1]
+    assert "is compiled for torch 2.6, according to its version" in requirement_conflict.reasons[-1]
     assert near(facts, demands, None) == ("torch 2.6.0 for CUDA 12.4",)
     facts, demands = ask(("torch", "==2.6.0"), requested)
     assert conflict.conflict(facts, demands, "12.4") is None
@@ -339,7 +339,7 @@ def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
     assert (outdated_package.package, outdated_package.reasons) == (
         "rl",
         (
-            "only rl 0.4 of 2024-01 fits, and 0.9 of 2025-01 is available",
+            "only rl 0.4 of 2024-01 is compatible, and 0.9 of 2025-01 is available",
             "the package set has vllm 0.8",
             "rl 0.9 is available",
             "rl 0.9 requires vllm==0.7 (its METADATA)",
@@ -355,7 +355,7 @@ def test_another_package_is_outdated_unless_something_explains_it(ask):
     versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
     (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm
     assert outdated_package.reasons == (
-        "only dict 0.1 of 2023-01 fits, and 0.8 of 2025-01 is available, required by rl",
+        "only dict 0.1 of 2023-01 is compatible, and 0.8 of 2025-01 is available, required by rl",
     )
 
 

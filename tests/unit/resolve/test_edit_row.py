@@ -52,6 +52,17 @@ def test_what_is_added_is_all_that_changes(matrix: Path) -> None:
     assert [line for line in after if line in before] == before
 
 
+def test_a_file_with_carriage_returns_keeps_them(matrix: Path) -> None:
+    before = matrix.read_bytes().replace(b"\n", b"\r\n")
+    matrix.write_bytes(before)
+    add(matrix, "wandb")
+    after = matrix.read_bytes()
+    assert b"- wandb\r\n" in after
+    assert after.count(b"\n") == after.count(b"\r\n") == before.count(b"\n") + 2
+    edit_row.remove(matrix, "ours", ["wandb"], ())
+    assert matrix.read_bytes() == before
+
+
 def test_a_second_requirement_takes_the_place_of_the_first(matrix: Path) -> None:
     assert add(matrix, "wandb") == ["wandb added to ours"]
     assert add(matrix, "WandB>=0.19") == ["wandb -> WandB>=0.19"]

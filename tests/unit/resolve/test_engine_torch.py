@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.index.pages import IndexFile
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.engine_torch import with_torch
+from imgbuild.resolve.engine_torch import build, with_torch
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -16,7 +17,9 @@ METADATA = {
         "Requires-Dist: sglang[srt]; extra == 'all'\nRequires-Dist: torch==2.8.0; extra == 'srt'"
     ),
     "torchvision==0.21.0": "Requires-Dist: torch==2.6.0",
+    "torchaudio==2.4.0": "Requires-Dist: torch==2.4.0",
 }
+NEWEST = {"vllm": "0.9.2", "torchaudio": "2.4.0"}
 
 
 def demand(text: str, *extras: str) -> PackageDemand:
@@ -25,7 +28,7 @@ def demand(text: str, *extras: str) -> PackageDemand:
 
 
 def metadata(pinned: PackageDemand) -> bytes:
-    text = METADATA[f"{pinned.package}=={pinned.pin}"]
+    text = METADATA[f"{pinned.package}=={pinned.pin or NEWEST[pinned.package]}"]
     return f"Metadata-Version: 2.1\nName: x\n{text}\n".encode()
 
 
@@ -39,6 +42,10 @@ def metadata(pinned: PackageDemand) -> bytes:
         ([demand("sglang ==0.5.2")], None),
         ([demand("vllm >=0.8"), demand("torchvision ==0.21.0")], "==2.6.0"),
         ([demand("vllm >=0.8")], None),
+        ([demand("vllm <=0.9.2")], "==2.7.0"),
+        ([demand("vllm >=0.8,<0.10")], None),
+        ([demand("vllm !=0.9.1")], None),
+        ([demand("torchaudio <=2.4.0"), demand("torch")], "==2.4.0"),
         ([demand("trl ==0.17.0"), demand("torch")], ""),
     ],
 )
@@ -53,3 +60,35 @@ def test_a_pinned_engine_decides_about_torch(
 def test_the_torch_of_an_engine_is_not_a_package_that_is_added() -> None:
     (_, torch) = with_torch([demand("vllm ==0.9.2")], MARKERS, metadata)
     assert not torch.installed
+
+
+def wheel(version: str) -> IndexFile:
+    return IndexFile(name=f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl", url=version)
+
+
+@pytest.mark.parametrize(
+    ("versions", "cuda", "expected"),
+    [
+        (["2.4.0"], "12.4", ("2.4.0", "12.1")),
+        (["2.6.0", "2.4.0"], "12.1", ("2.4.0", "12.1")),
+        (["2.6.0", "2.4.0"], "13.0", ("2.6.0", "12.4")),
+        (["1.0.0", "2.0.1"], "12.4", ("2.0.1", "11.7")),
+        (["1.0.0"], "12.4", None),
+        ([], "12.4", None),
+    ],
+)
+def test_the_torch_of_a_cuda_release_else_the_newest(
+    versions: list[str], cuda: str, expected: tuple[str, str] | None
+) -> None:
+    requires = {
+        "2.6.0": "nvidia-cuda-runtime-cu12==12.4.127",
+        "2.4.0": "nvidia-cuda-runtime-cu12==12.1.105",
+        "2.0.1": "nvidia-cuda-runtime-cu11==11.7.99",
+        "1.0.0": "numpy",
+    }
+
+    def read(file: IndexFile) -> bytes:
+        return f"Metadata-Version: 2.1\nName: torch\nRequires-Dist: {requires[file.url]}\n".encode()
+
+    built = build(map(wheel, versions), read, MARKERS, {cuda})
+    assert (built and (str(built.version), built.cuda)) == expected

@@ -106,7 +106,9 @@ def test_an_sdist_that_is_allowed_meets_a_demand(pages: Pages) -> None:
         ({"pyproject.toml": b"", "src/lib.rs": b""}, "native"),
         ({"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}, "cuda"),
         ({"csrc/kernel.cu": b"", "setup.py": b""}, "cuda"),
-        ({"tests/data.c": b"", "setup.py": b""}, "python"),
+        ({"tests/data.c": b"", "setup.py": b"", "src/a/__init__.py": b""}, "python"),
+        ({"setup.py": b"", "tests/test_a.py": b"", "sample/main.py": b""}, "placeholder"),
+        ({"setup.py": b"", "PKG-INFO": b"Name: a\nRequires-Dist: b\n\n"}, "python"),
     ],
 )
 def test_what_an_sdist_compiles(

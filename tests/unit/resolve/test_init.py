@@ -47,8 +47,8 @@ targets:
     # existed together works together.
     # as_of: 2025-06-20
     requires:
-      einops: {spec: ">=0.8", reason: asked for with imgbuild init}
-      wandb: {reason: asked for with imgbuild init}
+      einops: {spec: ">=0.8", reason: requested with imgbuild init}
+      wandb: {reason: requested with imgbuild init}
     pins:
       einx: "0.3.0"
     packages: [rsync, jq]
@@ -199,7 +199,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
     assert (other.target, other.before) == ("small", same.after)
     assert other.after == extended.below(extended.read(path)).digest != other.before
     path.write_text(extended.MATRIX.replace("    from: ../project\n", ""), encoding="utf-8")
-    with pytest.raises(InputError, match="does not say where it was copied from"):
+    with pytest.raises(InputError, match=r"has no source \(`from`\)"):
         init.refresh(path, Http())
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from imgbuild.errors import NothingSelected
 from imgbuild.plan import image_digests
-from imgbuild.show import image_diff
+from imgbuild.show import diff_sides, image_diff
 from imgbuild.values import Arch
 from tests.support import samples
 from tests.unit.plan.test_image_digests import records
@@ -90,3 +93,30 @@ def test_of_a_side_without_a_lock_only_what_its_labels_name_is_compared():
     ):
         changes = difference.arch[Arch.X86_64].changes
         assert [(each.package, each.before, each.after) for each in changes] == sides
+
+
+def test_wheels_come_before_debian_packages_and_x86_64_first():
+    both = (Arch.ARM64, Arch.X86_64)
+    content = [
+        image_diff.SideContent(
+            packages={("deb", "bash"): version, ("wheel", "trl"): version}, layers=(), size=0
+        )
+        for version in ("1", "2")
+    ]
+    old, new = (
+        image_diff.DiffSide(name=name, arch=dict.fromkeys(both, each))
+        for name, each in zip(("one", "two"), content, strict=True)
+    )
+    lines = image_diff.words(image_diff.between(old, new))
+    assert lines[:4] == [
+        "one → two x86_64: 2 packages changed; 0.0 MB of 0.0 MB to pull (0 layers: )",
+        "  trl 1 → 2",
+        "  Debian packages:",
+        "  bash 1 → 2",
+    ]
+    assert lines[4].startswith("one → two arm64: ")
+    left = diff_sides.only(new, [Arch.ARM64])
+    assert list(left.arch) == [Arch.ARM64]
+    assert diff_sides.only(new, []) is new
+    with pytest.raises(NothingSelected, match="two has no x86_64; it has arm64"):
+        diff_sides.only(left, [Arch.X86_64])

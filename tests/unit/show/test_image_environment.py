@@ -156,7 +156,7 @@ def test_a_lock_that_says_otherwise_is_stale_and_shown_as_it_is() -> None:
     matrix = samples.matrix(env={"HF_HOME": variable, "PATH": path})
     environment = image_environment.environment(matrix, "small", (Arch.X86_64,), old)
     assert of(environment, "PATH").value == "/opt/venv/bin:/usr/bin:/bin"
-    assert of(environment, "PATH").differs == "the matrix says '/opt/venv/bin:/bin'"
+    assert of(environment, "PATH").differs == "the matrix has '/opt/venv/bin:/bin'"
     assert of(environment, "HF_HOME").value == ""
     assert "the lock has no such variable" in of(environment, "HF_HOME").differs
     assert of(environment, "HF_HOME").source == ("docs/x.md",)
@@ -166,7 +166,7 @@ def test_a_lock_that_says_otherwise_is_stale_and_shown_as_it_is() -> None:
 def test_a_variable_that_the_matrix_has_no_more() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
     environment = image_environment.environment(samples.matrix(), "small", (Arch.X86_64,), old)
-    assert of(environment, "OLD").differs == "the matrix says nothing of it"
+    assert of(environment, "OLD").differs == "the matrix does not set it"
     assert of(environment, "PATH").differs == ""
 
 
@@ -344,7 +344,7 @@ def test_the_verb_reports_a_stale_lock(tmp_path: Path, command: Command) -> None
     assert done.status == 0
     assert "the lock is stale" in done.stderr
     assert f"imgbuild lock {TARGET}" in done.stderr
-    assert "VLLM_USE_V1=1\n    stale: the matrix says '0'\n" in done.stdout
+    assert "VLLM_USE_V1=1\n    stale: the matrix has '0'\n" in done.stdout
 
 
 def test_the_verb_reports_a_target_without_a_lock(tmp_path: Path, command: Command) -> None:

@@ -171,7 +171,7 @@ def test_unmounted_env_path_is_reported(tmp_path):
         environment=environment,
     )  # fmt: skip
     (warning,) = jobs.unseen(script, tmp_path)
-    assert warning.startswith("HF_HUB_CACHE=/x/hub: the container does not see /x/hub")
+    assert warning.startswith("HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted")
     assert warning.endswith(" --bind /x/hub")
 
 

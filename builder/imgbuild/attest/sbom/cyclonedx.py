@@ -19,6 +19,7 @@ TYPES = {
     ComponentKind.IMAGE: "container",
     ComponentKind.SYSTEM: "operating-system",
     ComponentKind.BASE: "container",
+    ComponentKind.INTERPRETER: "platform",
     ComponentKind.LAYER: "file",
     ComponentKind.FILE: "file",
 }

@@ -30,15 +30,18 @@ from imgbuild.values import Arch, Digest, Sha256
 from imgbuild.wheel.tags import Tags
 
 RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
-SEES = 4  # limit of copyright files that refer to one another
+CPYTHON = "cpython"
+CPYTHON_LICENCE = "PSF-2.0"  # as the SBOMs of CPython's releases state it, Misc/sbom.spdx.json
+SEES = 4  # copyright files that refer to another, one after the other
 
 
 class ComponentKind(enum.StrEnum):
     """The kind of a component."""
 
     IMAGE = "image"
-    SYSTEM = "system"  # the distribution of the debs
-    BASE = "base"  # the registry image on which this one is based
+    SYSTEM = "system"  # the distribution that debs are of
+    BASE = "base"  # the registry image that this one is based on
+    INTERPRETER = "interpreter"  # a standalone build of Python
     DEB = "deb"
     WHEEL = "wheel"
     SDIST = "sdist"  # the source of a wheel; not in the image
@@ -74,7 +77,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 class Sbom(msgspec.Struct, frozen=True, kw_only=True):
     """The components of one image.
 
-    `needs`: ID → IDs; `made`: a wheel's ID → the IDs it was built from.
+    `needs`: ID → IDs; `build_inputs`: a wheel's ID → the IDs it was built from.
     """
 
     target: str
@@ -98,6 +101,7 @@ def sbom(
     parts = (
         *maker.system(),
         *maker.base(),
+        *maker.interpreter(),
         *maker.debs(),
         *maker.wheels(),
         *maker.build_inputs(),
@@ -130,7 +134,7 @@ def sbom(
 def _places(
     layers: tuple[Layer, ...], target_digests: Mapping[Digest, LayerDigests]
 ) -> dict[Sha256, LayerDigests]:
-    """The sha256 of a wheel, deb or added file → the layer that contains it."""
+    """The sha256 of a wheel, deb, archive or added file → the layer that it is in."""
     places: dict[Sha256, LayerDigests] = {}
     for layer in layers:
         place = target_digests[layer.id]
@@ -213,6 +217,23 @@ class _Maker:
                 name, manifest, arch=self._arch.oci, place=f"{head}{slash}{name}" if head else ""
             ),
         )
+
+    def interpreter(self) -> Iterator[Component]:
+        """The standalone build of Python, if the base has one."""
+        archive = self._resolution.python
+        if archive:
+            url = (self._lock.base.standalone or {}).get(self._arch, "")
+            yield Component(
+                id=f"interpreter/{CPYTHON}",
+                kind=ComponentKind.INTERPRETER,
+                name=CPYTHON,
+                version=archive.version,
+                file=archive.file,
+                sha256=archive.sha256,
+                purl=purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256),
+                licence=Licence(CPYTHON_LICENCE),
+                layer=self._places.get(archive.sha256),
+            )
 
     def debs(self) -> Iterator[Component]:
         """Debian's packages."""

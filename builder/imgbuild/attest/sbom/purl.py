@@ -1,6 +1,6 @@
 """Package URLs, such as `pkg:pypi/torch@2.6.0?file_name=…`.
 
-None has a download location: a file is identified by its name and sha256.
+Those of wheels and debs have no download location: a file is identified by its name and sha256.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from imgbuild.values import Digest, normalize
+from imgbuild.values import Digest, Sha256, normalize
 
 
 def pypi(package: str, version: str, file: str) -> str:
@@ -22,6 +22,12 @@ def deb(package: str, version: str, arch: str, *, release: str, source: str) -> 
     return _purl(
         "deb", f"debian/{package}", version, {"arch": arch, "distro": distro, "upstream": source}
     )
+
+
+def generic(name: str, version: str, *, url: str, sha256: Sha256) -> str:
+    """The URL of a file of no package type, downloaded from `url`."""
+    place = {"checksum": f"sha256:{sha256}", "download_url": url}
+    return _purl("generic", name, version, place)
 
 
 def oci(name: str, digest: Digest, *, arch: str, place: str = "") -> str:

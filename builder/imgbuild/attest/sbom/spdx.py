@@ -26,6 +26,7 @@ PURPOSES = {
     ComponentKind.IMAGE: "CONTAINER",
     ComponentKind.SYSTEM: "OPERATING_SYSTEM",
     ComponentKind.BASE: "CONTAINER",
+    ComponentKind.INTERPRETER: "APPLICATION",
     ComponentKind.LAYER: "FILE",
     ComponentKind.FILE: "FILE",
     ComponentKind.SDIST: "SOURCE",

@@ -19,8 +19,7 @@ from imgbuild.audit.source.facts import GpuCode
 from imgbuild.system import files, yaml_data
 
 FILE = "data/audit/drivers.yaml"
-_CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])a?")
-_ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_ARCH = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 
 
 class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +74,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         releases = [
             release.cuda
             for release in self.releases
-            if numbers(self.oldest(release.cuda)) <= numbers(driver)
+            if not older(driver, self.oldest(release.cuda))
         ]
         return releases[-1] if releases else ""
 
@@ -102,6 +101,15 @@ def load() -> Drivers:
 def numbers(version: str) -> tuple[int, ...]:
     """A version of numbers and dots, to compare."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def older(release: str, other: str) -> bool:
+    """Whether a driver or release is older than another; False if one is unknown ("").
+
+    A driver without its minor version ("580") is the newest of its branch.
+    """
+    given = numbers(release)
+    return bool(release and other) and given < numbers(other)[: len(given)]
 
 
 def minor(cuda: str) -> str:
@@ -138,22 +146,6 @@ def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
     """
     most = max((code.units for code in codes), default=0)
     return [code for code in codes if code.units * 2 >= most]
-
-
-def capability_of(text: str) -> str | None:
-    """The compute capability that "9.0", "sm_90" or the name of a GPU means; None for others."""
-    match = _CAPABILITY.fullmatch(text)
-    if match is not None:
-        return f"{match[1]}.{match[2]}"
-    plain = text.lower().replace(" ", "").replace("-", "")
-    names = {
-        name.lower().replace(" ", ""): entry.capability
-        for entry in load().gpus
-        for name in entry.names.split(", ")
-    }
-    series = (item for item in names if item.startswith("rtx") and plain.startswith(item))
-    name = plain if plain in names else next(series, "")
-    return names.get(name)
 
 
 def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from imgbuild.audit.code import command_lines, configurations, python_code, variables
+from imgbuild.audit.code import (
+    command_lines,
+    configurations,
+    hydra_files,
+    launches,
+    python_code,
+    variables,
+)
 from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeFinding, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
@@ -56,6 +63,8 @@ def check(
         *variables.check(sources, texts),
         *command_lines.check(sources, texts),
         *configurations.check(sources, texts),
+        *hydra_files.check(sources, texts),
+        *launches.check(sources, texts),
     ]
     lines = {text.file: text for text in (*texts, *(text for fork in forks for text in fork.texts))}
     shown = [each for each in findings if not _is_accepted(each, lines[each.file])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 import msgspec
@@ -13,6 +14,7 @@ from imgbuild.audit.code import overrides, shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.names import releases
 from imgbuild.audit.source.text import string
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
@@ -20,7 +22,8 @@ from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import parse_source
 
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
-_ARGUMENTS = re.compile(r"(?:Args|Arguments|Config|Params)$")
+_ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
+_ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME of one that another release had
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")
 # Programs that run the rest of their words, or hand it to a container.
@@ -41,10 +44,12 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subcommands: tuple[str, ...] = ()
     script: bool = False
     exact: bool = False
+    classes: str = _ARGUMENTS
+    arguments: str = ""
 
 
 class Parser(msgspec.Struct, frozen=True):
-    """What a program's argument parsers take, as far as their source says it.
+    """What a program's argument parsers take, as far as their source shows it.
 
     `choices` are of flags that have the same everywhere; `words` are all strings of the files with
     subcommands.
@@ -66,7 +71,7 @@ def load() -> tuple[PackageProgram, ...]:
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
     """Options, subcommands and values that programs do not take, in scripts and notebooks."""
-    lines = _CommandLines(sources)
+    lines = _CommandLines(sources, texts)
     for text in texts:
         source = text.source if text.kind == "shell" else text.commands
         for command in shell.commands(source.decode(errors="replace")):
@@ -84,8 +89,9 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 class _CommandLines:
     """Reads commands; each program's parsers are read once."""
 
-    def __init__(self, sources: PackageSources) -> None:
+    def __init__(self, sources: PackageSources, texts: Sequence[CodeText]) -> None:
         self._sources = sources
+        self._texts = texts
         self._set = sources.package_set
         self._parsers: dict[tuple[str, ...], Parser | None] = {}
 
@@ -149,7 +155,7 @@ class _CommandLines:
                 return
         if package is not None:
             for word, code, message, instead in overrides.check(
-                self._sources, package, module.text, words
+                self._sources, package, module.text, words, self._texts
             ):
                 severity = Severity.WARNING if code == overrides.TYPE else Severity.ERROR
                 yield word, code, message, instead, severity
@@ -180,7 +186,7 @@ class _CommandLines:
             if program.script and (word.text.endswith(".py") or not word.literal):
                 return
             after = words[at + 1] if at + 1 < len(words) else None
-            yield from _of_flag(parser, version, word, after, exact=program.exact)
+            yield from _of_flag(parser, program, version, word, after)
 
     def _parser(self, program: PackageProgram) -> Parser | None:
         """The parsers of a program; None if its package is not installed or not at hand."""
@@ -191,7 +197,7 @@ class _CommandLines:
                 named = self._sources.files(program.package, program.subcommands)
                 for package, patterns in program.more.items():
                     contents.update(self._sources.files(package, patterns))
-                self._parsers[program.files] = _read(contents, named)
+                self._parsers[program.files] = _read(contents, named, program.classes)
         return self._parsers[program.files]
 
 
@@ -210,7 +216,7 @@ def _plain(flag: str) -> str:
 
 
 def _of_flag(
-    parser: Parser, version: str, word: Word, after: Word | None, *, exact: bool
+    parser: Parser, program: PackageProgram, version: str, word: Word, after: Word | None
 ) -> Iterator[Problem]:
     flag, equals, value = word.text.partition("=")
     if not _FLAG.fullmatch(flag) or not flag.startswith("--") or not (word.literal or equals):
@@ -218,12 +224,17 @@ def _of_flag(
     name = _plain(flag).partition(".")[0]
     if name not in parser.flags:
         bare = name.removeprefix("no-")
-        begins = not exact and any(each.startswith(name) for each in parser.flags)
+        begins = not program.exact and any(each.startswith(name) for each in parser.flags)
         if begins or bare in parser.flags:
             return  # argparse takes a beginning that is unique, and --no-… for a switch
-        near = nearest(name, parser.flags)
+        known = releases.argument(program.arguments, name.replace("-", "_"))
+        when = known.when(version.partition(" ")[2]) if known is not None else ""
+        near = nearest(name, parser.flags) or ""
+        if SequenceMatcher(None, name, near).ratio() < (_SAME if when else _ALIKE):
+            near = ""
         instead = f"--{near.replace('-', '_') if '_' in flag else near}" if near else ""
-        yield word, FLAG, f"{version} has no option {flag}", instead, Severity.ERROR
+        message = f"{version} has no option {flag}{f' ({when})' if when else ''}"
+        yield word, FLAG, message, instead, Severity.ERROR
         return
     if not equals and after is not None and after.literal:
         value = after.text
@@ -234,8 +245,8 @@ def _of_flag(
         yield place, CHOICE, message, f"one of {', '.join(listed)}", Severity.ERROR
 
 
-def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes]) -> Parser:
-    """The flags in some files, and all strings of others."""
+def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> Parser:
+    """The flags in some files and the fields of their `classes`, and all strings of others."""
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
@@ -252,7 +263,7 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes]) -> Parser:
                 words.update((node.name, node.name.replace("_", "-")))
             if text is not None and _FLAG.fullmatch(text):
                 flags.add(_plain(text))
-            elif isinstance(node, ast.ClassDef) and _ARGUMENTS.search(node.name):
+            elif isinstance(node, ast.ClassDef) and re.search(classes, node.name):
                 flags |= {
                     _plain(item.target.id)
                     for item in node.body

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -12,19 +14,23 @@ import yaml
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.source.facts import ModuleFacts
+from imgbuild.audit.source.text import string
 from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
-from imgbuild.system import yaml_data
+from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import parse_source
 
 KEY, VALUE = "IMG404", "IMG405"
 ARGUMENTS = "accelerate.commands.config.config_args"
 _MARKS = frozenset(("distributed_type", "compute_environment"))  # of a file of accelerate
 _REFUSES = b"unknown keys"  # in the source of versions that raise for them
 _STAGES = (0, 1, 2, 3)
+_NAME = re.compile(rb"[\"']([a-z0-9_]+(?:\.[a-z0-9_]+)*)[\"']")
 _STAGE = f"a ZeRO stage is one of {', '.join(map(str, _STAGES))}"
 
 Problem = tuple[str, str, str, str]  # key, code, message, instead
+_AUTO = '"auto"'  # in messages about values that only the default replaces
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
@@ -38,7 +44,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
                     line,
                     column,
                     code=code,
-                    severity=Severity.ERROR,
+                    severity=Severity.WARNING if _AUTO in message else Severity.ERROR,
                     message=message,
                     instead=instead,
                 )
@@ -61,12 +67,86 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
         yield from _of_accelerate(sources, content)
     zero = content.get("zero_optimization")
     if isinstance(zero, Mapping):
+        yield from _of_deepspeed(sources, content)
         stage = zero.get("stage", 0)
         if isinstance(stage, int) and stage not in _STAGES:
             yield "stage", VALUE, f"zero_optimization: stage {stage}: {_STAGE}", ""
         halves = [content.get(name) for name in ("fp16", "bf16")]
         if all(isinstance(each, Mapping) and each.get("enabled") is True for each in halves):
             yield "bf16", VALUE, "bf16 and fp16 are both enabled, which DeepSpeed rejects", ""
+
+
+def _of_deepspeed(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Keys that DeepSpeed's classes do not have, and "auto" where nothing replaces it."""
+    version = f"deepspeed {sources.package_set.version('deepspeed')}"
+    for path, (file, name) in load().items():
+        section: Any = content
+        for part in path.split("."):
+            section = section.get(part) if isinstance(section, Mapping) else None
+        fields = _model_fields(sources.files("deepspeed", [file]).get(file, b""), name)
+        for key in section if isinstance(section, Mapping) and fields else ():
+            if key not in fields:
+                message = f"{version} has no setting {key} in {path} and rejects the file"
+                yield str(key), KEY, message, nearest(str(key), fields) or ""
+    filled = _filled(sources)
+    for path in _automatic(content, "") if filled else ():
+        if path not in filled:
+            message = f"{path}: {_AUTO} is replaced neither by transformers nor by accelerate"
+            yield path.rpartition(".")[2], VALUE, message, ""
+
+
+@lru_cache(maxsize=1)
+def load() -> Mapping[str, tuple[str, str]]:
+    """Section of DeepSpeed's configuration → file and class with its keys."""
+    return yaml_data.load(files.data("audit/code_deepspeed.yaml"), dict[str, tuple[str, str]])
+
+
+def _model_fields(source: bytes, name: str) -> frozenset[str]:
+    """The fields of a class and their aliases; empty if it is not there, or has other bases."""
+    try:
+        tree = parse_source(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    names: set[str] = set()
+    while name in classes:
+        node = classes[name]
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                names.add(item.target.id)
+                calls = [each for each in [item.value] if isinstance(each, ast.Call)]
+                names |= {
+                    text
+                    for call in calls
+                    for each in call.keywords
+                    if each.arg == "alias" and (text := string(each.value))
+                }
+        base = node.bases[0] if len(node.bases) == 1 else None
+        name = base.id if isinstance(base, ast.Name) else ""
+        if name == "DeepSpeedConfigModel":
+            return frozenset(names)
+    return frozenset()
+
+
+def _filled(sources: PackageSources) -> frozenset[str]:
+    """The settings for which transformers or accelerate replace "auto"; empty if not known."""
+    paths = {
+        "transformers": ("transformers/integrations/deepspeed.py", "transformers/deepspeed.py"),
+        "accelerate": ("accelerate/utils/dataclasses.py", "accelerate/accelerator.py"),
+    }
+    names: set[str] = set()
+    for package, patterns in paths.items():
+        for source in sources.files(package, patterns).values():
+            names |= {text.decode() for text in _NAME.findall(source)}
+    return frozenset(names)
+
+
+def _automatic(content: Any, prefix: str) -> Iterator[str]:
+    """The dotted paths of settings whose value is "auto"."""
+    for key, value in content.items() if isinstance(content, Mapping) else ():
+        if value == "auto":
+            yield f"{prefix}{key}"
+        yield from _automatic(value, f"{prefix}{key}.")
 
 
 def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:

@@ -48,7 +48,7 @@ class CodeTree:
         """Whether a line runs only by the result of the user's function, called without data.
 
         Such a function may ask for a version or a name in a way that is not understood. `is_user`
-        says whether a module is the user's.
+        tells whether a module is the user's.
         """
         nodes = [node for each in self._nodes.values() for node in each]
         names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}

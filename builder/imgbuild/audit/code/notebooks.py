@@ -1,4 +1,4 @@
-"""Notebooks as modules and as shell commands (separate: a format of its own)."""
+"""Notebooks as modules and as shell commands (separate: one format)."""
 
 from __future__ import annotations
 

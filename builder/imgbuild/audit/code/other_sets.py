@@ -116,7 +116,7 @@ def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
 
 
 def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
-    """Whether the class at `path` has a member, as far as facts at hand say."""
+    """Whether the class at `path` has a member, as far as the cached facts show."""
     try:
         return classes.member(package_set, resolve(package_set, path), name).state == "defined"
     except FetchFailed:
@@ -124,7 +124,7 @@ def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
 
 
 def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
-    """Whether a package set has what `evidence` lacks; None if the facts at hand do not say."""
+    """Whether a package set has what `evidence` lacks; None if the cached facts do not show it."""
     subject = evidence.subject
     try:
         match evidence.relation:

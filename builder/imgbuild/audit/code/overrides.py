@@ -1,7 +1,8 @@
-"""Hydra's overrides (`a.b=1`) against the configuration in a wheel (separate: one check)."""
+"""Hydra's overrides (`a.b=1`) against the configuration in a wheel."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -9,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.main_path.configuration import OPEN, program
@@ -22,12 +24,29 @@ Problem = tuple[Word, str, str, str]  # word, code, message, instead
 
 
 def check(
-    sources: PackageSources, package: str, module: str, words: Sequence[Word]
+    sources: PackageSources,
+    package: str,
+    module: str,
+    words: Sequence[Word],
+    texts: Sequence[CodeText] = (),
 ) -> Iterator[Problem]:
-    """Overrides that the Hydra program `module` of a package rejects."""
-    tree, groups, name = _configuration(sources, module, words)
-    if tree is None:
-        return
+    """Overrides that the Hydra program `module` of a package rejects.
+
+    With `--config-path`, the configurations among the user's `texts` are searched first.
+    """
+    tree, groups, name = _configuration(sources, module, words, texts)
+    if tree is not None:
+        yield from compared(sources, package, (tree, groups, name), words)
+
+
+def compared(
+    sources: PackageSources,
+    package: str,
+    configuration: tuple[Any, frozenset[str], str],
+    words: Sequence[Word],
+) -> Iterator[Problem]:
+    """Overrides that do not fit a composed configuration: its tree, groups and name."""
+    tree, groups, name = configuration
     what = f"the configuration {name} of {package} {sources.package_set.version(package)}"
     for word in words:
         match = _OVERRIDE.fullmatch(word.text)
@@ -36,11 +55,11 @@ def check(
         sign, key, value = match[1] or "", match[2], match[3]
         if key.split("@")[0] in groups or "/" in key or key.startswith("hydra."):
             continue
-        present = _at(tree, key)
+        present = value_at(tree, key)
         if present is OPEN:
             continue
         if present is None and not sign:
-            instead = _near(tree, key)
+            instead = near(tree, key)
             yield word, KEY, f"{what} has no key {key}", instead or f"+{key} to add it"
         elif present is not None and sign == "+":
             yield word, EXISTS, f"{what} already has the key {key}: +{key} fails", key
@@ -50,23 +69,60 @@ def check(
 
 
 def _configuration(
-    sources: PackageSources, module: str, words: Sequence[Word]
+    sources: PackageSources, module: str, words: Sequence[Word], texts: Sequence[CodeText]
 ) -> tuple[Any, frozenset[str], str]:
     """The composed configuration of a program, its groups and its name; None if it has none."""
     main = program(sources.package_set, module)
     if main is None:
         return None, frozenset(), ""
-    name = main.name
+    name = (_option(words, ("--config-name", "-cn")) or main.name).removesuffix(".yaml")
+    folder = _option(words, ("--config-path", "--config-dir", "-cp", "-cd"))
+    if folder is None:
+        return main.composed(name), main.groups, name
+    first = files_of(texts, folder, name)
+    if not first:
+        return None, frozenset(), ""
+    groups = {posixpath.dirname(path) for path in first} - {""}
+    return main.composed(name, first), main.groups | groups, name
+
+
+def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
+    """The value of an option; None if it is not given."""
     for at, word in enumerate(words):
-        if word.text.startswith(("--config-path", "--config-dir", "-cp", "-cd")):
-            return None, frozenset(), ""
-        if word.text.startswith(("--config-name", "-cn")):
-            after = words[at + 1].text if at + 1 < len(words) else ""
-            name = word.text.partition("=")[2] or after
-    return main.composed(name), main.groups, name
+        option, equals, value = word.text.partition("=")
+        if option in names:
+            return value if equals else words[at + 1].text if at + 1 < len(words) else ""
+    return None
 
 
-def _at(tree: Any, key: str) -> Any:
+def files_of(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
+    """Path in its folder → content of the user's files next to the configuration `name`.
+
+    `folder` is as on the command line, so that only its last part is known. There are none if
+    several folders have such a file.
+    """
+    last = posixpath.basename(folder.rstrip("/"))
+    ends = tuple(f"{last}/{name}{suffix}" for suffix in (".yaml", ".yml"))
+    if not last or "$" in last or last == ".":
+        ends = (f"/{name}.yaml", f"/{name}.yml")
+    yamls = [text for text in texts if text.kind == "yaml"]
+    roots = {
+        f"/{text.file}".removesuffix(end).rstrip("/") + ("/" + last if end[0] != "/" else "")
+        for text in yamls
+        for end in ends
+        if f"/{text.file}".endswith(end)
+    }
+    if len(roots) != 1:
+        return {}
+    root = f"{roots.pop()}/"
+    return {
+        f"/{text.file}".removeprefix(root).replace(".yml", ".yaml"): text.source
+        for text in yamls
+        if f"/{text.file}".startswith(root)
+    }
+
+
+def value_at(tree: Any, key: str) -> Any:
     """The value at a dotted key, in a tuple; None if there is none; OPEN if that is unknown.
 
     Keys below null, and below references to other parts of the configuration, are unknown.
@@ -82,7 +138,7 @@ def _at(tree: Any, key: str) -> Any:
     return OPEN if tree is OPEN else (tree,)
 
 
-def _near(tree: Any, key: str) -> str:
+def near(tree: Any, key: str) -> str:
     """The key that is nearest: in the same place, or with the same last part elsewhere."""
     parts = key.split(".")
     node: Any = tree
@@ -90,9 +146,9 @@ def _near(tree: Any, key: str) -> str:
         if not isinstance(node, Mapping):
             return ""
         if part not in node:
-            near = nearest(part, map(str, node))
-            if near:
-                return ".".join((*parts[:at], near, *parts[at + 1 :]))
+            close = nearest(part, map(str, node))
+            if close:
+                return ".".join((*parts[:at], close, *parts[at + 1 :]))
             break
         node = node[part]
     paths = [path for path in _paths(tree) if path.rpartition(".")[2] == parts[-1]]

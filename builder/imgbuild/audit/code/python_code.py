@@ -16,6 +16,8 @@ from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
 from imgbuild.audit.main_path import policy
+from imgbuild.audit.names import releases
+from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -158,36 +160,58 @@ def _finding(
         evidence.line, lambda module: look.code.owner(module) == CODE
     ):
         severity = Severity.WARNING
-    # Notes are many, and are not shown unless they are asked for: their trees are not read.
+    # Notes are many, and are only shown on request: their trees are not read.
     note = severity is Severity.NOTE
     line, column = (evidence.line, 1) if note else tree.place(evidence)
     cell, line = text.place(line)
     elsewhere = Elsewhere() if note else look.find(evidence)
+    published = _published(evidence) if not note and not elsewhere.since else None
     return CodeFinding(
         check="code",
         code=CODES[evidence.relation],
         severity=severity,
         message=finding.message.removeprefix(_PREFIX),
         where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
-        remedy=_remedy(evidence, elsewhere),
+        remedy=_remedy(evidence, elsewhere, published),
         evidence=msgspec.structs.replace(evidence, package="", version="", line=line),
         file=text.file,
         line=line,
         column=column,
         cell=cell,
         instead=elsewhere.instead,
-        since=elsewhere.since,
+        since=elsewhere.since or (published.gone or published.since if published else ""),
         targets=elsewhere.targets,
     )
 
 
-def _remedy(evidence: Evidence, elsewhere: Elsewhere) -> str:
+def _published(evidence: Evidence) -> Existence | None:
+    """The releases that have a name, by the table of releases; None if this one may have it."""
+    subject, known = evidence.subject, None
+    match evidence.relation:
+        case Relation.KEYWORD:
+            path, _, keyword = subject.removesuffix(")").partition("(")
+            known = releases.argument(path.rpartition(".")[2].rpartition(":")[2], keyword)
+        case Relation.NAME if ":" in subject:
+            known = releases.name_in(*subject.split(":", 1))
+        case Relation.MODULE:
+            known = releases.module_in(subject)
+        case Relation.ATTRIBUTE:
+            owner, _, name = subject.replace(":", ".").rpartition(".")
+            known = releases.member(owner.rpartition(".")[2], name)
+    if known is None or known.package != evidence.other or not known.when(evidence.other_version):
+        return None
+    return known
+
+
+def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | None) -> str:
     """What to do: use the replacement, or the version and the target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
     if elsewhere.targets:
         shown = ", ".join(elsewhere.targets[:2])
         what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "available"
         parts.append(f"{what} (target {shown})")
+    elif published is not None:
+        parts.append(f"install {published.cure()}")
     elif evidence.relation is Relation.PACKAGE:
         parts.append(f"add the package that provides {evidence.subject}")
     return ", or ".join(parts)

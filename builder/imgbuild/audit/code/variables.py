@@ -13,6 +13,7 @@ import msgspec
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.names import releases
 from imgbuild.audit.source.text import dotted, string
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
@@ -40,7 +41,7 @@ class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the values of a variable are in the code: `what` says what they are."""
+    """Where the values of a variable are in the code: `what` describes them."""
 
     name: str
     package: str
@@ -116,7 +117,11 @@ def _unread(
         if not near:
             return None
     version = f"{readers[0]} {package_set.version(readers[0])}"
-    return UNREAD, f"sets {setting.name}, which {version} does not read", near[0] if near else ""
+    known = releases.variable(setting.name)
+    of_reader = known is not None and known.package == readers[0]
+    when = known.when(package_set.version(readers[0]) or "") if known and of_reader else ""
+    message = f"sets {setting.name}, which {version} does not read{f' ({when})' if when else ''}"
+    return UNREAD, message, near[0] if near else ""
 
 
 def _is_typo(name: str, other: str) -> bool:

@@ -38,10 +38,14 @@ class HydraProgram:
             posixpath.dirname(path).removeprefix(folder).strip("/") for path in self.files
         ) - {""}
 
-    def composed(self, name: str) -> Any:
-        """The configuration of this name as Hydra composes it; None if there is none."""
+    def composed(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
+        """The configuration of this name as Hydra composes it; None if there is none.
+
+        `first`: path → content of files that are searched before those of the package, as those
+        of `--config-path`.
+        """
         try:
-            return self._composed(name, 0)
+            return self._composed(name, 0, first or {})
         except (yaml.YAMLError, FetchFailed, RecursionError, ValueError):
             return None  # ValueError: a number or a day that does not exist
 
@@ -54,8 +58,10 @@ class HydraProgram:
                 return file, data.count(b"\n", 0, at) + 1
         return "", 0
 
-    def _composed(self, name: str, depth: int) -> Any:
-        data = self._set.read(self.package, f"{self.folder}/{name}.yaml")
+    def _composed(self, name: str, depth: int, first: Mapping[str, bytes]) -> Any:
+        data = first.get(f"{name}.yaml")
+        if data is None:
+            data = self._set.read(self.package, f"{self.folder}/{name}.yaml")
         if data is None or depth > _DEPTH:
             return None
         content = yaml_data.read(data) or {}
@@ -72,7 +78,9 @@ class HydraProgram:
             group, package, chosen = _entry(entry, posixpath.dirname(name))
             chosen = _CHOICE.sub(lambda match: chosen_options.get(match[1], match[0]), chosen)
             chosen_options[group] = chosen
-            part = self._composed(posixpath.join(group, chosen), depth + 1) if chosen else {}
+            part: Any = {}
+            if chosen:
+                part = self._composed(posixpath.join(group, chosen), depth + 1, first)
             if part is None or part is OPEN:
                 part = OPEN
             for key in reversed(package.split(".") if package else []):

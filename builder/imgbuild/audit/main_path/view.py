@@ -7,7 +7,7 @@ definition for each version has that of the installed version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ class View:
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = package_set
         self._facts: dict[str, ModuleFacts | Opaque | None] = {}
+        self.results: dict[object, Any] = {}  # of lookups in it
         self.python = package_set.python
         self.arch = str(package_set.arch)
         self.partial = package_set.partial

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from imgbuild.audit.names.lookup import index, look_up, only_typing, search_module
-from imgbuild.audit.names.model import LookupResult, Modules, Searchable
+from imgbuild.audit.names.lookup import SameFacts, index, look_up, only_typing, search_module
+from imgbuild.audit.names.model import LookupResult, Modules, Searchable, kept_results
 from imgbuild.audit.source.facts import (
     Assigned,
     Class,
@@ -262,6 +262,18 @@ def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> 
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:
         return [LookupResult(state="unknown")]
+    if depth:
+        return _ancestors(modules, lookup_result, definition, home, depth)
+    results, key = kept_results(modules), ("ancestors", SameFacts(definition), SameFacts(home))
+    kept: list[LookupResult] | None = results.get(key)
+    if kept is None:
+        kept = results[key] = _ancestors(modules, lookup_result, definition, home, depth)
+    return [lookup_result if each.definition is definition else each for each in kept]
+
+
+def _ancestors(
+    modules: Modules, lookup_result: LookupResult, definition: Class, home: ModuleFacts, depth: int
+) -> list[LookupResult]:
     order = [lookup_result]
     scope = definition.name.rpartition(".")[0]
     for base in definition.bases:

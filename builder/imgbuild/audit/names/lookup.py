@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
-from imgbuild.audit.names.model import LookupResult, Modules, Searchable
+from imgbuild.audit.names.model import LookupResult, Modules, Searchable, kept_results
 from imgbuild.audit.source.facts import (
     Assigned,
     Class,
@@ -51,7 +52,11 @@ Entry = Function | Class | Assigned | Import
 
 def look_up(modules: Modules, module: str, name: str) -> LookupResult:
     """The result of `from module import name`."""
-    return _search(modules, module, name, ())
+    results, key = kept_results(modules), (module, name)
+    result: LookupResult | None = results.get(key)
+    if result is None:
+        result = results[key] = _search(modules, module, name, ())
+    return result
 
 
 class NameIndex:
@@ -94,11 +99,11 @@ def only_typing(guards: tuple[Guard, ...]) -> bool:
 
 
 class SameFacts:
-    """A module's facts, compared by identity: comparing their content would cost too much."""
+    """Facts compared by identity: comparing their content would cost too much."""
 
     __slots__ = ("facts",)
 
-    def __init__(self, facts: ModuleFacts) -> None:
+    def __init__(self, facts: Any) -> None:
         self.facts = facts
 
     def __hash__(self) -> int:
@@ -251,6 +256,8 @@ def _entry(
     if not isinstance(entry, Import):
         return LookupResult(state="defined", definition=entry, home=facts, trace=path)
     module, name = import_target(entry)
+    if name and not path:
+        return look_up(modules, module, name)
     return _search(modules, module, name, path) if name else module_found(modules, module, path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -30,6 +30,12 @@ class Searchable(Protocol):
 
     def read_ahead(self, package: str) -> None:
         """Read the modules below this package at once, if that is cheap."""
+
+
+def kept_results(modules: Modules) -> dict[object, Any]:
+    """The results of earlier lookups in modules that keep them (`View.results`), else none."""
+    results: dict[object, Any] | None = getattr(modules, "results", None)
+    return {} if results is None else results
 
 
 def stdlib_module(modules: Modules, name: str) -> Opaque | None:

@@ -6,6 +6,7 @@ An unknown decorator, base class or metaclass may change them.
 from __future__ import annotations
 
 import re
+from typing import cast
 
 from imgbuild.audit.names.classes import (
     PLAIN_DECORATORS,
@@ -16,8 +17,8 @@ from imgbuild.audit.names.classes import (
     origin,
     resolve,
 )
-from imgbuild.audit.names.lookup import index
-from imgbuild.audit.names.model import CallSignature, LookupResult, Modules
+from imgbuild.audit.names.lookup import SameFacts, index
+from imgbuild.audit.names.model import CallSignature, LookupResult, Modules, kept_results
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts, Parameter
 
 # Decorators that keep a function's parameters, by their last part.
@@ -76,7 +77,12 @@ def signature(
     `bound` says that a method is called on an instance (or is a classmethod): self is left out
     then. If a function passes on its `**kwargs`, the parameters of the callees are included.
     """
-    return _signature(modules, lookup_result, bound=bound, depth=0)
+    results, result = kept_results(modules), lookup_result
+    facts = (SameFacts(each) for each in (result.definition, result.home, result.owner))
+    key = ("signature", *facts, result.state, result.ambiguous, bound)
+    if key not in results:
+        results[key] = _signature(modules, lookup_result, bound=bound, depth=0)
+    return cast("CallSignature | None", results[key])
 
 
 def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:

@@ -17,13 +17,14 @@ from imgbuild.audit.packages.published import published_facts
 from imgbuild.audit.packages.reading import readers
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.store import Store
+from imgbuild.cpython.python_archive import programs
 from imgbuild.deb.archive import read
-from imgbuild.lock.resolution import Deb
+from imgbuild.lock.resolution import Deb, PythonArchive
 from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.system.threads import Stop, each
 
-FACT = "audit-deb"
+FACT, STANDALONE_FACT = "audit-deb", "audit-python"
 THREADS = 2
 # Folders that the dynamic linker searches, and programs that export symbols to modules.
 _LIBRARY = re.compile(r"(?:usr/)?lib(?:64)?/(?:[^/]+-linux-gnu/)?[^/]+\.so[^/]*")
@@ -48,6 +49,32 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
     return [facts for libraries in by_deb for facts in libraries]
 
 
+def read_standalone(
+    archive: PythonArchive, python: str, locate: Callable[[PythonArchive], Path], store: Store
+) -> list[ElfFacts]:
+    """The interpreter in `archive`, and the libraries beside it that the interpreter loads.
+
+    The dynamic linker does not search their folder for others. Errors as for `read_base`.
+    """
+    stored = store.fact(STANDALONE_FACT, _key(archive))
+    facts = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
+    if facts is None:
+        read_facts = [
+            read_elf(lambda content=content: iter((content(),)), path)  # type: ignore[misc]
+            for path, content in programs(locate(archive), archive.file, python)
+        ]
+        facts = tuple(each for each in read_facts if each is not None)
+        store.put_fact(STANDALONE_FACT, _key(archive), pack(facts))
+    program = [each for each in facts if posixpath.basename(each.file) == f"python{python}"]
+    loaded = {name for each in program for name in each.needed}
+    return [*program, *(each for each in facts if each.soname in loaded)]
+
+
+def is_read(archive: PythonArchive, store: Store) -> bool:
+    """Whether `read_standalone` does not ask for the file of `archive`."""
+    return store.fact(STANDALONE_FACT, _key(archive)) is not None
+
+
 def linked(links: Mapping[str, str]) -> list[ElfFacts]:
     """The links of an image, path → target, in folders that the dynamic linker searches."""
     return [
@@ -69,8 +96,8 @@ def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
     return libraries if libraries is not None else published_facts().deb(deb.sha256)
 
 
-def _key(deb: Deb) -> str:
-    return f"{deb.sha256} {readers()}"
+def _key(file: Deb | PythonArchive) -> str:
+    return f"{file.sha256} {readers()}"
 
 
 def _read(path: Path, spool: Path) -> Iterator[ElfFacts]:

@@ -18,7 +18,7 @@ from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pointed
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Unread
-from imgbuild.system import boundary, process, programs
+from imgbuild.system import boundary, files, process, programs
 from imgbuild.values import normalize
 
 CONFIG = "pyvenv.cfg"
@@ -69,7 +69,7 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
     `python` is its version where `where` is a folder that does not say. InputError if there is no
     environment or no package in it.
     """
-    path = Path(where).expanduser() if where is not None else active()
+    path = files.expanded(where) if where is not None else active()
     place = _place(path, python, named=where is not None)
     packages, unread = _packages(place.folders)
     if not packages:

@@ -173,7 +173,7 @@ class LazyNames:
             self.dynamic = True
         elif isinstance(call.func, ast.Attribute):
             self._method_called(call, call.func, name)
-        elif name in self._aliasing:
+        elif name in self._aliasing and len(call.args) > 1:
             alias, target = pattern(call.args[0], self.assignments.module), string(call.args[1])
             if alias and target and "*" not in alias:
                 self.aliases[alias] = (self.assignments.base if target[0] == "." else "") + target

@@ -15,9 +15,9 @@ from imgbuild.system import files, yaml_data
 
 # Follows the name of a class that is subscripted: Python asks the class for this.
 SUBSCRIPT = ".__class_getitem__"
-# The Pythons of this repository's bases, with which packages are run. Of the standard library of
-# others only the names are known, not what its functions do.
-RUN = ("3.11", "3.13")
+# The Pythons with which packages were run: those of this repository's bases, and standalone ones.
+# Of the standard library of others only the names are known, not what its functions do.
+RUN = ("3.10", "3.11", "3.12", "3.13")
 
 _Names = dict[str, str]  # specifier of Python's version → names, separated by spaces
 
@@ -84,7 +84,7 @@ def unread(python: str) -> tuple[Unread, ...]:
     minor = ".".join(python.split(".")[:2])
     if minor in RUN:
         return ()
-    why = "only its names are known; packages were tried with Python " + " and ".join(RUN)
+    why = f"only its names are known; packages were tried with Python {', '.join(RUN)}"
     return (Unread(what=f"what the standard library of Python {minor} does", why=why),)
 
 

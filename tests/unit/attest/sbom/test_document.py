@@ -22,7 +22,7 @@ from imgbuild.lock.resolution import RegistryLayer
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch, sha256
-from tests.support import extended, sbom_sample
+from tests.support import extended, sbom_sample, standalone_matrix
 
 if TYPE_CHECKING:
     import jsonschema  # loading it takes a second
@@ -334,3 +334,26 @@ def test_component_identifiers_are_unique():
     names = ["deb/g++", "deb/g..", "deb/g.2b.", "wheel/a", "file/opt/a b", "file/opt/a-b"]
     identifiers = [spdx._id(name) for name in names]
     assert len(set(identifiers)) == len(names)
+
+
+def test_a_standalone_python_is_a_component_with_its_licence_and_place():
+    lock = standalone_matrix.lock()
+    archive = standalone_matrix.archive()
+    sbom_file = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, SbomPackages())
+    part = next(each for each in sbom_file.components if each.kind is ComponentKind.INTERPRETER)
+    purl = PackageURL.from_string(part.purl)
+    assert (purl.type, purl.name, purl.version) == ("generic", "cpython", "3.12.11")
+    assert purl.qualifiers == {
+        "checksum": f"sha256:{archive.sha256}",
+        "download_url": standalone_matrix.ARCHIVES[Arch.X86_64],
+    }
+    assert part.layer is not None
+    assert (part.layer.name, part.licence.expression) == ("python", "PSF-2.0")
+    assert part.id in sbom_file.needs["image"]
+    document = json.loads(cyclonedx.document(sbom_file))
+    assert named(document, part.id)["type"] == "platform"
+    packages_of = json.loads(spdx.document(sbom_file))["packages"]
+    (package,) = (each for each in packages_of if each["name"] == "cpython")
+    assert (package["primaryPackagePurpose"], package["licenseDeclared"]) == (
+        "APPLICATION", "PSF-2.0"
+    )  # fmt: skip

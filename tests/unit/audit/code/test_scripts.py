@@ -194,3 +194,30 @@ def test_files_of_accelerate_and_deepspeed_are_compared_with_what_they_take(
         "IMG405 2:4",
         "IMG405 4:3",
     ]
+
+
+def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
+    files = {
+        "vllm/__init__.py": "",
+        "vllm/envs.py": 'import os\nV1 = os.getenv("VLLM_USE_V1")\n',
+        "vllm/engine/arg_utils.py": ARGUMENTS + "class ModelConfig:\n    hidden_layers: int = 1\n",
+        "vllm/entrypoints/cli/serve.py": SERVE,
+    }
+    script = "vllm serve m --swap-space 4 --hidden-layers 2\nexport VLLM_ATTENTION_BACKEND=A\n"
+    findings = audit({"run.sh": script}, {"vllm==0.33.0": files})
+    assert [each.message for each in findings] == [
+        "vllm 0.33.0 has no option --swap-space (removed in 0.18.0)",
+        "vllm 0.33.0 has no option --hidden-layers",
+        "sets VLLM_ATTENTION_BACKEND, which vllm 0.33.0 does not read (removed in 0.15.0)",
+    ]
+
+
+def test_the_release_that_has_an_argument_is_named(audit: Findings) -> None:
+    trl: audited.Files = {
+        "trl/__init__.py": "class SFTTrainer:\n"
+        "    def __init__(self, model, processing_class=None):\n        pass\n"
+    }
+    code = "from trl import SFTTrainer\nSFTTrainer('m', tokenizer=None)\n"
+    (finding,) = audit({"a.py": code}, {"trl==0.18.2": trl})
+    assert finding.since == "0.16.0"
+    assert finding.remedy.endswith("install trl<0.16.0")

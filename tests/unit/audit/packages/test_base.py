@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.packages.base import read_base
+from imgbuild.audit.packages.base import is_read, read_base, read_standalone
 from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.cache.store import Store
-from tests.support import debs
+from tests.support import debs, standalone_matrix
+from tests.support.standalone_python import pack, sample
 
 REAL = next(
     path for path in Path(msgspec.__file__ or "").parent.glob("*.so") if path.stat().st_size
@@ -57,3 +58,17 @@ def test_a_package_is_read_once(tmp_path: Path, store: Store) -> None:
     first = read_base([deb], lambda _: path, store)
     path.unlink()
     assert read_base([deb], lambda _: path, store) == first
+
+
+def test_the_interpreter_of_an_archive_is_read_once(tmp_path: Path, store: Store) -> None:
+    path, data = tmp_path / "archive", REAL.read_bytes()
+    files = {"python/bin/python3.12": data, "python/lib/libunused.so.1": data}
+    path.write_bytes(pack({**sample(), **files}))
+    archive = standalone_matrix.archive()
+    assert not is_read(archive, store)
+    facts = read_standalone(archive, "3.12", lambda _: path, store)
+    assert [(each.file, each.machine) for each in facts] == [("bin/python3.12", "x86_64")]
+    assert LibraryMap([], facts, "x86_64", {}).defines("any", "PyInit__core")
+    assert is_read(archive, store)
+    path.unlink()
+    assert read_standalone(archive, "3.12", lambda _: path, store) == facts

@@ -169,3 +169,17 @@ def test_modules_put_into_sys_modules():
     )
     assert facts.registers == ("pkg.moves", "pkg.models.*.old", "pkg.tokenization")
     assert not facts.dynamic
+
+
+def test_a_function_that_puts_an_alias_may_be_called_without_a_target():
+    facts = read(
+        """
+        def shim(name, names=None):
+            names = names or []
+            sys.modules[f"pkg.{name}"] = importlib.import_module("pkg.new")
+
+        shim("old")
+        shim()
+        """
+    )
+    assert facts.broken == ""

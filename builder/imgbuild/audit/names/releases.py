@@ -1,4 +1,4 @@
-"""In which versions of a package an argument, a name, a module or a variable exists.
+"""In which releases of a package an argument, a name, a module or a variable exists.
 
 From `data/diagnose/versions/`, which `tools/name_versions.py` generates from published wheels. It
 lists what is not in every version between `first` and `last`.
@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import msgspec
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from imgbuild.audit.names import renamed
 from imgbuild.system import files, yaml_data
@@ -83,12 +84,23 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
             return text
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
+    def when(self, version: str) -> str:
+        """What release changed it, for a version that lacks it: "removed in 0.16.0"; "" if unknown.
+
+        "" also if the version has it according to `spec`.
+        """
+        if not self.spec or (version and self.fits(version)):
+            return ""
+        if self.since and version and Version(version) < Version(self.since):
+            return f"added in {self.since}"
+        return f"removed in {self.gone}" if self.gone else f"added in {self.since}"
+
     def cure(self) -> str:
         """The pin that has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
     def fits(self, version: str) -> bool:
-        """Whether a version has it, as far as `spec` says."""
+        """Whether a version has it, as far as `spec` covers it."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 

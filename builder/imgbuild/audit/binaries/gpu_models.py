@@ -1,0 +1,92 @@
+"""GPUs by name: compute capability, and the architecture of machines that are built with one.
+
+The table is `data/audit/gpu_models.yaml`. Names are read as nvidia-smi and people write them:
+"NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import lru_cache
+
+import msgspec
+
+from imgbuild.system import files, yaml_data
+from imgbuild.values import Arch
+
+CAPABILITY = re.compile(r"(?:sm_?)?([0-9]{1,2})\.?([0-9])a?", re.ASCII)
+LONGEST = 80  # characters of a name
+# Words that say who made a GPU or where it is, not which one it is.
+_BRANDS = frozenset(
+    {"nvidia", "tesla", "geforce", "jetson", "dgx", "hgx", "egx", "graphics", "gpu", "corporation"}
+)
+# What may follow a name: memory, socket, cooling, variants with the same chip family.
+_VARIANT = re.compile(
+    r"(?:\d{1,3}gb|\d{1,3}g|sxm\d?|pcie|hbm\d?e?|nvl\d*|cnx|oam|ti|super|laptop|mobile|maxq|d"
+    r"|blackwell|generation|server|workstation|edition|with|design|devkit|ac|developer|kit|superchip)*"
+)
+
+
+class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """GPUs with the same chip. `arch`: the only architecture of their machines, None for any.
+
+    `tegra`: machine code for the GPUs of desktops and servers does not run on it.
+    """
+
+    capability: str
+    names: tuple[str, ...]
+    arch: Arch | None = None
+    tegra: bool = False
+
+
+class _Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    models: tuple[GpuModel, ...]
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[GpuModel, ...]:
+    """The table of this version of imgbuild."""
+    return yaml_data.load(files.data("audit/gpu_models.yaml"), _Models).models
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
+    """Patterns of whole names without spaces, the longest names first."""
+    names = [(name, model) for model in load() for name in model.names]
+    names.sort(key=lambda pair: -len(pair[0]))
+    return tuple(
+        (re.compile(_plain(name).replace("#", r"\d") + _VARIANT.pattern, re.ASCII), model)
+        for name, model in names
+    )
+
+
+def find(text: str) -> GpuModel | None:
+    """The GPU that `text` names; None if the table has none.
+
+    "9.0", "sm_90" and "90" give a model that has the capability and no name.
+    """
+    match = CAPABILITY.fullmatch(text.strip())
+    if match is not None:
+        capability = f"{match[1]}.{match[2]}"
+        tegra = any(model.tegra for model in load() if model.capability == capability)
+        return GpuModel(
+            capability=capability, names=(), arch=Arch.ARM64 if tegra else None, tegra=tegra
+        )
+    plain = _plain(text)
+    if not plain or len(text) > LONGEST:
+        return None
+    return next((model for pattern, model in _patterns() if pattern.fullmatch(plain)), None)
+
+
+def similar(text: str) -> str:
+    """The name in the table that is most like `text`; "" if none is."""
+    names = {_plain(name): name for model in load() for name in model.names if "#" not in name}
+    close = difflib.get_close_matches(_plain(text[:LONGEST]), names, 1, 0.75)
+    return names[close[0]] if close else ""
+
+
+def _plain(text: str) -> str:
+    """A name in lower case, without the words of `_BRANDS`, spaces and hyphens."""
+    words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
+    return "".join(word for word in words if word not in _BRANDS)

@@ -1,0 +1,157 @@
+"""Users' own Hydra configurations, and `hydra.compose` in Python (separate: one check)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from imgbuild.audit.code import overrides
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.shell import Word
+from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.main_path.configuration import OPEN, HydraProgram, program
+from imgbuild.audit.source.text import string
+from imgbuild.report import Severity
+from imgbuild.system import yaml_data
+from imgbuild.system.syntax import parse_source
+
+UNKNOWN = "IMG406"
+# Packages with Hydra programs that users configure with files of their own, by a module of one.
+PROGRAMS = {"verl": "verl.trainer.main_ppo"}
+_INITIALIZE = ("initialize_config_module", "initialize_config_dir", "initialize")
+
+
+def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+    """Keys of users' configurations, and overrides in Python, that a package does not have."""
+    for package, module in PROGRAMS.items():
+        if package not in sources.package_set.wheels:
+            continue
+        main = program(sources.package_set, module)
+        if main is None:
+            continue
+        for text in texts:
+            if text.kind == "yaml" and b"defaults:" in text.source:
+                yield from _of_file(sources, main, text)
+            elif text.kind == "python" and b"compose(" in text.source and b"hydra" in text.source:
+                yield from _of_python(sources, main, text)
+
+
+def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Iterator[CodeFinding]:
+    """Keys below known ones that the configuration which a file extends does not have."""
+    try:
+        content = yaml_data.read(text.source)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return
+    defaults = content.get("defaults") if isinstance(content, Mapping) else None
+    if not isinstance(defaults, list):
+        return
+    names = [each.strip("/") for each in defaults if isinstance(each, str)]
+    name = next((each for each in names if f"{main.folder}/{each}.yaml" in main.files), "")
+    tree = main.composed(name) if name else None
+    if not isinstance(tree, Mapping):
+        return
+    version = f"{main.package} {sources.package_set.version(main.package)}"
+    for path in _unknown(tree, content, ""):
+        line, column = _place(text, path)
+        yield text.finding(
+            line,
+            column,
+            code=UNKNOWN,
+            severity=Severity.WARNING,
+            message=f"{path} is not in the configuration {name} of {version}, which this file"
+            " extends: nothing reads it",
+            instead=overrides.near(tree, path),
+        )
+
+
+def _unknown(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str]:
+    """The keys of `content` that a section of `tree` lacks; sections of the user's are left out."""
+    for key, value in content.items():
+        path = f"{prefix}{key}"
+        if not prefix and (key in ("defaults", "hydra") or key not in tree):
+            continue
+        if not isinstance(tree, Mapping) or not tree:
+            return  # an empty section takes any keys
+        if key not in tree:
+            yield path
+        elif isinstance(value, Mapping) and isinstance(tree[key], Mapping):
+            yield from _unknown(tree[key], value, f"{path}.")
+
+
+def _place(text: CodeText, path: str) -> tuple[int, int]:
+    """Line and column of a dotted key in YAML, from 1; of its file if it is not written so."""
+    try:
+        node = yaml.compose(text.source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return 1, 1
+    place = (1, 1)
+    for part in path.split("."):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next((pair for pair in pairs if pair[0].value == part), None)
+        if found is None:
+            break
+        mark, node = found[0].start_mark, found[1]
+        place = (mark.line + 1, mark.column + 1)
+    return place
+
+
+def _of_python(
+    sources: PackageSources, main: HydraProgram, text: CodeText
+) -> Iterator[CodeFinding]:
+    """Overrides in calls of `compose` for a configuration of the package."""
+    try:
+        tree = parse_source(text.source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    places = [string(value) or "" for call in calls for value in _places(call)]
+    here = main.folder.replace("/", ".")
+    if not any(place == here or place.rstrip("/").endswith(main.folder) for place in places):
+        return
+    for call in calls:
+        if _called(call) != "compose":
+            continue
+        given = {each.arg: each.value for each in call.keywords}
+        name = string(given.get("config_name", call.args[0] if call.args else ast.Constant("")))
+        composed = main.composed((name or "").removesuffix(".yaml")) if name else None
+        listed = given.get("overrides", call.args[1] if len(call.args) > 1 else None)
+        if composed is None or composed is OPEN or not isinstance(listed, (ast.List, ast.Tuple)):
+            continue
+        words = [word for item in listed.elts if (word := _word(item)) is not None]
+        for word, code, message, instead in overrides.compared(
+            sources, main.package, (composed, main.groups, name or ""), words
+        ):
+            yield text.finding(
+                word.line,
+                word.column,
+                code=code,
+                severity=Severity.WARNING if code == overrides.TYPE else Severity.ERROR,
+                message=message,
+                instead=instead,
+            )
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _places(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call that initializes Hydra with a folder or a module."""
+    if _called(call) not in _INITIALIZE:
+        return []
+    return [*call.args[:1], *(each.value for each in call.keywords if each.arg != "version_base")]
+
+
+def _word(item: ast.expr) -> Word | None:
+    """An override as a word; of an f-string only its start, up to the value, is known."""
+    text, literal = string(item), True
+    if isinstance(item, ast.JoinedStr) and item.values:
+        text, literal = string(item.values[0]), False
+    if text is None or "=" not in text:
+        return None
+    return Word(text, item.lineno, item.col_offset + 1, literal)

@@ -1,0 +1,238 @@
+"""Launchers in scripts: processes against allocated GPUs, ZeRO-3 (separate: one check)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import yaml
+
+from imgbuild.audit.code import shell
+from imgbuild.audit.code.model import CodeFinding, CodeText
+from imgbuild.audit.code.shell import Command, Word
+from imgbuild.audit.code.sources import PackageSources
+from imgbuild.report import Severity
+from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import parse_source
+
+PROCESSES, ZERO3 = "IMG306", "IMG407"
+# The options of each launcher with the processes of a node; of accelerate, of all nodes.
+_LAUNCHERS = {
+    "torchrun": ("--nproc-per-node",),
+    "deepspeed": ("--num-gpus",),
+    "accelerate": ("--num-processes",),
+    "accelerate-launch": ("--num-processes",),
+}
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(?P<name>--?[\w-]+)(?:[= ]\s*(?P<value>\S+))?", re.MULTILINE)
+_LAST_NUMBER = re.compile(r"(?:.*:)?(\d{1,5})")
+_SHORT = {"-N": "--nodes", "-G": "--gpus"}
+
+
+class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of `data/audit/code_zero3.yaml`, which explains the fields."""
+
+    argument: str
+    package: str
+    files: tuple[str, ...]
+    text: str
+    value: bool | None = None
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[RejectedOption, ...]:
+    """The options of this version of imgbuild."""
+    return yaml_data.load(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
+
+
+class SlurmGpus(msgspec.Struct, frozen=True):
+    """What a Slurm script requests: GPUs of a node, nodes, and the line with the GPUs."""
+
+    gpus: int
+    nodes: int
+    line: int
+
+
+def allocation(source: str) -> SlurmGpus | None:
+    """The GPUs that the `#SBATCH` lines of a script request; None if they name no number."""
+    given: dict[str, tuple[int, int]] = {}
+    for match in _DIRECTIVE.finditer(source):
+        name, value = _SHORT.get(match["name"], match["name"]), match["value"] or ""
+        if name == "--gres" and not value.startswith("gpu"):
+            continue
+        number = _LAST_NUMBER.fullmatch(value)
+        if name == "--gres" and value == "gpu":
+            given[name] = (1, source.count("\n", 0, match.start()) + 1)
+        elif number is not None:
+            given[name] = (int(number[1]), source.count("\n", 0, match.start()) + 1)
+    nodes = given.get("--nodes", (1, 0))[0]
+    for name in ("--gpus-per-node", "--gres"):
+        if name in given:
+            return SlurmGpus(given[name][0], nodes, given[name][1])
+    if "--gpus" in given and nodes:
+        return SlurmGpus(-(-given["--gpus"][0] // nodes), nodes, given["--gpus"][1])
+    if "--gpus-per-task" in given and "--ntasks-per-node" in given:
+        count, line = given["--gpus-per-task"]
+        return SlurmGpus(count * given["--ntasks-per-node"][0], nodes, line)
+    return None
+
+
+def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+    """Launchers that start more processes than there are GPUs, and options that ZeRO-3 rejects."""
+    rejected: set[tuple[str, str]] = set()
+    for text in texts:
+        source = (text.source if text.kind == "shell" else text.commands).decode(errors="replace")
+        if not any(name in source for name in _LAUNCHERS):
+            continue
+        gpus = allocation(source)
+        for command in shell.commands(source):
+            launch = _launch(command)
+            if launch is None:
+                continue
+            name, words = launch
+            settings = _settings(texts, words)
+            if gpus is not None:
+                yield from _processes(text, gpus, name, words, settings)
+            script = next((word.text for word in words if word.text.endswith(".py")), "")
+            python = _named(texts, script) if script else None
+            if python is not None and _stage(texts, words, settings) == 3:
+                for finding in _rejected(sources, python):
+                    if (key := (finding.where, finding.message)) not in rejected:
+                        rejected.add(key)
+                        yield finding
+
+
+def _launch(command: Command) -> tuple[str, Command] | None:
+    """The launcher that a command starts, also after a wrapper, and its words."""
+    for at, word in enumerate(command):
+        name = word.text.rpartition("/")[2]
+        if name == "accelerate" and (len(command) <= at + 1 or command[at + 1].text != "launch"):
+            continue
+        if word.literal and name in _LAUNCHERS:
+            return name, command[at + 1 :]
+    return None
+
+
+def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
+    """The value of an option and its word; dashes and underscores are the same."""
+    for at, word in enumerate(words):
+        if word.text.endswith(".py"):
+            return None  # what follows belongs to the script
+        option, equals, value = word.text.partition("=")
+        if option.replace("_", "-") != name:
+            continue
+        if equals:
+            return value, word
+        return (words[at + 1].text, words[at + 1]) if at + 1 < len(words) else None
+    return None
+
+
+def _named(texts: Sequence[CodeText], path: str) -> CodeText | None:
+    """The file that a script names by this path, which is relative to a folder not known."""
+    end = "/" + path.removeprefix("./").lstrip("/")
+    matching = [text for text in texts if f"/{text.file}".endswith(end)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _content(text: CodeText | None) -> Mapping[str, Any]:
+    """What a YAML or JSON file holds; nothing if it is none, or not valid."""
+    if text is None or text.kind not in ("yaml", "json"):
+        return {}
+    try:
+        is_json = text.kind == "json"
+        content = json.loads(text.source) if is_json else yaml_data.read(text.source)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    return content if isinstance(content, Mapping) else {}
+
+
+def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
+    """The file of accelerate that a command names."""
+    given = _value(words, "--config-file")
+    return _content(_named(texts, given[0])) if given is not None else {}
+
+
+def _processes(
+    text: CodeText, gpus: SlurmGpus, name: str, words: Command, settings: Mapping[str, Any]
+) -> Iterator[CodeFinding]:
+    given = _value(words, _LAUNCHERS[name][0])
+    number = given[0] if given is not None else settings.get("num_processes")
+    machines = _value(words, "--num-machines")
+    nodes: Any = machines[0] if machines is not None else settings.get("num_machines", 1)
+    if not str(number).isdecimal() or not str(nodes).isdecimal() or not words:
+        return
+    count = int(str(number))
+    if name.startswith("accelerate"):
+        count = -(-count // max(int(str(nodes)), 1))
+    if count <= gpus.gpus:
+        return
+    word = given[1] if given is not None else words[0]
+    yield text.finding(
+        word.line,
+        word.column,
+        code=PROCESSES,
+        severity=Severity.WARNING,
+        message=f"starts {count} processes on a node, and line {gpus.line} requests {gpus.gpus}"
+        f" GPU{'s' * (gpus.gpus != 1)} of each",
+        remedy=f"start {gpus.gpus * int(str(nodes)) if name.startswith('acc') else gpus.gpus}, or"
+        f" request {count} GPUs",
+    )
+
+
+def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any]) -> object:
+    """The ZeRO stage of a command's configuration; None if there is none, or it is not known."""
+    of_accelerate = settings.get("deepspeed_config")
+    files_named = [each.text.partition("=")[2] or each.text for each in words]
+    if isinstance(of_accelerate, Mapping):
+        if "zero_stage" in of_accelerate:
+            return of_accelerate["zero_stage"]
+        files_named.insert(0, str(of_accelerate.get("deepspeed_config_file", "")))
+    for name in files_named:
+        if name.endswith(".json") and (text := _named(texts, name)) is not None:
+            zero = _content(text).get("zero_optimization")
+            if isinstance(zero, Mapping):
+                return zero.get("stage")
+    return None
+
+
+def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
+    """The options in a script that the installed versions reject with ZeRO-3."""
+    try:
+        tree = parse_source(text.source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for option in load():
+        places = [
+            each.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            for each in node.keywords
+            if each.arg == option.argument and _is_rejected(option, each.value)
+        ]
+        if not places:
+            continue
+        contents = sources.files(option.package, option.files).values()
+        if any(re.search(option.text.encode(), content) for content in contents):
+            version = f"{option.package} {sources.package_set.version(option.package)}"
+            for value in places:
+                yield text.finding(
+                    value.lineno,
+                    value.col_offset + 1,
+                    code=ZERO3,
+                    severity=Severity.ERROR,
+                    message=f"{option.argument}={ast.unparse(value)[:60]}: {version} rejects it"
+                    " with ZeRO stage 3, which this script's launcher configures",
+                    remedy=f"leave {option.argument} out, or use stage 2",
+                )
+
+
+def _is_rejected(option: RejectedOption, value: ast.expr) -> bool:
+    """Whether a literal value is one that is rejected; others are not known."""
+    if option.value is not None:
+        return isinstance(value, ast.Constant) and value.value is option.value
+    constant = isinstance(value, ast.Constant) and value.value is not None
+    return constant or isinstance(value, ast.Dict)

@@ -1,0 +1,55 @@
+"""Options that describe a machine, which need not be this one: `--driver`, `--gpu`, `--arch`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from imgbuild.audit.binaries import gpu_models
+from imgbuild.audit.binaries.gpu_models import GpuModel
+from imgbuild.doctor.host import Host, HostGpu
+from imgbuild.errors import InputError
+from imgbuild.values import Arch
+
+_DRIVER = re.compile(r"\d{3}(\.\d{1,4}){0,2}", re.ASCII)
+
+
+def driver(text: str) -> str:
+    """The version that `--driver` names; InputError for what cannot be one."""
+    if not _DRIVER.fullmatch(text):
+        message = f"--driver {text}: expected a version such as 535 or 580.65.06"
+        raise InputError(message, hint="nvidia-smi shows it")
+    return text
+
+
+def gpu(text: str) -> GpuModel:
+    """The GPU that `--gpu` names; InputError, with a similar name, for an unknown one."""
+    model = gpu_models.find(text)
+    if model is None:
+        message = f"--gpu {text}: not a compute capability, nor the name of a GPU"
+        near = gpu_models.similar(text)
+        hint = f"did you mean {near}? " if near else "such as H100 or RTX 4090; "
+        raise InputError(message, hint=f"{hint}a compute capability also works: 9.0, sm_90")
+    return model
+
+
+def described(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
+    """Another machine: what is not given is unknown.
+
+    The architecture is `arch`, else that of machines with these GPUs, else x86_64. InputError if no
+    machine has both.
+    """
+    models = {name: gpu(name) for name in names}
+    needed = {model.arch: name for name, model in models.items() if model.arch}
+    if len(needed) > 1 or (arch and needed and arch not in needed):
+        arches = " and ".join(f"{name} is built with {each}" for each, name in needed.items())
+        message = f"no machine has these together: {arches}{f', --arch {arch}' if arch else ''}"
+        raise InputError(message, hint="leave --arch out, or name one kind of GPU")
+    return Host(
+        arch=arch or next(iter(needed), Arch.X86_64),
+        driver=driver(given_driver) if given_driver is not None else "",
+        gpus=tuple(
+            HostGpu(name=name, capability=model.capability) for name, model in models.items()
+        ),
+        described=True,
+    )

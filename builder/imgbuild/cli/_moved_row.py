@@ -1,0 +1,173 @@
+"""A row of a project before and after it was moved: the difference (separate: size)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit.binaries import gpus
+from imgbuild.audit.code.model import CodeFinding
+from imgbuild.cli._output import count, size_text
+from imgbuild.errors import FetchFailed, ImgbuildError
+from imgbuild.lock import lock_file, published
+from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.published import project_row
+from imgbuild.pipeline import audit_code
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.project_paths import Project
+from imgbuild.report import Severity
+from imgbuild.show import image_diff
+from imgbuild.show.image_diff import Diff
+from imgbuild.system.console import console
+from imgbuild.update.project_move import ProjectMove
+
+SHOWN = 20  # findings that are printed; --json has all
+
+
+class HostChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A property of the image that has another value: "driver", "cuda", "gpu", "python"."""
+
+    what: str
+    before: str
+    after: str
+
+
+class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row before and after: published target, digest, the difference, new findings in its code.
+
+    `required` are the packages that the project names itself, `hosts` other properties of the image
+    that differ.
+    """
+
+    target: str
+    before: str
+    after: str
+    digest: str
+    required: tuple[str, ...]
+    hosts: tuple[HostChange, ...]
+    diff: Diff
+    findings: tuple[CodeFinding, ...] = ()
+
+
+def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) -> MovedRow:
+    old = _old(before, name, planned)
+    lock = lock_file.read_lock(after.project.images, name)
+    new = (lock, image_digests.read_digests(after.project.images, lock))
+    difference = image_diff.diff(old, new)
+    return MovedRow(
+        target=name,
+        before=planned.old.name,
+        after=planned.new.name,
+        digest=new[1].digest,
+        diff=difference,
+        required=_required(name, after),
+        hosts=_hosts(old, new),
+        findings=_findings(
+            before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
+        ),
+    )
+
+
+def _hosts(
+    old: tuple[Lock, TargetDigests], new: tuple[Lock, TargetDigests]
+) -> tuple[HostChange, ...]:
+    """What differs of Python, CUDA, driver and GPUs, on the first architecture."""
+    former, present = (_properties(*each) for each in (old, new))
+    return tuple(
+        HostChange(what=what, before=former[what], after=present[what])
+        for what in present
+        if former[what] != present[what]
+    )
+
+
+def _properties(lock: Lock, target_digests: TargetDigests) -> dict[str, str]:
+    floors = next(iter(target_digests.arch.values())).floors
+    capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
+    return {
+        "Python": lock.base.python,
+        "CUDA": lock.cuda,
+        "oldest driver": floors.driver if floors is not None else "",
+        "GPUs": " ".join(sorted(capabilities, key=gpus.numbers)),
+    }
+
+
+def _required(name: str, session: Session) -> tuple[str, ...]:
+    """The packages that a row or the files of its project name."""
+    item = project_row(session.matrix, name)
+    if item is None:
+        return ()
+    return tuple(sorted({*item.requirements.named, *item.row.pins, *item.row.requires}))
+
+
+def _old(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
+    """Lock and digests of the row before; those of its published target if it was never locked."""
+    images = before.project.images
+    try:
+        lock = lock_file.read_lock(images, name)
+        return lock, image_digests.read_digests(images, lock)
+    except ImgbuildError:
+        old = planned.old
+        hint = "imgbuild init --refresh"
+        path = old.folder / published.DIGESTS_FILE
+        return old.lock, image_digests.read_digests_at(path, old.lock, hint=hint)
+
+
+def _findings(
+    project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
+) -> tuple[CodeFinding, ...]:
+    """What is wrong in the project's code with the new packages and was not with the old ones."""
+    code = audit_code.read_code([Path(os.path.relpath(project.root))])
+    if not code.texts:
+        return ()
+    try:
+        former, present = (
+            audit_code.audit_locked(lock, next(iter(lock.arch)), inputs, code).findings
+            for inputs, lock in (old, new)
+        )
+    except FetchFailed as error:
+        console.warn(f"the project's code was not compared: {error.message}")
+        return ()
+    before = {_place(each) for each in former}
+    return tuple(
+        each
+        for each in present
+        if each.severity is not Severity.NOTE and _place(each) not in before
+    )
+
+
+def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
+    return (finding.file, finding.cell, finding.line, finding.column, finding.code)
+
+
+def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
+    """The difference for people: with `whole` all packages, else those that the row requires."""
+    renewed = row.before == row.after
+    yield (
+        f"{row.target}: {row.after}, newest lock"
+        if renewed
+        else (f"{row.target}: {row.before} → {row.after}")
+    )
+    for host in row.hosts:
+        yield f"  {host.what} {host.before or 'unknown'} → {host.after or 'unknown'}"
+    for arch, part in row.diff.arch.items():
+        yield (
+            f"{arch}: {count(len(part.changes), 'package')} changed, added or removed;"
+            f" {size_text(part.pull)} of {size_text(part.total)} to pull"
+        )
+        shown = [each for each in part.changes if whole or each.package in row.required]
+        for change in shown:
+            yield f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
+        if len(shown) < len(part.changes):
+            yield f"  and {len(part.changes) - len(shown)} others: --packages lists all"
+    yield f"new findings in the project's code: {len(row.findings) or 'none'}"
+    for finding in row.findings[:SHOWN]:
+        yield f"  {finding.where}: {finding.severity}: {finding.message}"
+    if len(row.findings) > SHOWN:
+        yield f"  and {len(row.findings) - SHOWN} more: imgbuild audit {row.target}"

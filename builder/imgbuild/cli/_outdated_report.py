@@ -1,0 +1,145 @@
+"""The report of `imgbuild outdated` as a table (separate: size)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from imgbuild.cli._output import GAP, aligned, count, folded, terminal_width
+from imgbuild.cves.check import Vulnerability
+from imgbuild.update.newer import NewerVersion
+from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
+from imgbuild.update.solved_version import SolvedVersion
+from imgbuild.values import Arch
+
+HEAD = ("package", "has", "can take", "newest", "what stops it")
+REASONS = 2  # of a package, in the table
+ROWS = 8  # Debian packages and vulnerabilities, in the table
+NONE = "-"
+WIDE = 120  # columns of a terminal in which reasons have a column
+
+
+class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is newer than a target or a requirements file, which is `name`.
+
+    `packages` are those with a newer version or an error, of `looked_up`. `base` and
+    `vulnerabilities` are None for a file.
+    """
+
+    name: str
+    arch: tuple[Arch, ...]
+    python: str
+    cuda: str
+    looked_up: int
+    packages: tuple[NewerVersion, ...]
+    base: BaseUpdates | None = None
+    vulnerabilities: KnownVulnerabilities | None = None
+    solved: tuple[SolvedVersion, ...] = ()
+
+
+def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
+    """The report for people; with `whole` all packages, else those that are required."""
+    shown = [each for each in report.packages if whole or each.required]
+    rows = [
+        *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
+        *_debian(report.base, whole=whole),
+        *_vulnerable(report.vulnerabilities, whole=whole),
+    ]
+    return [*folded([_title(report)]), *_table(rows), *folded(_solved(report.solved))]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows below a head; on a narrow terminal the last column is below the others."""
+    if not rows:
+        return []
+    whole = [HEAD, *rows]
+    upper = aligned([row[:-1] for row in whole])
+    if terminal_width() >= WIDE or len(upper) != len(whole):
+        return aligned(whole)
+    below = ([f"{GAP}{row[-1]}"] if row[-1] else [] for row in rows)
+    pairs = zip(upper[1:], below, strict=True)
+    return [upper[0], *(line for first, more in pairs for line in (first, *folded(more)))]
+
+
+def _title(report: OutdatedReport) -> str:
+    newer = [each for each in report.packages if not each.error]
+    machine = [", ".join(report.arch), f"Python {report.python}"]
+    machine += [f"CUDA {report.cuda}"] if report.cuda else []
+    free = sum(bool(each.takes) for each in newer)
+    words = f"{len(newer)} of {count(report.looked_up, 'package')} have newer versions"
+    return f"{report.name} ({', '.join(machine)}): {words}, {free} can be taken"
+
+
+def _row(each: NewerVersion) -> tuple[str, ...]:
+    if each.error:
+        return (each.package, each.version or NONE, NONE, NONE, f"not looked up: {each.error}")
+    words = [*each.reasons[:REASONS]]
+    if len(each.reasons) > REASONS:
+        words.append(f"{len(each.reasons) - REASONS} more")
+    if each.takes and each.moves:
+        more = len(each.moves) - REASONS
+        moves = ", ".join(each.moves[:REASONS]) + (f" and {more} more" if more > 0 else "")
+        words.append(f"{each.takes} also changes {moves}")
+    return (each.package, each.version, each.takes or NONE, each.newest, "; ".join(words))
+
+
+def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
+    """Rows of the base: its security updates, with `whole` all updates."""
+    if base is None:
+        return
+    if base.error:
+        yield (f"base {base.base}", NONE, NONE, NONE, f"updates are not known: {base.error}")
+        return
+    security = [each for each in base.updates if each.security]
+    others = [each for each in base.updates if not each.security]
+    shown = base.updates if whole else security[:ROWS]
+    for each in shown:
+        yield _update(each, base.date)
+    rest = [] if whole else [(len(security) - ROWS, "security updates"), (len(others), "others")]
+    words = [f"{number} {what}" for number, what in rest if number > 0]
+    if words:
+        yield (f"base {base.base}", NONE, NONE, NONE, f"and {' and '.join(words)}: --packages")
+
+
+def _update(each: DebianUpdate, date: str) -> tuple[str, ...]:
+    why = f"security update of Debian ({date})" if each.security else "update of Debian"
+    return (each.package, each.version, each.newest, each.newest, why)
+
+
+def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[tuple[str, ...]]:
+    """Rows of known vulnerabilities: those of high severity, with `whole` all."""
+    if known is None:
+        return
+    report = known.report
+    if report is None:
+        reason = f"vulnerabilities are not known: {known.error}"
+        yield ("advisories", NONE, NONE, NONE, reason)
+        return
+    open_ones = [each for each in report.vulnerabilities if each.accepted is None]
+    counted = [each for each in open_ones if f"{each.package}/{each.id}" in report.counted]
+    for each in open_ones if whole else counted[:ROWS]:
+        yield _vulnerability(each)
+    rest = 0 if whole else len(open_ones) - min(len(counted), ROWS)
+    if rest:
+        yield ("advisories", NONE, NONE, NONE, f"and {rest} vulnerabilities: imgbuild cves")
+
+
+def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
+    why = f"{each.id}, {each.severity}" + ("" if each.fixed else ", no fix")
+    return (each.package, each.version, each.fixed or NONE, each.fixed or NONE, why)
+
+
+def _solved(solved: Sequence[SolvedVersion]) -> Iterator[str]:
+    """What was solved, a line each, with reasons below."""
+    for each in solved:
+        head = f"{each.package} {each.version}"
+        if each.reasons:
+            yield f"{head}: cannot be solved"
+            yield from (f"  {reason}" for reason in each.reasons)
+            continue
+        changes = [f"{name} {pair}" for name, pair in each.changes.items()]
+        with_others = f", with {', '.join(changes)}" if changes else ""
+        yield f"{head}: can be solved{with_others}"
+        yield f"  audit: {each.audit}"
+        yield from (f"  {finding}" for finding in each.findings)

@@ -1,0 +1,225 @@
+"""Parts of `imgbuild show`: layers, history, tests, two targets (separate: each is a page)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild.cli._output import aligned, answer, count, folded, size_text, terminal_width
+from imgbuild.cli._targets import Selection
+from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import ImageDigests
+from imgbuild.plan.plan import (
+    AddedDebsRecipe,
+    AddedFilesRecipe,
+    DebianRecipe,
+    Plan,
+    PythonRecipe,
+    Recipe,
+    WheelsRecipe,
+    plan,
+)
+from imgbuild.show import layer_bars, revisions, side_by_side, test_cases
+from imgbuild.show.layer_bars import LayerBar
+from imgbuild.show.page import Page
+from imgbuild.show.revisions import Revision
+from imgbuild.show.table import short
+from imgbuild.smoke import recording
+from imgbuild.smoke.records import RecordedRun
+from imgbuild.system.console import console
+from imgbuild.values import Arch, Digest
+
+LAYERS_HEAD = ("#", "layer", "MB", "unpacked", "contents", "digest")
+NUMBERS = frozenset({0, 2, 3})
+LAYERS_WIDTH = 80
+_BAR = re.compile(r"( *\d+  (?P<name>\S+) .*?B  )([█▏▎▍▌▋▊▉#]* *)(.*)")
+
+
+def show_layers(selection: Selection) -> None:
+    """The layers of each image: bars on a terminal, else a table; with `--json` every file too."""
+    project = selection.project()
+    chosen = selection.locked(project)
+    planned = [plan(item.lock, each) for item in chosen for each in item.arches]
+    if console.json:
+        answer(planned, [])
+        return
+    digests = {
+        item.lock.target: image_digests.read_digests(project.images, item.lock) for item in chosen
+    }
+    lines: list[str] = []
+    width = terminal_width()
+    for item in planned:
+        image = digests[item.target].arch[item.arch]
+        pulled, unpacked = image.size, sum(layer.unpacked for layer in image.layers)
+        console.info(
+            f"{item.target} {item.arch}: {count(len(item.layers), 'layer')},"
+            f" {size_text(pulled)} to pull, {size_text(unpacked)} unpacked"
+        )
+        lines += [""] if lines else []
+        lines += [f"{item.target} {item.arch}"] if len(planned) > 1 else []
+        if width == sys.maxsize:
+            rows = [LAYERS_HEAD, *_rows(item, image)]
+            lines += aligned(rows, right=NUMBERS, width=LAYERS_WIDTH)
+        else:
+            lines += layer_bars.lines(_bars(item, image), width, blocks=_has_blocks())
+    answer(planned, lines, _bar_style)
+
+
+def _bar_style(line: str) -> list[tuple[str, str]]:
+    """A bar is blue for the base, green for NVIDIA's libraries, magenta for other layers."""
+    match = _BAR.fullmatch(line)
+    if match is None:
+        return [(line, "bold")]
+    name = match["name"]
+    kind = "magenta"
+    if name.startswith("debian-"):
+        kind = "blue"
+    elif name.startswith("nvidia-"):
+        kind = "green"
+    elif name.startswith("group-"):
+        kind = "cyan"
+    return [(match[1], ""), (match[3], kind), (match[4], "dim")]
+
+
+def _has_blocks() -> bool:
+    """Whether stdout can show the characters of bars."""
+    try:
+        layer_bars.EIGHTHS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _bars(planned: Plan, image: ImageDigests) -> list[LayerBar]:
+    return [
+        LayerBar(
+            name=layer.name, contents=_contents(layer.name, layer.recipe), size=locked_layer.size
+        )
+        for layer, locked_layer in zip(planned.layers, image.layers, strict=True)
+    ]
+
+
+def _rows(planned: Plan, image: ImageDigests) -> list[tuple[str, ...]]:
+    """A row for each layer."""
+    return [
+        (
+            str(number),
+            layer.name,
+            f"{locked_layer.size / 1e6:.1f}",
+            f"{locked_layer.unpacked / 1e6:.1f}" if locked_layer.unpacked else "-",
+            _contents(layer.name, layer.recipe),
+            short(locked_layer.digest),
+        )
+        for number, (layer, locked_layer) in enumerate(
+            zip(planned.layers, image.layers, strict=True), start=1
+        )
+    ]
+
+
+def _contents(name: str, recipe: Recipe) -> str:
+    """What is in the layer `name`, in a word or two."""
+    match recipe:
+        case DebianRecipe() | AddedDebsRecipe():
+            return count(len(recipe.debs), "package")
+        case PythonRecipe():
+            return f"CPython {recipe.archive.version}"
+        case AddedFilesRecipe():
+            return count(len(recipe.files), "file")
+        case WheelsRecipe() if len(recipe.wheels) > 1:
+            return f"{len(recipe.wheels)} wheels"
+        case WheelsRecipe() if recipe.wheels[0].package == name:
+            return recipe.wheels[0].version
+        case WheelsRecipe():
+            return f"{recipe.wheels[0].package} {recipe.wheels[0].version}"
+        case _:
+            return "-"
+
+
+class TargetHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The revisions of a target's digests, the newest first."""
+
+    target: str
+    revisions: tuple[Revision, ...]
+
+
+def show_history(selection: Selection) -> None:
+    """The digests that each target had, from the git history of its checkout."""
+    project = selection.project()
+    names = [item.lock.target for item in selection.locked(project)]
+    histories = [
+        TargetHistory(target=name, revisions=revisions.history(project, name)) for name in names
+    ]
+    lines: list[str] = []
+    for each in histories:
+        lines += ["", each.target] if lines else [each.target] if len(histories) > 1 else []
+        rows: list[Sequence[str]] = [("date", "commit", "digest", "to pull", "subject")]
+        rows += [
+            (
+                revision.date,
+                revision.commit[:8],
+                short(revision.digest) if revision.digest else "removed",
+                "/".join(f"{size / 1e9:.1f} GB" for size in _x86_64_first(revision.size)) or "-",
+                revision.subject,
+            )
+            for revision in each.revisions
+        ]
+        lines += aligned(rows)
+    answer(histories, lines)
+    if not console.json and len(histories) == 1 and len(histories[0].revisions) > 1:
+        [each] = histories
+        commit = each.revisions[1].commit[:8]
+        console.info(f"what the latest changed: imgbuild diff {each.target}@{commit} {each.target}")
+
+
+def _x86_64_first(sizes: dict[str, int]) -> list[int]:
+    return [size for _, size in sorted(sizes.items(), reverse=True)]
+
+
+class TargetTests(msgspec.Struct, frozen=True, kw_only=True):
+    """The test records that count for an image: the latest run of each tier on each kind of GPU."""
+
+    target: str
+    arch: Arch
+    digest: Digest
+    runs: tuple[RecordedRun, ...]
+
+
+def show_tests(selection: Selection) -> None:
+    """The test records of each image as a table of cases by GPU."""
+    project = selection.project()
+    tests: list[TargetTests] = []
+    for item in selection.locked(project):
+        digests = image_digests.read_digests(project.images, item.lock)
+        counting = recording.counting(project, digests)
+        tests += [
+            TargetTests(
+                target=digests.target,
+                arch=arch,
+                digest=digests.arch[arch].manifest,
+                runs=counting[arch],
+            )
+            for arch in sorted(item.arches, reverse=True)
+        ]
+    lines: list[str] = []
+    for each in tests:
+        lines += [""] if lines else []
+        lines.append(f"{each.target} {each.arch}, digest {short(each.digest)}")
+        if each.runs:
+            lines += aligned(test_cases.rows(each.runs), right=test_cases.NUMBERS)
+            lines += folded(test_cases.failures(each.runs))
+        else:
+            lines.append("no test record for this digest")
+    answer(tests, lines)
+
+
+def side_by_side_lines(left: Page, right: Page) -> list[str]:
+    """Two pages as a table; "=" marks a row whose values are equal."""
+    rows = side_by_side.rows(left, right)
+    lines = aligned(rows)
+    console.info(
+        f"= equal in both; packages that differ: imgbuild diff {left.row.target} {right.row.target}"
+    )
+    return lines

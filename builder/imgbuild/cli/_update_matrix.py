@@ -1,0 +1,213 @@
+"""`imgbuild update` for a matrix: newer versions tried, new rows (separate: one of its forms)."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.cli._options import Osv
+from imgbuild.cli._output import answer, count, folded, size_text
+from imgbuild.cli._targets import WholeTargets
+from imgbuild.cli._verb import OUTPUT, SELECT, Group, option
+from imgbuild.errors import NothingSelected, SomeFailed
+from imgbuild.lock import published
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session
+from imgbuild.render import bake
+from imgbuild.system import files
+from imgbuild.system.console import console
+from imgbuild.update import catalogue, lock_changes, run
+from imgbuild.update.advisories import Advisories
+from imgbuild.update.axes import CoolDown
+from imgbuild.update.refusals import FILE, RefusedVersion
+from imgbuild.update.run import Candidates, RowUpdate
+from imgbuild.values import normalize
+
+DAYS = 7
+REASONS = 3  # of a refusal on the terminal
+
+
+class UpdateOptions(Group, frozen=True, kw_only=True):
+    """Which newer versions of the packages of a matrix are tried."""
+
+    axis: Annotated[
+        list[str] | None,
+        option(
+            "--axis",
+            "Only newer versions of this package, or of the Debian snapshot ('base'); repeatable."
+            " Default: all packages that a row pins.",
+            metavar="PACKAGE",
+            panel=SELECT,
+            often=True,
+        ),
+    ] = None
+    cool_down: Annotated[
+        int,
+        option(
+            "--cool-down",
+            "Take releases that have been out for this many days. Releases that fix an advisory"
+            " are taken at once.",
+            metavar="DAYS",
+            min=0,
+            often=True,
+            setting=True,
+        ),
+    ] = DAYS
+    no_cool_down: Annotated[
+        bool, option("--no-cool-down", "Take releases of any age.", often=True)
+    ] = False
+    pull_request: Annotated[
+        Path | None,
+        option(
+            "--pull-request",
+            "Also write what changed as Markdown: the text of a pull request.",
+            metavar="FILE",
+            panel=OUTPUT,
+        ),
+    ] = None
+    osv: Osv = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that differ from their defaults."""
+        values = {
+            "--axis": self.axis,
+            "--cool-down": self.cool_down != DAYS,
+            "--no-cool-down": self.no_cool_down,
+            "--pull-request": self.pull_request,
+            "--osv": self.osv,
+        }
+        return tuple(name for name, value in values.items() if value)
+
+
+class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--dry-run` prints of a row: versions to try by package, in the order of the trials.
+
+    Of each package the newest version that works is taken. `waiting` are those in the cool-down.
+    """
+
+    source: str
+    trials: dict[str, tuple[str, ...]]
+    waiting: dict[str, tuple[str, ...]]
+
+
+def update_matrix(
+    session: Session, selection: WholeTargets, chosen: UpdateOptions, *, dry_run: bool
+) -> None:
+    """Try newer versions for rows of a matrix; print what was written and refused.
+
+    SomeFailed for rows that could not be tried; what was written and refused before stays.
+    """
+    names = _names(selection, session)
+    _require_places(session, chosen.pull_request)
+    inputs = open_inputs(session, locking=True)
+    now = datetime.datetime.now(datetime.UTC)
+    days = None if chosen.no_cool_down else chosen.cool_down
+    options = run.UpdateSettings(
+        packages=tuple(normalize(package) for package in chosen.axis or ()),
+        cool_down=CoolDown(days=days, today=now.date()),
+        processes=session.options.jobs,
+        advisories=Advisories(chosen.osv, inputs.context, now).fixed,
+    )
+    starts = run.candidates(session.project, session.matrix, names, inputs, options)
+    if dry_run:
+        _print_planned(session, starts, inputs, options)
+        return
+    done, failed = run.update(
+        session.project, lambda: published.load(session.project.matrix), starts, inputs, options
+    )
+    if chosen.pull_request is not None:
+        codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
+    if failed and console.json:
+        raise SomeFailed(failed)  # the error is the answer
+    answer(done, folded(line for item in done for line in _lines(item)))
+    if failed:
+        raise SomeFailed(failed)
+
+
+def _names(selection: WholeTargets, session: Session) -> list[str]:
+    """The selected targets, or else the recommended ones; NothingSelected if there is none."""
+    targets = session.matrix.targets
+    if selection.named or selection.everything:
+        chosen = session.select(selection.named, everything=selection.everything)
+        return [item.name for item in chosen if not targets[item.name].exclude or item.arches]
+    names = [name for name, target in targets.items() if target.recommended]
+    if not names:
+        message = f"{session.project.matrix} has no recommended target"
+        raise NothingSelected(message, hint="name targets, or use --all")
+    return names
+
+
+def _require_places(session: Session, text: Path | None) -> None:
+    """An error if a file that is written at the end cannot be."""
+    project = session.project
+    project.require_writable("imgbuild update")
+    catalogue.require_regular(project)
+    places = [project.matrix, project.images, project.images / FILE, project.folder / bake.FILE]
+    files.require_writable(places, hint="work on a copy of the project that may be written to")
+    if text is not None:
+        files.require_writable([text], hint="choose another place with --pull-request")
+
+
+def _print_planned(
+    session: Session, starts: Sequence[Candidates], inputs: Inputs, options: run.UpdateSettings
+) -> None:
+    planned = [
+        PlannedUpdate(
+            source=start.source,
+            trials=run.planned(session.project, session.matrix, start, inputs, options),
+            waiting=run.waiting(start),
+        )
+        for start in starts
+    ]
+    lines = [line for item in planned for line in _planned_lines(item)]
+    answer(planned, folded(lines))
+
+
+def _planned_lines(item: PlannedUpdate) -> Iterator[str]:
+    if not item.trials:
+        yield f"{item.source}: nothing to do"
+    for package, versions in item.trials.items():
+        yield f"{item.source}: {package} {', '.join(versions)}"
+    yield from _waiting(item.source, item.waiting)
+
+
+def _lines(item: RowUpdate) -> Iterator[str]:
+    if item.row:
+        yield f"{item.source} → {item.row}"
+        for move in item.moves:
+            fixes = f" (fixes {', '.join(move.fixes)})" if move.fixes else ""
+            yield f"  {move.package} {move.before} → {move.after}{fixes}"
+        for arch, part in (item.diff.arch if item.diff is not None else {}).items():
+            yield (
+                f"  {arch}: {count(len(part.changes), 'package')} changed;"
+                f" {size_text(part.pull)} of {size_text(part.total)} to pull"
+            )
+    elif not item.refused:
+        yield f"{item.source}: nothing to do"
+    for refusal in item.refused:
+        yield from _refusal(item.source, refusal)
+    if item.kept:
+        versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
+        yield f"{item.source}: refused before, for the same reasons: {versions}"
+    for entry in item.unwritten:
+        yield f"{item.source}: learned, but a lock of the matrix violates it: {entry}"
+    yield from _waiting(item.source, item.waiting)
+
+
+def _refusal(source: str, refusal: RefusedVersion) -> Iterator[str]:
+    yield f"{source}: refused {refusal.package} {refusal.version}"
+    yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
+    if len(refusal.reasons) > REASONS:
+        yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"
+
+
+def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    for package, versions in waiting.items():
+        yield f"{source}: {package} {', '.join(versions)} in the cool-down"

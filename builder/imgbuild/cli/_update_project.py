@@ -1,0 +1,288 @@
+"""`imgbuild update` for a project: to another target or its newest lock (separate: one form)."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from imgbuild import project_paths
+from imgbuild.cache.store import Store
+from imgbuild.cli import _moved_row
+from imgbuild.cli._moved_row import MovedRow
+from imgbuild.cli._options import LOCK, PACKAGES
+from imgbuild.cli._output import answer, count, folded
+from imgbuild.cli._verb import SELECT, Group, option
+from imgbuild.errors import InputError, NoSolution
+from imgbuild.http.client import Http
+from imgbuild.lock import published
+from imgbuild.matrix.extension import Extensions
+from imgbuild.matrix.model import Matrix
+from imgbuild.pipeline import targets
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Options, Session
+from imgbuild.project_paths import Project
+from imgbuild.resolve import init
+from imgbuild.system import boundary
+from imgbuild.system.console import console
+from imgbuild.system.folder import OpenFolder
+from imgbuild.update import project_move, transaction
+from imgbuild.update.project_move import ProjectMove
+from imgbuild.values import sha256
+
+PUBLISHED = "published"  # in the folder of new content: the copied target
+
+
+class MoveOptions(Group, frozen=True, kw_only=True):
+    """Where the rows of a project are moved to."""
+
+    to: Annotated[
+        str | None,
+        option(
+            "--to",
+            "In a project: the published target to move to. Default: the present one, at its newest"
+            " lock.",
+            metavar="TARGET",
+            panel=SELECT,
+            often=True,
+        ),
+    ] = None
+    lock: Annotated[
+        str | None,
+        LOCK("With --to: a folder or URL with lock.json and digests.json. Default: where the"
+             " present target was copied from."),
+    ] = None  # fmt: skip
+    packages: Annotated[
+        bool, PACKAGES("In a project: list all that change, not only those that it requires.")
+    ] = False
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that are given."""
+        values = {"--to": self.to, "--lock": self.lock, "--packages": self.packages}
+        return tuple(name for name, value in values.items() if value)
+
+
+class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that were moved, or that would be, and the files that were written."""
+
+    rows: tuple[MovedRow, ...]
+    dry_run: bool
+    wrote: tuple[Path, ...] = ()
+
+
+def update_project(
+    project: Project, names: Sequence[str], move: MoveOptions, options: Options, *, dry_run: bool
+) -> None:
+    """Move rows of `project` to a newer lock, or to another target; print what changes first.
+
+    NoSolution, with all conflicts, if the project's requirements exclude the target; then, and
+    with `dry_run`, nothing is written.
+    """
+    project.require_writable("imgbuild update")
+    if move.lock is not None and move.to is None:
+        message = f"--lock {move.lock} needs --to"
+        raise InputError(message, hint="imgbuild update --to TARGET --lock PLACE")
+    with Store.open().exclusive(f"update-{sha256(str(project.root).encode())}"):
+        if recovered := transaction.recover(project):
+            console.warn(recovered)
+        try:
+            _update(project, names, move, options, dry_run=dry_run)
+        except BaseException:
+            if not project.half_updated:
+                transaction.discard(project)
+            raise
+
+
+def _update(
+    project: Project, names: Sequence[str], move: MoveOptions, options: Options, *, dry_run: bool
+) -> None:
+    data = boundary.content(project.matrix)
+    value = published.extensions(project.matrix, data)
+    planned = _planned(project, value, names, move)
+    if planned.changes_nothing:
+        _nothing(planned)
+        transaction.discard(project)
+        answer(
+            ProjectUpdate(rows=(), dry_run=dry_run),
+            [f"{', '.join(planned.rows)}: {planned.new.name} has no newer lock"],
+        )
+        return
+    before = Session(project=project, matrix=_before(project, data), options=options)
+    _refuse(project, value, planned, before)
+    text = project_move.new_matrix(project.matrix, data, value, planned)
+    image = value.published[planned.old.name].image
+    if image and not project_move.keeps_image(image, planned):
+        console.warn(f"image: {image} is not named for {planned.new.name}: its layers are made from"
+                     " the lock; name where they are under published:")  # fmt: skip
+    after = _staged(project, text, planned, options)
+    targets.lock_all(after, after.select(planned.rows), drop=False)
+    rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
+    if not console.json:  # before anything is written
+        answer(
+            None,
+            folded(line for row in rows for line in _moved_row.lines(row, whole=move.packages)),
+        )
+    wrote: tuple[Path, ...] = ()
+    if dry_run:
+        transaction.discard(project)
+        console.info("nothing was written: --dry-run")
+    else:
+        wrote = tuple(_commit(project, text, value, planned))
+        console.info(f"wrote {project.matrix.name} and {count(len(wrote) - 1, 'file')} of its lock")
+        console.info(f"next: imgbuild build {' '.join(planned.rows)}")
+    if console.json:
+        answer(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
+
+
+# -- what moves where
+
+
+def _planned(
+    project: Project, value: Extensions, names: Sequence[str], move: MoveOptions
+) -> ProjectMove:
+    """The move, with the new target copied into the folder of new content.
+
+    All rows of a target that is only renewed move: they share its copy.
+    """
+    rows = project_move.rows_of(value, names)
+    old = value.targets[rows[0]].below
+    new = move.to or old
+    if new == old:
+        rows = tuple(name for name, row in value.targets.items() if row.below == old)
+    origin = move.lock or value.published[old].origin
+    if not origin:
+        message = f"{project.matrix}: published.{old} does not say where it was copied from"
+        raise InputError(message, hint="add `from:`, or name the place: --to TARGET --lock PLACE")
+    place = origin
+    if origin == init.INSTALLED:
+        init.require_target(project_paths.catalogue(), new)
+    elif not init.REMOTE.match(origin):
+        place = str(project.root / Path(origin).expanduser())
+    folder = transaction.folder_of(project) / PUBLISHED / new
+    current = value.published[old]
+    return ProjectMove(
+        rows=rows,
+        old=published.read(project.root / current.lock, old, current.image),
+        new=init.copied(place, new, folder, Http(), below=project.root),
+        origin=origin,
+        lock=project_move.copy_place(value, old, new),
+    )
+
+
+def _nothing(planned: ProjectMove) -> None:
+    """Report that the project has the newest lock already, and what there is to do instead."""
+    retired = ""
+    if planned.origin == init.INSTALLED:
+        target = published.load(project_paths.catalogue().matrix).targets.get(planned.new.name)
+        retired = target.retired if target is not None else ""
+    if retired:
+        console.info(f"{planned.new.name} is retired: {retired}")
+    console.info("to move to another target: imgbuild update --to TARGET; imgbuild outdated shows"
+                 " which has newer versions")  # fmt: skip
+
+
+def _before(project: Project, data: bytes) -> Matrix:
+    """The matrix of the project as it is, without what its files require.
+
+    So it can be read even if these contradict the present target.
+    """
+
+    def _edit(value: Extensions) -> Extensions:
+        rows = {
+            name: msgspec.structs.replace(row, requirements=(), add=(), pins={}, requires={})
+            for name, row in value.targets.items()
+        }
+        return msgspec.structs.replace(value, targets=rows)
+
+    return published.planned(project.matrix, data, _edit)
+
+
+def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: Session) -> None:
+    """NoSolution, with all of them, if requirements of a row exclude the new target."""
+    context = open_inputs(before).context
+    reasons: list[str] = []
+    with console.step(f"comparing the project with {planned.new.name}"):
+        for name in planned.rows:
+            row = value.targets[name]
+            reasons += project_move.conflicts(
+                name, row, planned, project.root, before.matrix, context
+            )
+    reasons = list(dict.fromkeys(reasons))
+    if not reasons:
+        return
+    message = f"{count(len(reasons), 'requirement')} of the project cannot be met by"
+    message += f" {planned.new.name}; nothing was written"
+    hint = "change them in the project's files, or move to another target: --to TARGET"
+    if any(value.targets[name].extends for name in planned.rows):
+        hint += (
+            f"; `like:` in place of `extends:` in {project.matrix.name} solves all versions anew"
+        )
+    raise NoSolution(message, reasons=tuple(reasons), hint=hint)
+
+
+# -- the new lock, in a folder of its own
+
+
+def _staged(project: Project, text: bytes, planned: ProjectMove, options: Options) -> Session:
+    """The project with its new matrix, whose locks are written to the folder of new content."""
+    folder = transaction.folder_of(project)
+    images = folder / "images"
+    if project.images.is_dir():
+        shutil.copytree(project.images, images, symlinks=True)
+    if (bake := project.folder / transaction.BAKE).is_file():
+        shutil.copyfile(bake, folder / transaction.BAKE)
+    lock = planned.new.folder.relative_to(project.root).as_posix()
+
+    def _edit(value: Extensions) -> Extensions:
+        entry = msgspec.structs.replace(value.published[planned.new.name], lock=lock)
+        table = {**value.published, planned.new.name: entry}
+        return msgspec.structs.replace(value, published=table)
+
+    matrix = published.planned(project.matrix, text, _edit)
+    staged = msgspec.structs.replace(project, staged=folder)
+    return Session(project=staged, matrix=matrix, options=options)
+
+
+def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
+    """Write the copied target, the locks and at last the matrix, all or none; what was written."""
+    folder = transaction.folder_of(project)
+    inner = project.folder.relative_to(project.root)
+    files: list[tuple[str, bytes | None]] = [
+        (f"{planned.lock}/{name}", boundary.content(planned.new.folder / name))
+        for name in (published.LOCK, published.DIGESTS_FILE)
+    ]
+    staged_images = folder / "images"
+    files.extend(
+        ((inner / "images" / name).as_posix(), boundary.content(staged_images / name))
+        for name in _tree(staged_images)
+    )
+    staged = {path for path, _ in files}
+    files += [
+        (path, None)
+        for name in _tree(project.images)
+        if (path := (inner / "images" / name).as_posix()) not in staged
+    ]
+    if (bake := folder / transaction.BAKE).is_file():
+        files.append(((inner / transaction.BAKE).as_posix(), boundary.content(bake)))
+    files.append((project.matrix.name, text))
+    old = value.published[planned.old.name].lock
+    used = published.extensions(project.matrix, text).published.values()
+    if all(Path(entry.lock) != Path(old) for entry in used):
+        files += [(f"{old}/{name}", None) for name in (published.LOCK, published.DIGESTS_FILE)]
+    summary = f"{', '.join(planned.rows)} on {planned.new.name}"
+    wrote = transaction.commit(project, files, summary)
+    with contextlib.suppress(OSError):
+        (project.root / old).rmdir()
+    return wrote
+
+
+def _tree(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    with OpenFolder.open(folder) as opened:
+        return sorted(opened.tree())

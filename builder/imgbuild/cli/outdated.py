@@ -1,0 +1,317 @@
+"""`imgbuild outdated`: newer versions than those of a target, a project or a requirements file."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from imgbuild import project_paths
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.audit.packages.pinned import ANY_GLIBC
+from imgbuild.cache.context import Context
+from imgbuild.cli import _outdated_report
+from imgbuild.cli._help import command
+from imgbuild.cli._options import PACKAGES, PYTHON, REQUIREMENTS, SOLVE
+from imgbuild.cli._outdated_report import OutdatedReport
+from imgbuild.cli._output import answer, count
+from imgbuild.cli._selection import SelectedLock, at_most_one
+from imgbuild.cli._targets import Selection
+from imgbuild.cli._verb import verb
+from imgbuild.cves.check import CveCase
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.index.pages import IndexAddress, Indexes
+from imgbuild.lock import lock_file, published
+from imgbuild.lock.published import load, project_row
+from imgbuild.pipeline import declared_files, locked_packages
+from imgbuild.pipeline.inputs import open_inputs
+from imgbuild.pipeline.session import Session, open_session
+from imgbuild.plan.plan import installed_wheels
+from imgbuild.project.model import Declared
+from imgbuild.resolve import declared_requests, demands, request
+from imgbuild.solve import uv
+from imgbuild.system import boundary, threads
+from imgbuild.system.console import console
+from imgbuild.update import newer, other_updates, solved_version, version_sets
+from imgbuild.update.newer import NewerVersion, VersionSet
+from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
+from imgbuild.update.solved_version import SolvedVersion
+from imgbuild.update.version_sets import LockedElsewhere
+from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.wheel.tags import Tags
+
+Files = Annotated[list[Path] | None, REQUIREMENTS()]
+Packages = Annotated[
+    bool, PACKAGES("Here: newer versions of all, not only of those that are required.")
+]
+Python = Annotated[str | None, PYTHON("With -r; default: one that the files accept.")]
+Solve = Annotated[
+    bool,
+    SOLVE(
+        "Here: each newer version of what is required, with an audit where all packages were read"
+        " before; it takes a minute for each."
+    ),
+]
+
+
+@verb
+def outdated(
+    selection: Selection,
+    requirements: Files = None,
+    every: Packages = False,
+    solve: Solve = False,
+    python: Python = None,
+) -> None:
+    """List newer versions than a target, a project or a file has.
+
+    For each package that is required: the newest version on its index, the newest that can be
+    taken while all pinned packages stay as they are, and what stops the newest. Final versions
+    count that were not yanked. Only pages of the index and METADATA are read. For targets also
+    updates of the base's Debian packages and known vulnerabilities, where their servers answer.
+
+    Without names: the targets of the project in this folder.
+
+    Examples:
+
+        imgbuild outdated
+
+        imgbuild outdated cu124-vllm0.8.5 --packages
+
+        imgbuild outdated -r requirements.txt --python 3.12
+
+        imgbuild outdated cu130-vllm --solve --json
+    """
+    if requirements:
+        if selection.named or selection.everything:
+            message = "--requirements and targets cannot be combined"
+            raise InputError(message, hint="name one of them")
+        reports = [_of_files(requirements, selection, python, solve=solve)]
+    else:
+        if python is not None:
+            message = f"--python {python} does not apply to locked targets"
+            raise InputError(message, hint="leave it out, or name files with --requirements")
+        session = open_session(selection.matrix, names=selection.named)
+        if not (selection.named or selection.everything or session.project.writable):
+            message = "Missing argument 'TARGET'"
+            hint = "name a target, a file with --requirements, or run it in a project's folder"
+            raise InputError(message, hint=hint)
+        reports = _of_targets(session, selection, every=every, solve=solve)
+    answer(
+        reports,
+        [line for each in reports for line in _outdated_report.lines(each, whole=every)],
+    )
+
+
+# -- targets
+
+
+def _of_targets(
+    session: Session, selection: Selection, *, every: bool, solve: bool
+) -> list[OutdatedReport]:
+    named = selection.named
+    everything = selection.everything or not named
+    chosen = msgspec.structs.replace(selection, everything=everything).locked(session.project)
+    records = packages.recorded([project_paths.catalogue().images, session.project.images])
+    if any(project_row(session.matrix, item.lock.target) is not None for item in chosen):
+        console.info("to move to another target: imgbuild update --to TARGET --dry-run")
+    return [_of_target(session, item, records, every=every, solve=solve) for item in chosen]
+
+
+def _of_target(
+    session: Session,
+    item: SelectedLock,
+    records: dict[Sha256, Package],
+    *,
+    every: bool,
+    solve: bool,
+) -> OutdatedReport:
+    lock, matrix, context = item.lock, session.matrix, open_inputs(session).context
+    known = published.known_constraints(matrix, session.project.images)
+    compared = version_sets.of_lock(
+        lock, item.arches, matrix, _requires(session, item, records), known, _others(session, item)
+    )
+    names = [name for name in sorted(compared.versions) if every or name in compared.wanted]
+    indexes = version_sets.indexes_of(matrix, lock.target, context)
+    base = matrix.bases[matrix.targets[lock.target].base]
+    target = matrix.targets[lock.target]
+    case = CveCase(
+        lock=lock, arch=item.arches[0], accepted=target.accept_cves, shared=matrix.accept_cves
+    )
+    rows: list[NewerVersion] = []
+    bases: list[BaseUpdates] = []
+    advisories: list[KnownVulnerabilities] = []
+    with console.progress(
+        f"looking up {count(len(names), 'package')} of {lock.target}", len(names), unit="packages"
+    ) as bar:
+        tasks: list[Callable[[], object]] = [
+            lambda: rows.extend(newer.look(compared, names, indexes, context, bar.advance)),
+            lambda: bases.append(other_updates.base_updates(lock, base, item.arches[0], context)),
+            lambda: advisories.extend(other_updates.vulnerabilities([case], records, context)),
+        ]
+        threads.each(tasks, lambda task, _: task(), threads=len(tasks))
+    outdated_rows = tuple(row for row in rows if row.outdated)
+    return OutdatedReport(
+        name=lock.target,
+        arch=item.arches,
+        python=compared.tags[0].python,
+        cuda=lock.cuda,
+        looked_up=len(names),
+        packages=outdated_rows,
+        base=bases[0],
+        vulnerabilities=advisories[0],
+        solved=_solved(session, compared, outdated_rows, context) if solve else (),
+    )
+
+
+def _requires(
+    session: Session, item: SelectedLock, records: dict[Sha256, Package]
+) -> dict[str, Sequence[str]]:
+    """Package → what its locked version requires, from records or METADATA on the index."""
+    wheels = installed_wheels(item.lock.arch[item.arches[0]])
+    lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
+    if lacking:
+        try:
+            records |= locked_packages.read(item.lock, lacking, open_inputs(session))
+        except FetchFailed as error:
+            console.warn(
+                f"what {count(len(lacking), 'package')} require is not known: {error.message}"
+            )
+    return {
+        normalize(wheel.package): records[wheel.sha256].requires or ()
+        for wheel in wheels
+        if wheel.sha256 in records
+    }
+
+
+def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
+    """Targets of the catalogue that a row with `extends` could extend instead."""
+    row = project_row(session.matrix, item.lock.target)
+    if row is None or row.row.extends is None:
+        return []
+    catalogue = project_paths.catalogue()
+    current = {
+        name for name, target in load(catalogue.matrix).targets.items() if not target.retired
+    }
+    locks = [
+        lock_file.read_lock(catalogue.images, name)
+        for name in catalogue.locked_targets()
+        if name in current and name != row.row.extends
+    ]
+    return [
+        LockedElsewhere(target=each.target, versions=each.arch[item.arches[0]].versions)
+        for each in locks
+        if item.arches[0] in each.arch
+    ]
+
+
+def _solved(
+    session: Session, compared: VersionSet, rows: Sequence[NewerVersion], context: Context
+) -> tuple[SolvedVersion, ...]:
+    """Each newer version of what is required, solved; those that `extends` keeps are left out."""
+    matrix, name = session.matrix, compared.name
+    known = published.known_constraints(matrix, session.project.images)
+    arch = compared.tags[0].arch
+    required = {
+        package: version
+        for package, version in compared.versions.items()
+        if package in compared.wanted
+    }
+    results = []
+    for row in rows:
+        if row.error or not row.required or row.package in compared.kept:
+            continue
+        if project_row(matrix, name) is None:
+            attempts = solved_version.of_target(matrix, name, arch, row.package, row.newest)
+        else:
+            path = session.project.matrix
+            edit = solved_version.in_row(name, row.package, row.newest)
+            edited = published.planned(path, boundary.content(path), edit)
+            attempts = [solved_version.Attempt(matrix=edited, name=name, arch=arch)]
+        with console.step(f"solving {name} with {row.package} {row.newest}"):
+            results.append(
+                solved_version.solved(attempts, row.package, row.newest, required, known, context)
+            )
+    return tuple(results)
+
+
+# -- requirements files
+
+
+def _of_files(
+    files: Sequence[Path], selection: Selection, python: str | None, *, solve: bool
+) -> OutdatedReport:
+    if solve:
+        message = "--solve applies to targets and projects"
+        raise InputError(message, hint="imgbuild resolve -r FILE solves the requirements of a file")
+    arch = at_most_one(selection.arches, "a file is looked up for one architecture")
+    arch = arch or Arch.parse(platform.machine())
+    matrix = load(project_paths.catalogue().matrix)
+    declared = declared_files.read_places([str(path) for path in files])
+    for line in declared_files.left_out(declared):
+        console.info(f"not read: {line}")
+    tags = _tags(declared, python, arch)
+    demanded = demands.demands(declared, tags.markers)
+    context = Context.open(console)
+    of_files = (
+        declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
+        if declared.indexes
+        else None
+    )
+    name = matrix.default_index
+    addresses = {
+        name: IndexAddress(
+            name=name, address=matrix.indexes[name].url or uv.default_index(), timed=False
+        )
+    }
+    indexes = Indexes(
+        {**(of_files.addresses if of_files is not None else {}), **addresses},
+        of_files.packages if of_files is not None else {},
+        name,
+        context.http,
+    )
+    title = ", ".join(map(str, files))
+    with console.progress(
+        f"looking up {count(len(demanded), 'package')} of {title}",
+        2 * len(demanded),
+        unit="packages",
+    ) as bar:
+        listed = version_sets.of_demands(title, demanded, tags, indexes, context, bar.advance)
+        names = [name for name in listed.packages.versions if name not in listed.failed]
+        rows = newer.look(listed.packages, sorted(names), indexes, context, bar.advance)
+    failed = [
+        NewerVersion(package=package, version=listed.packages.versions.get(package, ""), error=why)
+        for package, why in listed.failed.items()
+    ]
+    by_address = [each.package for each in demanded if each.source]
+    if by_address:
+        console.info(f"not looked up, since they have an address: {', '.join(by_address)}")
+    every = sorted((*rows, *failed), key=lambda row: row.package)
+    return OutdatedReport(
+        name=title,
+        arch=(arch,),
+        python=tags.python,
+        cuda="",
+        looked_up=len(every),
+        packages=tuple(row for row in every if row.outdated),
+    )
+
+
+def _tags(declared: Declared, python: str | None, arch: Arch) -> Tags:
+    """The machine that files are looked up for: the Python named, else one that they accept."""
+    matrix = load(project_paths.catalogue().matrix)
+    ask = request.ResolveRequest(
+        requests=(), arches=(arch,), python=None if python is None else request.python_of(python)
+    )
+    chosen = declared_requests.python_of(declared, ask, matrix)
+    ask = msgspec.structs.replace(ask, python=chosen)
+    base = matrix.bases[request.base_of(ask, matrix)]
+    if chosen in (None, base.python):
+        return Tags(python=base.python, glibc=base.glibc, arch=arch)
+    return Tags(python=chosen, glibc=ANY_GLIBC, arch=arch)
+
+
+COMMAND = command(outdated)

@@ -1,0 +1,112 @@
+"""`imgbuild site`: the targets of the matrix as static pages, to publish or to read from a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from imgbuild.cli._help import command
+from imgbuild.cli._options import OUTPUT_PATH, REGISTRY_PLACE
+from imgbuild.cli._output import answer, count, size_text
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError
+from imgbuild.pipeline.opened import open_project
+from imgbuild.registry import image_reference
+from imgbuild.registry.image_reference import Repository
+from imgbuild.site import catalogue, history, write
+from imgbuild.system.console import console
+
+
+@verb
+def site(
+    output: Annotated[
+        Path | None,
+        OUTPUT_PATH(
+            "A folder: a new one, an empty one, or a site that imgbuild made. Default: build/site."
+        ),
+    ] = None,
+    matrix: MatrixFile = None,
+    registry: Annotated[
+        str | None,
+        REGISTRY_PLACE("For the commands that pull. Default: `registry` of the matrix."),
+    ] = None,
+    past: Annotated[
+        Path | None,
+        option(
+            "--history-file",
+            "A history.json of an earlier site, where the git history is not complete or absent.",
+            metavar="FILE",
+            often=True,
+        ),
+    ] = None,
+    cves: Annotated[
+        Path | None,
+        option(
+            "--cves",
+            "What `imgbuild cves --all --json` wrote: known vulnerabilities for the pages.",
+            metavar="FILE",
+            often=True,
+        ),
+    ] = None,
+    documents: Annotated[
+        bool,
+        option("--documents", "Also write locks and SBOMs, to which the pages link.", often=True),
+    ] = False,
+    title: Annotated[
+        str,
+        option(
+            "--title",
+            "The name of the site. Default: that of the repository or the folder.",
+            metavar="TEXT",
+        ),
+    ] = "",
+) -> None:
+    """Write the targets of the matrix as static pages.
+
+    A page for each target: versions, digests, layers, tests by GPU, differences from similar
+    targets, vulnerabilities, history, commands to copy. And the whole matrix as a picture, a table
+    with filters, and forms that answer in the browser what runs on a machine, which image fits a
+    requirements.txt, and why versions are not together. The pages need no server. In a git checkout
+    the history is that of images/TARGET/digests.json.
+
+    The folder is replaced as a whole. --title and texts of the matrix are written as text.
+
+    Examples:
+
+        imgbuild site --output site
+
+        imgbuild site --output site --registry ghcr.io/OWNER/REPOSITORY --documents
+
+        imgbuild site --cves cves.json
+    """
+    project = open_project(matrix, [])
+    place = output.absolute() if output is not None else project.below("build/site")
+    write.require_replaceable(place)
+    sources = catalogue.open_sources(project)
+    repository = _repository(registry or sources.matrix.registry)
+    collected = history.collect(sources.project)
+    if past is not None:
+        collected = history.merge(collected, history.read(past))
+    reports = catalogue.read_reports(cves) if cves is not None else ()
+    with console.step("writing the site"):
+        made = catalogue.read_catalogue(
+            sources, repository, collected, reports, title=title, reporter=console
+        )
+        result = write.make(sources, made, collected, place, documents=documents)
+    numbers = (count(result.pages, "page"), count(result.targets, "target"))
+    answer(result, [f"{result.output}: {', '.join(numbers)}, {size_text(result.bytes)}"])
+
+
+def _repository(text: str | None) -> Repository | None:
+    """The repository for commands; InputError if it is not one."""
+    if not text:
+        return None
+    try:
+        return image_reference.parse_repository(text)
+    except InputError as error:
+        message = f"--registry {text!r}: {error.message}"
+        raise InputError(message, hint="such as: --registry ghcr.io/OWNER/REPOSITORY") from error
+
+
+COMMAND = command(site)

@@ -1,0 +1,71 @@
+"""`imgbuild update`: a project moved to newer versions, or newer versions tried for a matrix."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from imgbuild.cli._help import command
+from imgbuild.cli._options import DRY_RUN, Jobs, processes
+from imgbuild.cli._targets import WholeTargets
+from imgbuild.cli._update_matrix import UpdateOptions, update_matrix
+from imgbuild.cli._update_project import MoveOptions, update_project
+from imgbuild.cli._verb import verb
+from imgbuild.errors import InputError
+from imgbuild.lock import published
+from imgbuild.pipeline.opened import open_project
+from imgbuild.pipeline.session import Options, open_session
+
+
+@verb
+def update(
+    selection: WholeTargets,
+    chosen: UpdateOptions,
+    move: MoveOptions,
+    dry_run: Annotated[bool, DRY_RUN()] = False,
+    jobs: Jobs = 0,
+) -> None:
+    """Move a project to newer versions, or try newer versions of a matrix.
+
+    In a project: its rows move to the newest lock of the published target that they use, or with
+    --to to another target. First the difference is printed: versions, bytes to pull, and what the
+    new packages break in the project's code. Then matrix.yaml, whose comments stay, the copied
+    target and a new lock are written, all or none; the next update finishes one that was
+    interrupted. If requirements of the project exclude the target, all of them are listed, and
+    nothing is written.
+
+    In a matrix with bases and pins: each newer version of a package that a row pins is solved,
+    audited and locked in a temporary folder, on all architectures of the row. What works becomes
+    one new row of matrix.yaml, with lock, digests and Dockerfile; the original row stays as it is.
+    What does not work is listed with reasons in images/updates.json, and tried again when its cause
+    has changed. No image is built or tested. Default: the recommended targets, each from the newest
+    row that was derived from it. Exit status 1 or that of the error if a version could not be
+    tried, such as 7 without a network.
+
+    Examples:
+
+        imgbuild update --dry-run
+
+        imgbuild update --to cu130-vllm0.33.0
+
+        imgbuild update cu130-trl --no-cool-down
+
+        imgbuild update --axis vllm --axis torch --pull-request build/update.md
+    """
+    options = Options(jobs=processes(jobs))
+    project = open_project(selection.matrix)
+    if project.writable and published.is_extension(project.matrix):
+        _refuse(chosen.given, f"the rows of {project.matrix} are on published targets")
+        update_project(project, selection.named, move, options, dry_run=dry_run)
+        return
+    _refuse(move.given, f"{project.matrix} is not the matrix of a project")
+    update_matrix(open_session(selection.matrix, options), selection, chosen, dry_run=dry_run)
+
+
+def _refuse(given: tuple[str, ...], reason: str) -> None:
+    """InputError for options of the other form."""
+    if given:
+        message = f"{', '.join(given)}: {reason}"
+        raise InputError(message, hint="leave it out; imgbuild help update has both forms")
+
+
+COMMAND = command(update)

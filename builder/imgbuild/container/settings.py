@@ -1,0 +1,175 @@
+"""What a container of an image has wherever it runs: image, command, GPUs, memory, caches, secrets.
+
+`imgbuild run` and the job scripts use the same folders and variables; `imgbuild render` writes the
+value for Docker Compose, dev containers, Kubernetes and SkyPilot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.lock.lock_file import Lock
+from imgbuild.values import Arch, Digest
+
+WORKDIR = "/workspace"  # for the current folder, if the image has no working folder
+MODELS = "/mnt/huggingface"  # the Hugging Face cache
+MODELS_VARIABLE = "HF_HOME"
+TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
+TRACKING = "WANDB_"  # the prefix of variables of Weights & Biases
+SECRETS = (TOKEN, f"{TRACKING}API_KEY")
+# Packages of ray[default] without which Ray has no server for jobs.
+RAY_JOBS = ("aiohttp-cors", "colorful", "opencensus", "py-spy", "smart-open")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+MOST_NODES, MOST_GPUS, MOST_SHARED = 4096, 64, 16 << 20  # the latter in MB
+MOST_PORTS, MOST_VARIABLES, MOST_WORDS = 64, 256, 4096
+LONGEST = 32_768  # characters of a value or a word
+LABEL = 40  # characters of a name in Kubernetes, to which controllers append others
+
+
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is requested of a container; None and 0 are the defaults of each format.
+
+    `gpus` is a number for each node, or "all"; `gpu` is a kind of GPU. `shared` is shared memory in
+    MB. `env` has NAME=VALUE, or NAME for a variable whose value is supplied when the container
+    starts. `rdma` is a device folder, or a resource of Kubernetes.
+    """
+
+    command: tuple[str, ...] = ()
+    gpus: str | None = None
+    gpu: str | None = None
+    nodes: int = 1
+    shared: int = 0
+    env: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    rdma: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is requested."""
+        return self != StartOptions()
+
+
+class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of an image, independent of what runs it.
+
+    `name` is a label of DNS, `account` the name of the image's user. `image` is its reference, by
+    digest if it is in a registry. `arch` is set if the image is for one architecture. `gpus` is a
+    number for each node, True for all, None for the format's default. `secrets` are names of
+    variables whose values are supplied elsewhere, `passed` those of them that were named. `cache`
+    is the image's folder for what it compiles, of use to the image `digest` alone. `ray` is Ray's
+    version, "" if the image has no server for Ray's jobs.
+    """
+
+    target: str
+    name: str
+    image: str
+    digest: Digest
+    arch: Arch | None
+    command: tuple[str, ...]
+    workdir: str
+    cache: str
+    user: tuple[int, int]
+    account: str
+    python: str
+    gpus: bool | int | None
+    gpu: str
+    nodes: int
+    shared: int
+    env: dict[str, str]
+    secrets: tuple[str, ...]
+    passed: tuple[str, ...]
+    ports: tuple[int, ...]
+    rdma: str
+    ray: str
+
+
+def settings(
+    lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
+) -> ContainerSettings:
+    """The container of the image of `lock`; InputError with all that is wrong in `options`."""
+    wrong = list(_wrong(options))
+    if wrong:
+        raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
+    pairs = [text.partition("=") for text in options.env]
+    given = {name: value for name, sign, value in pairs if sign}
+    passed = tuple(dict.fromkeys(name for name, sign, _ in pairs if not sign))
+    versions = [lock.arch[arch].versions for arch in arches]
+    has_jobs = all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
+    return ContainerSettings(
+        target=lock.target,
+        name=label(lock.target),
+        image=image,
+        digest=digest,
+        arch=arches[0] if len(arches) == 1 else None,
+        command=options.command,
+        workdir=lock.settings.workdir if lock.settings.workdir not in ("", "/") else WORKDIR,
+        cache=lock.settings.cache,
+        user=(lock.settings.user.uid, lock.settings.user.gid),
+        account=lock.settings.user.name,
+        python=f"{lock.settings.prefix}/bin/python",
+        gpus=None if options.gpus is None else options.gpus == "all" or int(options.gpus),
+        gpu=options.gpu or "",
+        nodes=options.nodes,
+        shared=options.shared,
+        env={MODELS_VARIABLE: MODELS} | given,
+        secrets=tuple(name for name in dict.fromkeys((*SECRETS, *passed)) if name not in given),
+        passed=passed,
+        ports=tuple(dict.fromkeys(options.ports)),
+        rdma=options.rdma or "",
+        ray=versions[0]["ray"] if has_jobs else "",
+    )
+
+
+def label(target: str) -> str:
+    """The name of a target as a label of DNS (RFC 1123), at most LABEL characters long."""
+    plain = re.sub(r"[^a-z0-9]+", "-", target.lower())
+    return plain[:LABEL].strip("-") or "image"
+
+
+def _wrong(options: StartOptions) -> Iterable[str]:
+    """What is wrong in the options, a message each."""
+    if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
+        yield f"--gpus {options.gpus}: more than {MOST_GPUS} on a node"
+    if options.gpu is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", options.gpu):
+        yield f"--gpu {options.gpu!r}: expected a name such as H100 or A100-80GB"
+    if not 1 <= options.nodes <= MOST_NODES:
+        yield f"--nodes {options.nodes}: expected 1 to {MOST_NODES}"
+    if not 0 <= options.shared <= MOST_SHARED:
+        yield f"--shared {options.shared}: expected 0 to {MOST_SHARED} MB"
+    if options.rdma is not None and not re.fullmatch(
+        r"/dev/[\w/-]{1,100}|[a-z0-9.-]{1,63}/[\w.-]{1,63}", options.rdma, re.ASCII
+    ):
+        yield f"--rdma {options.rdma!r}: expected a resource such as rdma/ib, or /dev/infiniband"
+    yield from _wrong_texts(options)
+
+
+def _wrong_texts(options: StartOptions) -> Iterable[str]:
+    for number in options.ports:
+        if not 1 <= number <= 65_535:
+            yield f"--port {number}: expected 1 to 65535"
+    for what, number, most in (
+        ("--port", len(options.ports), MOST_PORTS),
+        ("--env", len(options.env), MOST_VARIABLES),
+        ("words of the command", len(options.command), MOST_WORDS),
+    ):
+        if number > most:
+            yield f"{what}: {number} are more than {most}"
+    for text in options.env:
+        name, _, value = text.partition("=")
+        if not VARIABLE.fullmatch(name):
+            yield f"--env {text[:80]!r}: expected NAME=VALUE or NAME"
+        yield from _unfit(f"--env {name[:80]}", value)
+    for word in options.command:
+        yield from _unfit("a word of the command", word)
+
+
+def _unfit(what: str, text: str) -> Iterable[str]:
+    """A message if no format can hold `text`."""
+    if len(text) > LONGEST:
+        yield f"{what}: {len(text)} characters are more than {LONGEST}"
+    elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):
+        yield f"{what} has a control character: {text[:80]!r}"

@@ -1,0 +1,1 @@
+"""Standalone builds of CPython: their archives, checked, and what a layer has of them."""

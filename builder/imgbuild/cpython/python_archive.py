@@ -1,0 +1,247 @@
+"""The archive of a standalone build of CPython: what it holds, and the members of its layer.
+
+It is laid out as the `install_only` archives of python-build-standalone: all of it is below
+`python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links that
+stay in this folder are accepted. A layer has no tests, no IDLE, no static library, no pip and no
+bytecode of it; owners, modes and times are constant.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NoReturn, cast
+
+import msgspec
+
+from imgbuild.cpython import sysconfig_data
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.reader import FILES, Reader, decompressed
+from imgbuild.oci.tar import Member, MemberKind, Slice
+from imgbuild.system.boundary import reading
+from imgbuild.values import Arch
+
+TOP = "python"
+LARGEST = 512 << 20  # bytes of an archive; install_only archives have up to 120 MB
+UNPACKED_LIMIT = 2 << 30  # bytes of all contents
+ENTRY_LIMIT = 50_000
+TEXT_LIMIT = 8 << 20  # bytes of a file that is rewritten
+PATH_LIMIT = 1024
+HINT = "name an `install_only` archive of python-build-standalone for Linux with glibc"
+MACHINES = {Arch.X86_64: 62, Arch.ARM64: 183}  # e_machine of the ELF header
+_VERSION = re.compile(
+    rb'^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)"', re.MULTILINE
+)
+_LICENCE = re.compile(r"lib/python3\.[0-9]+/LICENSE\.txt|licen[cs]es/.*")
+_LEFT_OUT = re.compile(
+    r"(?:.*/)?__pycache__(?:/.*)?|.*\.py[co]|.*\.a"
+    r"|lib/python3\.[0-9]+/(?:test|idlelib|turtledemo|site-packages)(?:/.*)?"
+    r"|lib/python3\.[0-9]+/(?:.*/)?(?:tests?|idle_test)(?:/.*)?"
+    r"|bin/(?:2to3|idle|pip|pydoc)[0-9.-]*|share/(?:doc|man)(?:/.*)?"
+)
+# Texts that name the folder in which Python was installed when it was built.
+_REWRITTEN = re.compile(
+    r"lib/pkgconfig/[^/]+\.pc|bin/python3?[0-9.]*-config"
+    r"|lib/python3\.[0-9]+/config-[^/]+/(?:Makefile|python-config\.py)"
+)
+_SYSCONFIG = re.compile(r"lib/python3\.[0-9]+/_sysconfigdata_[^/]*\.py")
+
+
+class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """What an archive holds: the exact version of its Python."""
+
+    version: str
+
+
+class _Limited:
+    """A stream that ends with an error after `limit` bytes."""
+
+    def __init__(self, source: BinaryIO, limit: int) -> None:
+        self._source, self._left, self._limit = source, limit, limit
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes; ValueError if the limit is exceeded."""
+        data = self._source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            message = f"it unpacks to more than {self._limit} bytes"
+            raise ValueError(message)
+        return data
+
+
+def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
+    """What the archive at `path` holds; `label` names it in errors.
+
+    IntegrityError if it is damaged, unsafe, of another layout, or not Python `python` ("3.12") for
+    `arch`.
+    """
+    headers, starts, paths = b"", b"", set[str]()
+    header, program = f"include/python{python}/patchlevel.h", f"bin/python{python}"
+    for member, content in _entries(path, label):
+        paths.add(member.path)
+        if member.kind is MemberKind.FILE and member.path == header:
+            headers = _text(member, content, label)
+        elif member.kind is MemberKind.FILE and member.path == program:
+            starts = next(content(), b"")
+    needed = (program, f"include/python{python}/Python.h", header, f"lib/python{python}/os.py")
+    for name in needed:
+        if name not in paths:
+            _refuse(label, f"has no {TOP}/{name}")
+    if not any(map(_LICENCE.fullmatch, paths)):
+        _refuse(label, "has no licence: neither LICENSE.txt in the standard library nor licenses/")
+    if not any(map(_SYSCONFIG.fullmatch, paths)):
+        _refuse(label, f"has no {TOP}/lib/python{python}/_sysconfigdata_*.py")
+    machine = int.from_bytes(starts[18:20], "little")
+    if not starts.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
+        _refuse(label, f"has a {TOP}/{program} that is not a program for {arch}")
+    match = _VERSION.search(headers)
+    version = match[1].decode() if match is not None else ""
+    if not version.startswith(f"{python}."):
+        _refuse(label, f"is of Python {version or 'without a version'}, not {python}")
+    return StandaloneBuild(version=version)
+
+
+def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) -> list[Member]:
+    """The members of the layer that has the archive at `path` below `prefix`, an absolute path.
+
+    Contents of files are written to the new file `spool`, which must stay until the layer is
+    written. IntegrityError as for `describe`.
+    """
+    kept: dict[str, Member] = {}
+    with spool.open("wb") as sink:
+        for member, content in _entries(path, label):
+            if _LEFT_OUT.fullmatch(member.path) is not None:
+                continue
+            is_file = member.kind is MemberKind.FILE
+            kept[member.path] = (
+                _with_content(member, content, sink, spool, label) if is_file else member
+            )
+    _refuse_misplaced(kept, label)
+    _link(kept, "bin/python3", f"python{python}")
+    _link(kept, "bin/python", "python3")
+    with reading(label, hint=HINT):
+        _relocate(kept, prefix)
+    below = prefix.strip("/")
+    return [
+        msgspec.structs.replace(member, path=f"{below}/{member.path}") for member in kept.values()
+    ]
+
+
+def programs(path: Path, label: str, python: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The interpreter and the shared libraries beside it, as name and what reads the content.
+
+    A content is valid until the next item. IntegrityError as for `describe`.
+    """
+    libraries = re.compile(rf"bin/python{re.escape(python)}|lib/[^/]+\.so[^/]*")
+    for member, content in _entries(path, label):
+        if member.kind is MemberKind.FILE and libraries.fullmatch(member.path) is not None:
+            yield member.path, lambda content=content: b"".join(content())  # type: ignore[misc]
+
+
+_Content = Callable[[], Iterator[bytes]]
+
+
+def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
+    """Each member, without the folder `python/`, and what reads its content until the next one."""
+    seen: set[str] = set()
+    total = 0
+    limit = UNPACKED_LIMIT + (ENTRY_LIMIT << 12)
+    with reading(label, hint=HINT), decompressed(path) as stream:
+        reader = Reader(cast("BinaryIO", _Limited(stream, limit)), label, hint=HINT)
+        for count, entry in enumerate(reader, start=1):
+            total += entry.size
+            if count > ENTRY_LIMIT or total > UNPACKED_LIMIT:
+                _refuse(label, f"has {count} entries of {total} bytes, which is too much")
+            parts = [part for part in entry.path.split("/") if part not in ("", ".")]
+            shown = repr(entry.path[:PATH_LIMIT])
+            if entry.path.startswith("/") or ".." in parts or not entry.path.isprintable():
+                _refuse(label, f"has an unsafe path: {shown}")
+            if len(entry.path) > PATH_LIMIT:
+                _refuse(label, f"has a path of {len(entry.path)} characters: {shown}")
+            if parts[:1] != [TOP] or (len(parts) == 1 and entry.type != tarfile.DIRTYPE):
+                _refuse(label, f"has {shown}, which is not below {TOP}/")
+            name = "/".join(parts[1:])
+            if name in seen and entry.type != tarfile.DIRTYPE:
+                _refuse(label, f"has {shown} twice")
+            seen.add(name)
+            if entry.type == tarfile.DIRTYPE:
+                continue  # the layer writer adds all folders
+            if entry.type == tarfile.SYMTYPE:
+                target = _target(name, entry.target, label)
+                link = Member(path=name, kind=MemberKind.LINK, mode=0o777, target=target)
+                yield link, reader.content
+            elif entry.type in FILES:
+                mode = 0o755 if entry.mode & 0o100 else 0o644
+                yield Member(path=name, mode=mode, size=entry.size, pack=True), reader.content
+            else:
+                _refuse(label, f"has {shown}, which is neither file, folder nor symbolic link")
+
+
+def _target(name: str, target: str, label: str) -> str:
+    """The `target` of the link `name`; IntegrityError if it leads out of the folder."""
+    led = posixpath.normpath(posixpath.join(TOP, posixpath.dirname(name), target))
+    if target.startswith("/") or not target.isprintable() or not led.startswith(f"{TOP}/"):
+        _refuse(label, f"has a link {name!r} to {target[:PATH_LIMIT]!r}, outside of {TOP}/")
+    return target
+
+
+def _text(member: Member, content: _Content, label: str) -> bytes:
+    if member.size > TEXT_LIMIT:
+        _refuse(label, f"has {member.path} of {member.size} bytes (limit {TEXT_LIMIT})")
+    return b"".join(content())
+
+
+def _with_content(
+    member: Member, content: _Content, sink: BinaryIO, spool: Path, label: str
+) -> Member:
+    if _REWRITTEN.fullmatch(member.path) or _SYSCONFIG.fullmatch(member.path):
+        return msgspec.structs.replace(member, content=_text(member, content, label))
+    offset, crc = sink.tell(), 0
+    for piece in content():
+        sink.write(piece)
+        crc = zlib.crc32(piece, crc)
+    part = Slice(path=spool, offset=offset, length=member.size, deflated=False, crc=crc)
+    return msgspec.structs.replace(member, content=part)
+
+
+def _refuse_misplaced(kept: dict[str, Member], label: str) -> None:
+    """IntegrityError for a member below a file or a link."""
+    for name in kept:
+        above = posixpath.dirname(name)
+        while above:
+            if above in kept:
+                _refuse(label, f"has {name!r} below {above!r}, which is not a folder")
+            above = posixpath.dirname(above)
+
+
+def _link(kept: dict[str, Member], path: str, target: str) -> None:
+    kept.setdefault(path, Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
+
+
+def _relocate(kept: dict[str, Member], prefix: str) -> None:
+    """Name `prefix` where texts have the folder of the build, and compilers of the image."""
+    built_at = sysconfig_data.INSTALL
+    for name in filter(_SYSCONFIG.fullmatch, sorted(kept)):
+        source = kept[name].content
+        if isinstance(source, bytes):
+            values, built_at = sysconfig_data.read(source)
+            kept[name] = _replaced(kept[name], sysconfig_data.written(values, built_at, prefix))
+    for name in filter(_REWRITTEN.fullmatch, sorted(kept)):
+        source = kept[name].content
+        if isinstance(source, bytes):
+            text = source.decode("utf-8", "surrogateescape")
+            moved = sysconfig_data.moved(text, built_at, prefix)
+            kept[name] = _replaced(kept[name], moved.encode("utf-8", "surrogateescape"))
+
+
+def _replaced(member: Member, content: bytes) -> Member:
+    return msgspec.structs.replace(member, content=content, size=len(content))
+
+
+def _refuse(label: str, what: str) -> NoReturn:
+    message = f"{label} {what}"
+    raise IntegrityError(message, hint=HINT)

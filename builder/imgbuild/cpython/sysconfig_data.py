@@ -1,0 +1,121 @@
+"""`_sysconfigdata_*.py` of a standalone build, for its folder in images (separate: a file format).
+
+Such a module assigns a dictionary to `build_time_vars`. Its values name the folder and the
+compilers of the build, which an image does not have. Sources: Lib/sysconfig of CPython, and
+python-build-standalone's relocatable form, whose values are f-strings of `installed_base`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+from imgbuild.system.syntax import parse_source
+
+INSTALL = "/install"  # where python-build-standalone installs
+VARIABLE = "build_time_vars"
+BASE = "installed_base"
+COMPILERS = ("BLDSHARED", "CC", "CXX", "LDCXXSHARED", "LDSHARED", "LINKCC", "MAINCC")
+TOOLS = ("AR", "RANLIB")
+# Flags of clang and its linker, which gcc refuses, or that name files of the build.
+_FOREIGN = re.compile(
+    r"-flto(=.*)?|-fprofile-(instr-)?(use|generate)(=.*)?|-fuse-ld=.*|-fdebug-default-version=.*"
+    r"|--?rtlib=.*|--target=.*|--sysroot=.*"
+)
+_FLAGS = re.compile(r"(.*_)?(C|CPP|LD|CXX)FLAGS(_.*)?|OPT|BASECFLAGS|CCSHARED")
+
+Values = dict[str, str | int]
+
+
+def read(source: bytes) -> tuple[Values, str]:
+    """The values of the module `source`, and the folder that they name as Python's own.
+
+    ValueError if it is not such a module; what the parser raises.
+    """
+    for statement in parse_source(source).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as table) if (
+                name == VARIABLE
+            ):
+                pairs = zip(table.keys, table.values, strict=True)
+                values = dict(_pair(key, value) for key, value in pairs)
+                folder = values.get("prefix", "")
+                named = isinstance(folder, str) and folder.startswith("/")
+                return values, str(folder) if named and folder != "/" else INSTALL
+    message = f"it assigns no dictionary to {VARIABLE}"
+    raise ValueError(message)
+
+
+def _pair(key: ast.expr | None, value: ast.expr) -> tuple[str, str | int]:
+    match key:
+        case ast.Constant(value=str() as name):
+            return name, _value(name, value)
+    message = f"a key of {VARIABLE} is not a text"
+    raise ValueError(message)
+
+
+def _value(name: str, value: ast.expr) -> str | int:
+    match value:
+        case ast.Constant(value=str() | int() as constant):
+            return constant
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as number)):
+            return -number
+        case ast.JoinedStr(values=parts):
+            return "".join(_part(name, part) for part in parts)
+    message = f"the value of {name} is neither text nor number"
+    raise ValueError(message)
+
+
+def _part(name: str, part: ast.expr) -> str:
+    match part:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.FormattedValue(value=ast.Name(id=variable), format_spec=None) if variable == BASE:
+            return INSTALL
+    message = f"the value of {name} has an expression other than {BASE}"
+    raise ValueError(message)
+
+
+def written(values: Mapping[str, str | int], built_at: str, prefix: str) -> bytes:
+    """The module with `values` for Python in the folder `prefix`, with the image's compilers."""
+    lines = [
+        f"    {name!a}: {_adapted(name, value, built_at, prefix)!a},"
+        for name, value in sorted(values.items())
+    ]
+    head = "# system configuration generated and used by the sysconfig module"
+    return "\n".join([head, f"{VARIABLE} = {{", *lines, "}", ""]).encode()
+
+
+def _adapted(name: str, value: str | int, built_at: str, prefix: str) -> str | int:
+    if not isinstance(value, str):
+        return value
+    value = moved(value, built_at, prefix)
+    words = value.split()
+    if name in COMPILERS:
+        words = [_compiler(word) for word in words]
+    elif name in TOOLS:
+        words = [_tool(name, word) for word in words]
+    if name in COMPILERS or _FLAGS.fullmatch(name):
+        words = [word for word in words if _FOREIGN.fullmatch(word) is None]
+    return value if words == value.split() else " ".join(words)
+
+
+def moved(text: str, built_at: str, prefix: str) -> str:
+    """`text` with the folder `built_at` replaced by `prefix`, where it is the start of a path."""
+    pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
+    return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)
+
+
+def _compiler(word: str) -> str:
+    """The compiler of the image where `word` is one: every base with headers has cc and c++."""
+    program = word.rpartition("/")[2]
+    if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
+        return "cc"
+    return "c++" if re.fullmatch(r"(.*-)?(clang|g)\+\+(-[0-9.]+)?", program) else word
+
+
+def _tool(name: str, word: str) -> str:
+    """Binutils' own name of a tool, in place of that of another toolchain."""
+    program, plain = word.rpartition("/")[2], name.lower()
+    return plain if re.fullmatch(rf"(.*-)?{plain}(-[0-9.]+)?", program) else word

@@ -1,0 +1,97 @@
+// Elements, forms and copy buttons of the pages. Texts are only written as text, never as HTML.
+(function () {
+  "use strict";
+
+  /** An element with attributes, a `text` and children; children that are null are left out. */
+  function element(name, attributes, children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes || {})) {
+      if (key === "text") made.textContent = value;
+      else made.setAttribute(key, value);
+    }
+    made.append(...(children || []).filter(Boolean));
+    return made;
+  }
+
+  const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
+  const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+  const distinct = values => [...new Set(values)];
+  const paragraph = (text, name) => element("p", name ? { class: name, text } : { text });
+  const code = text => element("pre", {}, [element("code", { text })]);
+
+  function list(texts) {
+    if (!texts.length) return null;
+    return element("ul", {}, texts.map(text => element("li", { text })));
+  }
+
+  /** What a reader may unfold; null if there is nothing. */
+  function details(summary, children) {
+    if (!children.length) return null;
+    return element("details", {}, [element("summary", { text: summary }), ...children]);
+  }
+
+  /** Copies a text: the result is whether it was copied. */
+  function copy(text) {
+    const withoutClipboard = () => {
+      const area = element("textarea", { class: "away", "aria-hidden": "true" });
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      return done;
+    };
+    if (!navigator.clipboard) return Promise.resolve(withoutClipboard());
+    return navigator.clipboard.writeText(text).then(() => true, withoutClipboard);
+  }
+
+  function addCopyButtons() {
+    for (const place of all("[data-copy]")) {
+      const label = `Copy ${place.getAttribute("data-copy")}`;
+      const attributes = { type: "button", class: "copy", "aria-label": label, text: "Copy" };
+      const button = element("button", attributes);
+      button.addEventListener("click", async () => {
+        const done = await copy(place.querySelector("code").textContent);
+        button.textContent = done ? "Copied" : "Select and copy";
+        setTimeout(() => { button.textContent = "Copy"; }, 2000);
+      });
+      place.append(button);
+    }
+  }
+
+  /** The values of a form by the names of its fields. */
+  function values(form) {
+    return Object.fromEntries(all("[name]", form).map(field => [field.name, field.value.trim()]));
+  }
+
+  function restore(form) {
+    const given = new URLSearchParams(location.hash.slice(1));
+    for (const field of all("[name]", form)) {
+      if (given.has(field.name)) field.value = given.get(field.name);
+    }
+  }
+
+  /** Keeps what a form has in the address, so that an answer can be shared. */
+  function remember(form) {
+    const given = Object.entries(values(form)).filter(([, value]) => value && value.length < 4000);
+    const text = new URLSearchParams(given).toString();
+    history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+  }
+
+  /** Shows the form, and calls `answer` with its values now and after each change. */
+  function whenChanged(form, answer) {
+    const show = () => answer(values(form));
+    const changed = () => { remember(form); show(); };
+    form.hidden = false;
+    restore(form);
+    form.addEventListener("input", changed);
+    form.addEventListener("submit", event => { event.preventDefault(); changed(); });
+    form.addEventListener("reset", () => setTimeout(changed, 0));
+    window.addEventListener("hashchange", () => { restore(form); show(); });
+    show();
+  }
+
+  window.imgbuildElements = {
+    addCopyButtons, all, code, count, details, distinct, element, list, paragraph, whenChanged,
+  };
+})();

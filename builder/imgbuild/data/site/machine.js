@@ -1,0 +1,195 @@
+// Which images run on a machine: its GPUs, driver and architecture against the data of the images.
+// Which GPU runs which image was decided by imgbuild's own code; here only versions are compared.
+(function () {
+  "use strict";
+
+  /** The numbers of a version, as imgbuild compares drivers. */
+  function numbers(version) {
+    return (String(version).match(/\d+/g) || []).map(Number);
+  }
+
+  /** `branches`: a version without its last numbers ("580") is the newest that begins with them. */
+  function older(version, other, branches) {
+    if (!version || !other) return false;
+    const left = numbers(version),
+      right = numbers(other);
+    for (let index = 0; index < right.length; index++) {
+      if (index >= left.length) return !branches;
+      if (left[index] !== right[index]) return left[index] < right[index];
+    }
+    return false;
+  }
+
+  /** A name in lower case without the words of the manufacturer, spaces and hyphens. */
+  function plain(name, table) {
+    return name
+      .toLowerCase()
+      .replace("max-q", "maxq")
+      .split(/[\s_/()-]+/)
+      .filter(word => table.brands.indexOf(word) < 0)
+      .join("");
+  }
+
+  /** The GPU of the table that a name means, which may be cut off by "..."; null if none. */
+  function find(name, table) {
+    if (name.length > 80) return null;
+    const cut = /\.\.\.?\s*$/.test(name);
+    const words = name
+      .replace(/\.\.\.?\s*$/, "")
+      .trim()
+      .split(/\s+/);
+    for (let length = words.length; length > 0; length--) {
+      const text = plain(words.slice(0, length).join(" "), table);
+      for (let index = 0; text && index < table.patterns.length; index++) {
+        const pattern = table.patterns[index];
+        if (new RegExp(`^(?:${pattern[0]}${table.variant})$`).test(text))
+          return table.models[pattern[1]];
+      }
+      if (!cut) return null;
+    }
+    return null;
+  }
+
+  function gpu(name, capability, table) {
+    const model = find(name, table);
+    return {
+      name,
+      capability: capability || (model ? model.capability : ""),
+      arch: model ? model.arch : "",
+    };
+  }
+
+  /** The machine of `imgbuild doctor --json`. */
+  function ofDoctor(value, table) {
+    const host = (value && value.host) || value;
+    if (!host || !Array.isArray(host.gpus)) return null;
+    return {
+      arch: typeof host.arch === "string" ? host.arch : "",
+      driver: String(host.driver || ""),
+      gpus: host.gpus.map(each =>
+        gpu(String(each.name || "?"), String(each.capability || ""), table),
+      ),
+    };
+  }
+
+  /** A machine from what `nvidia-smi` or `imgbuild doctor --json` writes, or from "A100 535". */
+  function read(text, table) {
+    try {
+      const value = ofDoctor(JSON.parse(text), table);
+      if (value) return value;
+    } catch (error) {
+      /* not JSON */
+    }
+    let driver = "",
+      names = [];
+    const stated = /driver(?:[ _]version)?\s*[:=]?\s*(\d{3}(?:\.\d+){0,3})/i.exec(text);
+    if (stated) driver = stated[1];
+    text.split(/\r?\n/).forEach(line => {
+      const row =
+        /^\|\s*\d+\s+(.+?)\s+(?:On|Off|N\/A)\s*\|/.exec(line) ||
+        /^\s*GPU \d+:\s*(.+?)\s*\(UUID/.exec(line) ||
+        /^\s*Product Name\s*:\s*(.+?)\s*$/.exec(line);
+      if (row) {
+        names.push(row[1]);
+        return;
+      }
+      const cells = line.split(",").map(cell => cell.trim());
+      const version = cells.filter(cell => /^\d{3}\.\d+(\.\d+)?$/.test(cell))[0];
+      if (cells.length > 1 && version) {
+        driver = driver || version;
+        const named = cells.filter(
+          cell => /[A-Za-z]{1,}.*\d|[A-Z]{2}/.test(cell) && !/^\d/.test(cell),
+        )[0];
+        if (named) names.push(named);
+      }
+    });
+    if (!names.length) names = inWords(text, table);
+    if (!driver) {
+      const alone = /(?:^|[\s,;])(\d{3}(?:\.\d+){0,2})(?=$|[\s,;])/.exec(text);
+      if (alone) driver = alone[1];
+    }
+    const gpus = names.map(name => gpu(name, "", table));
+    return { arch: "", driver, gpus };
+  }
+
+  /** The GPUs that are named in a line of free text: the longest names first. */
+  function inWords(text, table) {
+    const words = text
+        .trim()
+        .split(/[\s,;]+/)
+        .slice(0, 40),
+      names = [];
+    for (let start = 0; start < words.length; start++) {
+      for (let end = Math.min(words.length, start + 4); end > start; end--) {
+        const name = words.slice(start, end).join(" ");
+        if (!/^[\d.]+$/.test(name) && find(name, table)) {
+          names.push(name);
+          start = end - 1;
+          break;
+        }
+      }
+    }
+    return names;
+  }
+
+  /** The architecture of a machine: as stated, or of a GPU that is built with a processor. */
+  function architecture(machine) {
+    if (machine.arch) return machine.arch;
+    const bound = machine.gpus.filter(each => each.arch)[0];
+    return bound ? bound.arch : "x86_64";
+  }
+
+  /** Whether a machine runs an image: "fits", "no" or "unknown", with reasons and remarks. */
+  function judge(machine, image, data) {
+    const reasons = [],
+      unknown = [],
+      remarks = [];
+    const arch = architecture(machine);
+    if (image.arch !== arch) reasons.push(`it is for ${image.arch}, the machine is ${arch}`);
+    if (!image.driver) unknown.push(`which driver CUDA ${image.cuda} needs is not known`);
+    else if (!machine.driver)
+      unknown.push(`the driver is not given; it needs ${image.driver} or newer`);
+    else if (older(machine.driver, image.driver, data.branches)) {
+      reasons.push(
+        `CUDA ${image.cuda} needs driver ${image.driver} or newer,` +
+          ` the machine has ${machine.driver}`,
+      );
+    } else if (older(machine.driver, image.driverFull, data.branches)) {
+      remarks.push(
+        `driver ${machine.driver} is older than CUDA ${image.cuda}'s own, ${
+          image.driverFull
+        }: it does not compile PTX of that release`,
+      );
+    }
+    if (!machine.gpus.length) unknown.push("no GPU is given");
+    if (
+      data.branches &&
+      older(machine.driver, image.driver, false) &&
+      !older(machine.driver, image.driver, true)
+    ) {
+      remarks.push(`of driver ${machine.driver}, release ${image.driver} or newer is needed`);
+    }
+    machine.gpus.forEach(each => {
+      if (!each.capability) unknown.push(`${each.name} is not in the tables of GPUs`);
+      else if (!image.gpus || data.capabilities.indexOf(each.capability) < 0) {
+        unknown.push(`nothing is known of compute capability ${each.capability}`);
+      } else if (image.gpus.indexOf(each.capability) < 0) {
+        reasons.push(`it has no code for ${each.name} (${each.capability})`);
+      } else if (image.later.indexOf(each.capability) >= 0) {
+        remarks.push(`some kernels for ${each.name} are compiled by the driver at their first use`);
+      }
+    });
+    const distinct = function (texts) {
+      return texts.filter((text, index) => texts.indexOf(text) === index);
+    };
+    const state = reasons.length ? "no" : unknown.length ? "unknown" : "fits";
+    return {
+      state,
+      complete: state === "fits" && !older(machine.driver, image.driverFull, data.branches),
+      reasons: distinct(reasons.concat(unknown)),
+      remarks: distinct(remarks),
+    };
+  }
+
+  window.imgbuildMachine = { architecture, find, judge, older, read };
+})();

@@ -1,0 +1,230 @@
+// Versions of Python packages (PEP 440) and requirement files, as the library packaging reads them.
+// tests/integration/test_site_browser.py compares the results with that library's.
+(function () {
+  "use strict";
+
+  const VERSION = new RegExp(
+    "^v?(?:([0-9]+)!)?([0-9]+(?:\\.[0-9]+)*)" +
+      "(?:[-_.]?(alpha|a|beta|b|preview|pre|c|rc)[-_.]?([0-9]+)?)?" +
+      "((?:-([0-9]+))|(?:[-_.]?(post|rev|r)[-_.]?([0-9]+)?))?" +
+      "([-_.]?dev[-_.]?([0-9]+)?)?(?:\\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?$",
+  );
+  const CLAUSE = /^(===|~=|==|!=|<=|>=|<|>)\s*([^\s,;)]+)$/;
+  const LETTERS = { alpha: "a", beta: "b", c: "rc", pre: "rc", preview: "rc" };
+  const ABSENT = null;
+
+  /** The parts of a version; null if it is not one. */
+  function parse(text) {
+    const match = VERSION.exec(String(text).trim().toLowerCase());
+    if (!match) return ABSENT;
+    return {
+      epoch: Number(match[1] || 0),
+      release: match[2].split(".").map(Number),
+      pre: match[3] ? [LETTERS[match[3]] || match[3], Number(match[4] || 0)] : ABSENT,
+      post: match[5] ? Number(match[6] || match[8] || 0) : ABSENT,
+      dev: match[9] ? Number(match[10] || 0) : ABSENT,
+      local: match[11]
+        ? match[11].split(/[-_.]/).map(part => (/^\d+$/.test(part) ? Number(part) : part))
+        : ABSENT,
+    };
+  }
+
+  function order(left, right) {
+    return left < right ? -1 : left > right ? 1 : 0;
+  }
+
+  function orderLists(left, right, compare) {
+    for (let index = 0; index < Math.max(left.length, right.length); index++) {
+      if (index >= left.length) return -1;
+      if (index >= right.length) return 1;
+      const result = compare(left[index], right[index]);
+      if (result) return result;
+    }
+    return 0;
+  }
+
+  function withoutZeros(release) {
+    let end = release.length;
+    while (end > 0 && release[end - 1] === 0) end--;
+    return release.slice(0, end);
+  }
+
+  // A pre-release before its release, which is before a post-release; .dev before all of them.
+  function preKey(version) {
+    if (version.pre) return [1, version.pre[0], version.pre[1]];
+    return version.post === ABSENT && version.dev !== ABSENT ? [0, "", 0] : [2, "", 0];
+  }
+
+  function localPart(left, right) {
+    if (typeof left !== typeof right) return typeof left === "number" ? 1 : -1;
+    return order(left, right);
+  }
+
+  /** Negative, 0 or positive, as `left` is older than, equal to or newer than `right`. */
+  function compare(left, right) {
+    const post = function (version) {
+      return version.post === ABSENT ? -1 : version.post;
+    };
+    const dev = function (version) {
+      return version.dev === ABSENT ? Infinity : version.dev;
+    };
+    return (
+      order(left.epoch, right.epoch) ||
+      orderLists(withoutZeros(left.release), withoutZeros(right.release), order) ||
+      orderLists(preKey(left), preKey(right), order) ||
+      order(post(left), post(right)) ||
+      order(dev(left), dev(right)) ||
+      (left.local || right.local
+        ? !left.local
+          ? -1
+          : !right.local
+            ? 1
+            : orderLists(left.local, right.local, localPart)
+        : 0)
+    );
+  }
+
+  function publicPart(version) {
+    return Object.assign({}, version, { local: ABSENT });
+  }
+
+  function sameBase(left, right) {
+    return (
+      left.epoch === right.epoch &&
+      orderLists(withoutZeros(left.release), withoutZeros(right.release), order) === 0
+    );
+  }
+
+  /** The release and what follows it as parts, for `==1.2.*`. */
+  function parts(version) {
+    const rest = [];
+    if (version.pre) rest.push(version.pre[0] + version.pre[1]);
+    if (version.post !== ABSENT) rest.push(`post${version.post}`);
+    if (version.dev !== ABSENT) rest.push(`dev${version.dev}`);
+    return rest;
+  }
+
+  function startsWith(version, prefix) {
+    if (version.epoch !== prefix.epoch) return false;
+    const release = version.release.slice();
+    while (release.length < prefix.release.length) release.push(0);
+    const wanted = prefix.release.concat(parts(prefix));
+    let has = parts(prefix).length
+      ? release
+          .slice(0, Math.max(prefix.release.length, version.release.length))
+          .concat(parts(version))
+      : release;
+    if (parts(prefix).length && has.length > wanted.length + 1) has = has.slice(0, wanted.length);
+    return wanted.every((part, index) => has[index] === part);
+  }
+
+  function isPre(version) {
+    return version.pre !== ABSENT || version.dev !== ABSENT;
+  }
+
+  function allows(operator, text, version, raw) {
+    if (operator === "===") return String(raw).toLowerCase() === text.toLowerCase();
+    const wildcard = /\.\*$/.test(text);
+    const bound = parse(wildcard ? text.slice(0, -2) : text);
+    if (!bound) return false;
+    const open = publicPart(version);
+    switch (operator) {
+      case "==":
+        if (wildcard) return startsWith(open, bound);
+        return compare(bound.local ? version : open, bound) === 0;
+      case "!=":
+        return !allows("==", text, version, raw);
+      case "<=":
+        return compare(open, bound) <= 0;
+      case ">=":
+        return compare(open, bound) >= 0;
+      case "<":
+        if (compare(version, bound) >= 0) return false;
+        return (
+          isPre(bound) ||
+          !isPre(version) ||
+          !sameBase(version, bound) ||
+          version.post !== bound.post
+        );
+      case ">":
+        if (compare(version, bound) <= 0) return false;
+        if (version.local && compare(open, bound) === 0) return false;
+        return (
+          bound.post !== ABSENT ||
+          version.post === ABSENT ||
+          bound.dev !== ABSENT ||
+          !sameBase(version, bound) ||
+          orderLists(preKey(version), preKey(bound), order) !== 0
+        );
+      default: { // ~=
+        const series = Object.assign({}, bound, { pre: ABSENT, post: ABSENT, dev: ABSENT });
+        series.release = bound.release.slice(0, -1);
+        return bound.release.length > 1 && compare(open, bound) >= 0 && startsWith(open, series);
+      }
+    }
+  }
+
+  /** The clauses of a specifier; null if it cannot be read. */
+  function clauses(specifier) {
+    const texts = specifier
+      .split(",")
+      .map(text => text.trim())
+      .filter(Boolean);
+    const read = texts.map(text => CLAUSE.exec(text));
+    return read.every(Boolean) ? read : ABSENT;
+  }
+
+  /** Whether `specifier` allows `text`, pre-releases included. */
+  function satisfies(text, specifier) {
+    const version = parse(text);
+    const read = clauses(specifier);
+    if (!version || !read) return false;
+    return read.every(clause => allows(clause[1], clause[2], version, text));
+  }
+
+  /** PEP 503. */
+  function normalize(name) {
+    return name.toLowerCase().replace(/[-_.]+/g, "-");
+  }
+
+  /**
+   * The requirements of a text, one a line: name, specifier, and the line. `loose`: "torch 2.7" and
+   * "torch==2.7" mean 2.7 with all its patch releases. `skipped` are lines that are not compared.
+   */
+  function requirements(text, loose) {
+    const read = [],
+      skipped = [];
+    text
+      .replace(/\\\r?\n/g, " ")
+      .split(/\r?\n/)
+      .forEach(whole => {
+        const line = whole
+          .replace(/(^|\s)#.*$/, "")
+          .replace(/\s--hash=\S+/g, "")
+          .trim();
+        if (!line) return;
+        const match = /^([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*\(?([^;@()]*)\)?\s*(;.*)?$/.exec(
+          line,
+        );
+        let specifier = match ? match[3].trim() : "";
+        if (match && loose && /^v?\d[\w.!+]*$/.test(specifier)) specifier = `==${specifier}`;
+        if (match && loose)
+          specifier = specifier.replace(/^==\s*(\d+(?:\.\d+)*(?:\.?post\d+)?)$/, (_, version) =>
+            /post/.test(version) ? `==${version}` : `==${version}.*`,
+          );
+        if (!match || (specifier && !clauses(specifier))) skipped.push(line);
+        else read.push({ name: normalize(match[1]), specifier, line, marker: Boolean(match[4]) });
+      });
+    return { read, skipped };
+  }
+
+  window.imgbuildVersions = {
+    compare(left, right) {
+      return compare(parse(left), parse(right));
+    },
+    normalize,
+    parse,
+    requirements,
+    satisfies,
+  };
+})();

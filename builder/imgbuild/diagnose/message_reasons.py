@@ -1,0 +1,202 @@
+"""Causes of exceptions without a rule (separate: from messages and frames, not from a pattern).
+
+The exception's message is the cause. Its frames show which package raised it and which line of the
+program's own code led to it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.names import releases
+from imgbuild.diagnose import owners
+from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+from imgbuild.diagnose.rules import Confidence
+
+MOST_MESSAGE = 300  # characters
+SENTENCE = 20  # characters of a message that explains more than its type
+VALIDATION = re.compile(r"(?:Value|Assertion) error, (?P<text>.{3,600}?)(?: ?\[type=|$)", re.DOTALL)
+NO_FILE = re.compile(
+    r"(?:\[Errno \d+\] )?(?:No such file or directory|Not a directory|file not found)"
+    r"[^\n'\"]{0,30}?:? ?['\"](?P<path>[^'\"\n]{1,300})['\"]",
+    re.IGNORECASE,
+)
+NO_PROGRAM = re.compile(r"(?:\[WinError 2\]|\[Errno 2\])")
+STARTS = re.compile(r"\b(?:subprocess|Popen|check_call|check_output|os\.exec|run\()")
+NONE_USED = re.compile(
+    r"'NoneType' object (?:has no attribute '(?P<name>\w+)'|(?P<how>is not \w+))"
+)
+BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
+KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
+ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
+# What an exception without a useful message is a sign of.
+UNEXPECTED = (
+    *("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError", "NameError"),
+    *("ZeroDivisionError", "StopIteration", "RecursionError"),
+)
+
+
+def reason(exception: LoggedException, facts: Facts) -> Reason | None:
+    """The cause of an exception without a rule; None if it has neither place nor message."""
+    raised = _raised_in(exception.frames)
+    caller = next((f for f in reversed(exception.frames) if not f.package and not f.standard), None)
+    missing = _missing(exception, raised, caller)
+    if missing is not None:
+        return missing
+    package = raised.package if raised else _package_of_type(exception.type)
+    generated = bool(exception.frames) and exception.frames[-1].file.startswith("<string")
+    message = _message(exception, raised)
+    confidence: Confidence = "medium" if len(message) > len(exception.name) + 8 else "low"
+    if not package:
+        if generated:
+            return _generated(message, exception, caller)
+        if raised is None:
+            return _placeless(message, confidence) if len(exception.message) > SENTENCE else None
+        return Reason(
+            code="IMG922",
+            cause=f"{message}, raised by the program's own code in {_place(raised)}",
+            confidence=confidence,
+            source="first",
+            cure=f"check the values at {owners.short(raised.file)}:{raised.line}; the message names"
+            " what is wrong with them",
+        )
+    name = releases.distribution(package).partition(" ")[0]
+    version = facts.versions.get(name, "")
+    cause = f"{message}, raised by {name}{f' {version}' if version else ''}"
+    if raised is not None:
+        cause += f" in {_place(raised)}"
+    if caller is not None:
+        cause += f", called from {owners.short(caller.file)}:{caller.line}"
+    return Reason(
+        code="IMG921",
+        cause=cause,
+        confidence=confidence,
+        source="first",
+        cure=_cure(exception, name, caller),
+    )
+
+
+def _generated(message: str, exception: LoggedException, caller: TraceFrame | None) -> Reason:
+    """The reason for an exception in code that a package made, such as unsloth's trainers."""
+    at = f", called from {owners.short(caller.file)}:{caller.line}" if caller else ""
+    return Reason(
+        code="IMG924",
+        cause=f"{message}, raised in generated code ({exception.frames[-1].name}){at}",
+        confidence="medium",
+        source="first",
+        cure=_cure(exception, "the package that generates it", caller),
+    )
+
+
+def _placeless(message: str, confidence: Confidence) -> Reason:
+    return Reason(
+        code="IMG924",
+        cause=f"{message} (the log does not show where it was raised)",
+        confidence=confidence,
+        source="first",
+        cure="change what the message names; the traceback above it in the complete output shows"
+        " the line of the program and the package",
+    )
+
+
+def cut_off(frame: TraceFrame) -> Reason:
+    """The reason for a log that ends inside a traceback."""
+    code = f": {frame.code}" if frame.code else ""
+    return Reason(
+        code="IMG999",
+        cause=f"the log lacks the exception of a traceback, which was raised in or below"
+        f" {_place(frame)}{code}",
+        confidence="low",
+        role="consequence",
+        source="first",
+        cure="look at the complete output: the line after the traceback names the exception",
+    )
+
+
+def reported(text: str) -> Reason:
+    """The reason for a log without an exception, by its first line that reports an error."""
+    return Reason(
+        code="IMG999",
+        cause=f"the first line that reports an error is: {text.strip()[:MOST_MESSAGE]}",
+        confidence="low",
+        role="consequence",
+        source="first",
+        cure="look at the lines before it; imgbuild doctor --collect prints what a report needs",
+    )
+
+
+def _raised_in(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
+    """The innermost frame that is not of the standard library."""
+    return next((frame for frame in reversed(frames) if not frame.standard), None)
+
+
+def _package_of_type(name: str) -> str:
+    """The package that defines an exception: deepspeed of deepspeed.runtime.zero.Error."""
+    top = name.partition(".")[0] if "." in name else ""
+    return "" if top in ("builtins", "json", "subprocess", "multiprocessing", "__main__") else top
+
+
+def _message(exception: LoggedException, raised: TraceFrame | None) -> str:
+    """Type and message in one line; of an assertion without a message its condition."""
+    text = exception.message
+    if match := VALIDATION.search(text):
+        text = match["text"]
+    text = re.sub(r"\s+", " ", text).strip().rstrip(".")
+    if not text and raised is not None and (match := ASSERTION.search(raised.code)):
+        text = f"{match['test']} is false"
+    if len(text) > MOST_MESSAGE:
+        text = f"{text[:MOST_MESSAGE]}…"
+    return f"{exception.type}: {text}" if text else exception.type
+
+
+def _place(frame: TraceFrame) -> str:
+    where = f"{owners.short(frame.file)}:{frame.line}" if frame.line else owners.short(frame.file)
+    return where if frame.name.startswith("<") else f"{frame.name} ({where})"
+
+
+def _missing(
+    exception: LoggedException, raised: TraceFrame | None, caller: TraceFrame | None
+) -> Reason | None:
+    """The reason for something that was looked up and is not there."""
+    at = f", read in {_place(raised)}" if raised else ""
+    if raised and caller and raised != caller:
+        at += f", called from {owners.short(caller.file)}:{caller.line}"
+    text, cause, cure = exception.message, "", ""
+    if match := NO_FILE.search(exception.text):
+        cause = f"{match['path']} does not exist{at}"
+        cure = "check the path: it must exist where the program runs; mount it if that is a"
+        cure += " container, and give an absolute path to a job or a Ray worker"
+    elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
+        starts = STARTS.search(raised.code)
+        what = "a program that is not installed or not on PATH is started" if starts else ""
+        cause = f"{what or 'a file does not exist'}: {raised.code or exception.text}{at}"
+        cure = "install the program that this line names, or correct the path"
+    elif exception.name == "KeyError" and (match := KEY.match(text)):
+        cause = f"the key {match['key']} is absent{at}"
+        cure = "compare the key with those of the data, configuration or weights that this line"
+        cure += " reads; if it is code of a package, a version that fits them is needed"
+    elif match := NONE_USED.search(text):
+        what = f".{match['name']} of None is used" if match["name"] else f"None {match['how']}"
+        cause = f"{what}: a value is not set{at}"
+        cure = "check the option, file or result that this line reads; it is None"
+    if not cause:
+        return None
+    return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
+
+
+def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
+    at = f"the call at {owners.short(caller.file)}:{caller.line}" if caller else "the call"
+    silent = exception.name == "AssertionError" and not exception.message
+    if exception.name == "ZeroDivisionError":
+        return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
+    if exception.name in UNEXPECTED or silent:
+        return (
+            f"compare the data and options of {at} with {package}'s documentation; if they are"
+            f" right, use another version of {package}: its changelog or issues may name this"
+            " message"
+        )
+    if exception.name == "NotImplementedError":
+        return f"use another option or another version of {package}, which does not implement this"
+    return f"change the options, data or model of {at} as the message requires"

@@ -1,0 +1,63 @@
+"""Whose code a file of a traceback is: a package, Python, or the program's own."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from imgbuild.audit.names.releases import table
+from imgbuild.values import normalize
+
+STANDARD = re.compile(
+    r"/lib(?:64)?/python\d[\d.]{0,6}/(?!(?:site|dist)-packages)|^[A-Za-z]:.{0,200}/[Ll]ib/"
+    r"(?!site-packages)|^<(?!ipython)|\.pxi$"
+)
+SOURCES = ("src", "python", "lib")  # folders of a checkout with its packages
+AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex", "numpy", "dotenv"))
+
+
+@lru_cache(maxsize=1)
+def _tops() -> frozenset[str]:
+    """The import names of known packages."""
+    names = table()
+    tops = {name.replace("-", "_") for name in names.packages.split()}
+    return frozenset(tops | {top for top in names.import_names if "." not in top})
+
+
+@lru_cache(maxsize=4096)
+def package(file: str) -> str:
+    """The import name of the package of a file: below site-packages, or in a checkout.
+
+    In a checkout the folder of a known package is the first of a path, or is below `src`, `python`
+    or a folder of the same name: `/work/verl/verl/trainer/main.py`. "" for other code.
+    """
+    path = file.replace("\\", "/")
+    for mark in ("site-packages/", "dist-packages/"):
+        if mark in path:
+            return path.rpartition(mark)[2].partition("/")[0].removesuffix(".py")
+    folders = path.split("/")[:-1]
+    for index, folder in enumerate(folders):
+        if folder.endswith("_compiled_cache"):  # unsloth's
+            return folder.partition("_")[0]
+        if folder not in _tops():
+            continue
+        above = folders[index - 1] if index else ""
+        same = normalize(above) in (normalize(folder), table().import_names.get(folder))
+        if same or (folder not in AMBIGUOUS and (not index or above in SOURCES)):
+            return folder
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def is_standard(file: str) -> bool:
+    """Whether a file is of Python's standard library, compiled, or no file."""
+    return bool(STANDARD.search(file.replace("\\", "/")))
+
+
+def short(file: str) -> str:
+    """A file from its package on; other files with two folders."""
+    folders = file.replace("\\", "/").split("/")
+    top = package(file)
+    if top in folders:
+        return "/".join(folders[len(folders) - 1 - folders[::-1].index(top) :])
+    return "/".join(folders[-3:])

@@ -1,0 +1,225 @@
+"""A container as a Job, a JobSet or a RayJob (separate: formats of Kubernetes).
+
+Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
+(KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from imgbuild.container.settings import MODELS, RAY_JOBS, ContainerSettings
+from imgbuild.errors import InputError
+from imgbuild.render import container_yaml
+
+SECRET = "tokens"  # noqa: S105 - the name of an object
+WORKERS = "workers"
+PORT = 29500  # of torchrun's rendezvous
+INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+# Words that a shell, `ray job submit` and its subprocess.list2cmdline leave as they are.
+_WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+", re.ASCII)
+# Words that a shell treats as its own at the start of a command.
+_RESERVED = frozenset(
+    {"if", "then", "else", "elif", "fi", "case", "esac", "for", "while", "until", "do", "done",
+     "in", "function", "select", "time", "coproc"}
+)  # fmt: skip
+
+
+def job(container: ContainerSettings, comment: str) -> str:
+    """A Job on one node."""
+    if container.nodes > 1:
+        message = f"--format k8s-job is for one node, not for --nodes {container.nodes}"
+        raise InputError(message, hint="use --format jobset, or kuberay for Ray")
+    _require_command(container, "k8s-job")
+    value = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": container.name},
+        "spec": {"backoffLimit": 0, "template": _template(container, restart=True)},
+    }
+    return container_yaml.document(value, comment)
+
+
+def jobset(container: ContainerSettings, comment: str) -> str:
+    """A JobSet: a pod on each node, with the variables that torchrun reads."""
+    _require_command(container, "jobset")
+    name = container.name
+    variables: list[dict[str, Any]] = [
+        {"name": "PET_NNODES", "value": str(container.nodes)},
+        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}},
+        {"name": "PET_MASTER_ADDR", "value": f"{name}-{WORKERS}-0-0.{name}"},
+        {"name": "PET_MASTER_PORT", "value": str(PORT)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(_gpus(container) or 1)},
+    ]
+    template = _template(container, restart=True, variables=variables)
+    workers = {
+        "name": WORKERS,
+        "replicas": 1,
+        "template": {
+            "spec": {
+                "parallelism": container.nodes,
+                "completions": container.nodes,
+                "completionMode": "Indexed",
+                "backoffLimit": 0,
+                "template": template,
+            }
+        },
+    }
+    value = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [workers]},
+    }
+    return container_yaml.document(value, comment)
+
+
+def rayjob(container: ContainerSettings, comment: str) -> str:
+    """A RayJob: a Ray cluster of all nodes, and the command as its job.
+
+    InputError if the image cannot serve jobs, or a shell would change a word of the command.
+    """
+    if not container.ray:
+        message = (
+            f"--format kuberay: {container.target} lacks packages of ray[default]"
+            f" (ray, {', '.join(RAY_JOBS)}), without which Ray takes no jobs"
+        )
+        raise InputError(message, hint="add them in an image that extends it: imgbuild add")
+    _require_command(container, "kuberay")
+    cluster: dict[str, Any] = {
+        "rayVersion": container.ray,
+        "headGroupSpec": {"rayStartParams": {}, "template": _ray_template(container, "ray-head")},
+    }
+    if (workers := container.nodes - 1) > 0:
+        cluster["workerGroupSpecs"] = [
+            {
+                "groupName": WORKERS,
+                "replicas": workers,
+                "minReplicas": workers,
+                "maxReplicas": workers,
+                "rayStartParams": {},
+                "template": _ray_template(container, "ray-worker"),
+            }
+        ]
+    value = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": container.name},
+        "spec": {
+            "entrypoint": entrypoint(container.command),
+            "shutdownAfterJobFinishes": True,
+            "rayClusterSpec": cluster,
+        },
+    }
+    return container_yaml.document(value, comment)
+
+
+def entrypoint(words: tuple[str, ...]) -> str:
+    """A command as the entry point of a RayJob; InputError for a word that would be changed.
+
+    The operator puts the text into a command of bash, which runs `ray job submit`, whose server
+    gives its words, joined, to sh.
+    """
+    wrong = [word for word in words if not _WORD.fullmatch(word)]
+    if words and (words[0] in _RESERVED or "=" in words[0]):
+        wrong.insert(0, words[0])
+    if wrong:
+        shown = ", ".join(repr(word[:80]) for word in wrong)
+        message = f"--format kuberay: a shell would change these words of the command: {shown}"
+        raise InputError(message, hint="put the command into a script in the workspace")
+    return " ".join(words)
+
+
+def _template(
+    container: ContainerSettings,
+    *,
+    restart: bool,
+    variables: list[dict[str, Any]] | None = None,
+    name: str = "main",
+) -> dict[str, Any]:
+    """A pod: the container, with volumes for code, models, compiled code and shared memory."""
+    shared: dict[str, Any] = {"medium": "Memory"}
+    if container.shared:
+        shared["sizeLimit"] = f"{container.shared}Mi"
+    folders: dict[str, tuple[str, dict[str, Any]]] = {
+        "workspace": (container.workdir, {"persistentVolumeClaim": {"claimName": "workspace"}}),
+        "models": (MODELS, {"persistentVolumeClaim": {"claimName": "models"}}),
+        "kernels": (container.cache, {"emptyDir": {}}),
+        "shm": ("/dev/shm", {"emptyDir": shared}),  # noqa: S108 - in the container
+    }
+    inner: dict[str, Any] = {"name": name, "image": container.image}
+    if restart:  # the operator of Ray writes the commands of its pods
+        inner["args"] = [_escaped(word) for word in container.command]
+    inner |= {
+        "workingDir": container.workdir,
+        "env": [*_variables(container), *(variables or [])],
+        "resources": {"limits": _limits(container)},
+        "volumeMounts": [
+            {"name": volume, "mountPath": path} for volume, (path, _) in folders.items()
+        ],
+    }
+    if container.ports:
+        inner["ports"] = [{"containerPort": port} for port in container.ports]
+    if container.rdma:
+        inner["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
+    uid, gid = container.user
+    spec: dict[str, Any] = {
+        "securityContext": {"runAsUser": uid, "runAsGroup": gid, "fsGroup": gid},
+        "containers": [inner],
+        "volumes": [{"name": volume, **source} for volume, (_, source) in folders.items()],
+    }
+    if restart:
+        spec = {"restartPolicy": "Never", **spec}
+    if container.arch is not None:
+        spec["nodeSelector"] = {"kubernetes.io/arch": container.arch.oci}
+    return {"spec": spec}
+
+
+def _ray_template(container: ContainerSettings, name: str) -> dict[str, Any]:
+    return _template(container, restart=False, name=name)
+
+
+def _variables(container: ContainerSettings) -> list[dict[str, Any]]:
+    """Variables with values, and those of the secret, each of which may be absent."""
+    plain: list[dict[str, Any]] = [
+        {"name": name, "value": _escaped(value)} for name, value in container.env.items()
+    ]
+    return plain + [
+        {
+            "name": name,
+            "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name, "optional": True}},
+        }
+        for name in container.secrets
+    ]
+
+
+def _limits(container: ContainerSettings) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if gpus := _gpus(container):
+        limits["nvidia.com/gpu"] = gpus
+    if container.rdma:
+        if container.rdma.startswith("/"):
+            message = f"--rdma {container.rdma}: a device; here a resource of a plugin is expected"
+            raise InputError(message, hint="such as --rdma rdma/ib")
+        limits[container.rdma] = 1
+    return limits
+
+
+def _gpus(container: ContainerSettings) -> int:
+    """The GPUs of a node: 1 by default."""
+    if container.gpus is True:
+        message = "--gpus all: Kubernetes needs a number"
+        raise InputError(message, hint="such as --gpus 8, for each node")
+    return 1 if container.gpus is None else int(container.gpus)
+
+
+def _escaped(text: str) -> str:
+    """`text` where Kubernetes replaces $(NAME)."""
+    return text.replace("$", "$$")
+
+
+def _require_command(container: ContainerSettings, form: str) -> None:
+    if not container.command:
+        message = f"--format {form}: no command; add it after --"
+        raise InputError(message, hint="such as: -- python train.py")

@@ -1,0 +1,62 @@
+"""A container as a task of SkyPilot (separate: a format of clouds).
+
+The format: docs.skypilot.co, the YAML specification of tasks.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from imgbuild.container.settings import MODELS, MODELS_VARIABLE, ContainerSettings
+from imgbuild.errors import InputError
+from imgbuild.render import container_yaml
+
+
+def task(container: ContainerSettings, comment: str) -> str:
+    """A task: the image on machines with these GPUs, the current folder, and the command."""
+    wrong = _wrong(container)
+    if wrong:
+        raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
+    resources: dict[str, Any] = {"image_id": f"docker:{container.image}"}
+    if container.gpu:
+        number = 1 if container.gpus is None else container.gpus
+        resources["accelerators"] = f"{container.gpu}:{number}"
+    if container.ports:
+        resources["ports"] = list(container.ports)
+    value: dict[str, Any] = {
+        "name": container.name,
+        "num_nodes": container.nodes,
+        "workdir": ".",
+        "resources": resources,
+    }
+    # The folder of models is that of SkyPilot's machine, unless it is named.
+    env = {
+        name: text
+        for name, text in container.env.items()
+        if (name, text) != (MODELS_VARIABLE, MODELS)
+    }
+    if env:
+        value["envs"] = env
+    if container.passed:
+        value["secrets"] = dict.fromkeys(container.passed)
+    value["run"] = shlex.join(container.command)
+    return container_yaml.document(value, comment)
+
+
+def _wrong(container: ContainerSettings) -> list[str]:
+    form = "--format skypilot"
+    wrong = []
+    if not container.command:
+        wrong.append(f"{form}: no command; add it after --, as in: -- python train.py")
+    if container.gpus is True:
+        wrong.append("--gpus all: SkyPilot needs a number, such as --gpus 8 for each node")
+    if not container.gpu and container.gpus != 0:
+        wrong.append(f"{form}: SkyPilot chooses machines by GPU: add --gpu H100, or --gpus 0")
+    if container.gpu and container.gpus == 0:
+        wrong.append("--gpu and --gpus 0 cannot be combined")
+    if container.shared:
+        wrong.append("--shared: SkyPilot sets the shared memory itself; leave it out")
+    if container.rdma:
+        wrong.append("--rdma: SkyPilot chooses the network; leave it out")
+    return wrong

@@ -1,0 +1,65 @@
+"""The layers of an image as bars, each as long as its share of the largest layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from imgbuild.system.amounts import size_text
+from imgbuild.values import Bytes
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+GAP = "  "
+LEAST, MOST = 8, 60  # columns of the longest bar
+NAME = 30  # columns of a name at most
+
+
+class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer: its name, what is in it in a word or two, and what a pull of it downloads."""
+
+    name: str
+    contents: str
+    size: Bytes
+
+
+def lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> list[str]:
+    """A line for each layer with number, name, size, bar, share of the image and contents.
+
+    At most `width` columns, of which at least 60 are needed: names and contents are cut. Without
+    `blocks` the bars are of "#", for a terminal without UTF-8.
+    """
+    largest = max((layer.size for layer in layers), default=0) or 1
+    total = sum(layer.size for layer in layers) or 1
+    numbers = len(str(len(layers)))
+    names = min(max((len(layer.name) for layer in layers), default=0), NAME)
+    sizes = [size_text(layer.size) for layer in layers]
+    amounts = max(map(len, sizes), default=0)
+    contents = max((len(layer.contents) for layer in layers), default=0)
+    left = width - numbers - names - amounts - len("100 %") - 5 * len(GAP)
+    contents = min(contents, max(left - LEAST, 0))
+    bar = max(min(left - contents, MOST), LEAST)
+    rows = []
+    for number, (layer, size) in enumerate(zip(layers, sizes, strict=True), start=1):
+        cells = (
+            f"{number:>{numbers}}",
+            _cut(layer.name, names).ljust(names),
+            size.rjust(amounts),
+            _bar(layer.size / largest, bar, blocks=blocks).ljust(bar),
+            f"{layer.size / total * 100:3.0f} %",
+            _cut(layer.contents, contents),
+        )
+        rows.append(GAP.join(cells).rstrip())
+    return rows
+
+
+def _bar(share: float, width: int, *, blocks: bool) -> str:
+    """A bar of `share` (0 to 1) of `width` columns; what is not empty has at least an eighth."""
+    if not blocks:
+        return "#" * (round(share * width) or (share > 0))
+    eighths = round(share * width * 8) or int(share > 0)
+    return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"[:width]

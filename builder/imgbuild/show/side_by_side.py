@@ -1,0 +1,66 @@
+"""Two targets side by side: rows of versions, requirements, sizes and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from imgbuild.show.page import Page, PageImage, capabilities
+from imgbuild.show.table import NONE, short
+from imgbuild.smoke.records import words
+from imgbuild.system.amounts import size_text
+from imgbuild.values import Arch
+
+SAME = "="  # marks a row whose values are equal
+# What is compared of the images of an architecture.
+_IMAGE: dict[str, Callable[[PageImage], str]] = {
+    "digest": lambda image: short(image.digest),
+    "to pull": lambda image: size_text(image.size),
+    "unpacked": lambda image: size_text(image.unpacked),
+    "layers": lambda image: str(image.layers),
+    "wheels": lambda image: str(image.wheels),
+    "Debian packages": lambda image: str(image.debs),
+    "driver, at least": lambda image: image.driver or NONE,
+    "glibc, at least": lambda image: image.glibc or NONE,
+    "GPUs": lambda image: capabilities(image).removeprefix("compute capability ") or NONE,
+    "tested": lambda image: "; ".join(map(words, image.runs)) or "no test record",
+}
+
+
+def rows(left: Page, right: Page) -> list[tuple[str, str, str, str]]:
+    """A head and rows of: "=" if the values are equal, what is compared, left, right."""
+    compared = [*_versions(left, right), *_images(left, right)]
+    return [
+        ("", "", left.row.target, right.row.target),
+        *((SAME if one == other else "", name, one, other) for name, one, other in compared),
+    ]
+
+
+def _versions(left: Page, right: Page) -> Iterator[tuple[str, str, str]]:
+    first, second = left.row, right.row
+    yield "summary", first.summary, second.summary
+    yield "CUDA", first.cuda, second.cuda
+    yield "Python", first.python, second.python
+    for package in dict.fromkeys((*first.pins, *second.pins)):
+        yield package, first.pins.get(package, NONE), second.pins.get(package, NONE)
+    yield "FlashInfer", first.flashinfer, second.flashinfer
+    yield "base", first.base, second.base
+    yield "security updates", left.security or NONE, right.security or NONE
+    yield "as of", first.as_of, second.as_of
+    yield "state", first.state, second.state
+    yield (
+        "architectures",
+        ", ".join(sorted(first.arch, reverse=True)),
+        ", ".join(sorted(second.arch, reverse=True)),
+    )
+    yield "recommended", first.recommended or NONE, second.recommended or NONE
+
+
+def _images(left: Page, right: Page) -> Iterator[tuple[str, str, str]]:
+    """The images by architecture, x86_64 first; the name of the architecture only for several."""
+    sides = [{image.arch: image for image in page.images} for page in (left, right)]
+    arches = [arch for arch in (Arch.X86_64, Arch.ARM64) if any(arch in side for side in sides)]
+    for arch in arches:
+        first, second = (side.get(arch) for side in sides)
+        for name, of in _IMAGE.items():
+            label = f"{arch} {name}" if len(arches) > 1 else name
+            yield label, of(first) if first else NONE, of(second) if second else NONE

@@ -1,0 +1,89 @@
+"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes (separate: other languages)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from imgbuild.lock.lock_file import Lock
+from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.registry.image_reference import Repository
+from imgbuild.site.model import Command
+
+PROGRAM = "python train.py"
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: train
+          image: {image}
+          command: [python, train.py]
+          resources:
+            limits: {{nvidia.com/gpu: 1}}
+          volumeMounts:
+            - {{name: shm, mountPath: /dev/shm}}
+      volumes:
+        - name: shm
+          emptyDir: {{medium: Memory, sizeLimit: 16Gi}}"""
+
+
+def commands(
+    lock: Lock, target_digests: TargetDigests, repository: Repository | None
+) -> tuple[Command, ...]:
+    """The commands of a locked target; they pull from `repository`, without one they build."""
+    return tuple(_commands(lock, target_digests, repository))
+
+
+def _commands(
+    lock: Lock, target_digests: TargetDigests, repository: Repository | None
+) -> Iterator[Command]:
+    target, name = lock.target, shlex.quote(lock.target)
+    exact = str(repository.with_digest(target_digests.digest)) if repository else ""
+    image = exact or name
+    mount = f'--volume "$PWD":{shlex.quote(lock.settings.workdir)}'
+    goes_on = " \\\n" if exact else " "
+    get = f"docker pull {exact}" if exact else f"imgbuild load {name}"
+    run = f"docker run --rm -it --gpus all --ipc=host {mount}{goes_on}{image} {PROGRAM}"
+    yield Command(
+        title="Docker",
+        text=f"{get}\n{run}",
+        note="" if exact else "No registry is set for this catalogue: the image is built here.",
+    )
+    get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
+    run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
+    yield Command(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
+    sif = shlex.quote(f"{target}.sif")
+    get = f"apptainer pull {sif} docker://{exact}"
+    if not exact:
+        get = f"imgbuild build {name} --format sif --output {sif}"
+    yield Command(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
+    yield Command(
+        title="Slurm",
+        text=(
+            f"imgbuild build {name} --format sif\n"
+            f"imgbuild slurm {name} --gpus 8 --time 4:00:00 -- {PROGRAM} > job.sh\n"
+            "sbatch job.sh"
+        ),
+        note=f"Without imgbuild: srun --gpus=8 apptainer exec --nv {target}.sif {PROGRAM}",
+    )
+    yield Command(
+        title="Kubernetes",
+        text=JOB.format(
+            name=target.replace(".", "-").replace("_", "-"), image=exact or f"REGISTRY/{target}"
+        ),
+        note=("" if exact else f"Push the image first: imgbuild push {name} REGISTRY/REPOSITORY. ")
+        + f"With caches, secrets or several nodes: imgbuild render {name} --format k8s-job",
+    )
+    yield Command(
+        title="imgbuild",
+        text=(
+            f"imgbuild build {name}\nimgbuild run {name} -- {PROGRAM}\nimgbuild show {name} --guide"
+        ),
+    )

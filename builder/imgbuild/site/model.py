@@ -1,0 +1,154 @@
+"""What the pages of a site show, as values: targets, their neighbours, commands, the grid."""
+
+from __future__ import annotations
+
+import msgspec
+
+from imgbuild.cves.check import CveReport
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.accepted import AcceptedCve, Waiver
+from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.show.page import Page
+from imgbuild.show.table import TableRow
+from imgbuild.site.history import DigestChange
+from imgbuild.values import Arch, Bytes
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """Commands to copy: `title` is the program, `text` one or several lines."""
+
+    title: str
+    text: str
+    note: str = ""
+
+
+class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
+    """A package of a target; `versions` has one entry, or one for each architecture."""
+
+    name: str
+    versions: tuple[str, ...]
+    only: str = ""  # the one architecture that has it
+
+
+class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer: `percent` of the image's bytes to pull, `scale` percent of the largest layer."""
+
+    name: str
+    size: Bytes
+    percent: float
+    scale: float
+
+
+class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of the image on one architecture, bottom first."""
+
+    arch: Arch
+    bars: tuple[DrawnLayer, ...]
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the comparison with neighbours: a fact of this target and of each of them."""
+
+    name: str
+    own: str
+    others: tuple[str, ...]
+
+
+class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
+    """The most similar targets, what differs, and the bytes of layers that they share."""
+
+    names: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    packages: tuple[int, ...] = ()  # packages of another version, or in one of both
+    shared: tuple[Bytes, ...] = ()  # of what a pull of this target downloads
+
+
+class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target with everything that its page shows.
+
+    `lock` and `digests` are None for a target without a current lock; `needs` is what its lock
+    needs besides the default index, `stale` why a lock is out of date. `stacks` are the packages
+    for which people choose images. `debian` is the page of its Debian packages.
+    """
+
+    row: TableRow
+    page: Page
+    lock: Lock | None = None
+    digests: TargetDigests | None = None
+    needs: tuple[str, ...] = ()
+    stale: str = ""
+    stacks: tuple[str, ...] = ()
+    packages: tuple[PackageVersions, ...] = ()
+    layers: tuple[ImageLayers, ...] = ()
+    neighbours: Neighbours = Neighbours()
+    commands: tuple[Command, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    accepted: tuple[AcceptedCve, ...] = ()
+    advisories: tuple[CveReport, ...] = ()
+    learned: tuple[str, ...] = ()
+    history: tuple[DigestChange, ...] = ()
+    debian: tuple[tuple[Arch, str], ...] = ()
+    documents: tuple[tuple[str, str], ...] = ()  # label and link
+
+    @property
+    def name(self) -> str:
+        """The name of the target."""
+        return self.row.target
+
+
+class DebianList(msgspec.Struct, frozen=True, kw_only=True):
+    """The Debian packages that images share: the page's name, who has them, name and version."""
+
+    page: str
+    base: str
+    security: str
+    users: tuple[tuple[str, Arch], ...]
+    packages: tuple[tuple[str, str], ...]
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """A target in the grid. `state`: tested on GPUs, on CPUs, not, failed, retired, or not locked.
+
+    `words` says it in words, with the GPUs.
+    """
+
+    target: str
+    label: str
+    state: str
+    words: str
+
+
+class GridRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of the engine, and for each CUDA release the targets that have it."""
+
+    engine: str
+    cells: tuple[tuple[Cell, ...], ...]
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """The matrix as a picture: rows are engines, columns CUDA releases, labels versions of TRL."""
+
+    cuda: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+
+
+class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """What was refused, for which target or request, and why; `source` is where that is kept."""
+
+    what: str
+    reason: str
+    source: str
+    target: str = ""
+
+
+class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a site shows. `registry` is "" where nothing is published."""
+
+    title: str
+    registry: str
+    targets: tuple[SiteTarget, ...]
+    debian: tuple[DebianList, ...]
+    grid: Grid
+    refusals: tuple[RecordedRefusal, ...]
+    made: str  # the day, year-month-day
+    revision: str = ""  # the commit, "" outside of git

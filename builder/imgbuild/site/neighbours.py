@@ -1,0 +1,74 @@
+"""The most similar targets of a target and what differs (separate: the rule of similarity)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from imgbuild.site.model import Difference, Neighbours, SiteTarget
+from imgbuild.smoke.records import LISTED
+from imgbuild.values import Bytes
+
+MOST = 3
+NONE = "-"
+
+
+def neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Neighbours:
+    """The `MOST` targets that share most packages with `target`; retired ones are left out."""
+    if target.lock is None:
+        return Neighbours()
+    own = _versions(target)
+    others = [
+        other
+        for other in targets
+        if other.lock is not None and other.name != target.name and not other.row.retired
+    ]
+    others.sort(key=lambda other: (_apart(own, _versions(other)), other.name))
+    nearest = others[:MOST]
+    if not nearest:
+        return Neighbours()
+    facts = [_facts(each) for each in (target, *nearest)]
+    names = list(dict.fromkeys(name for fact in facts for name in fact))
+    lines = ([fact.get(name, NONE) for fact in facts] for name in names)
+    return Neighbours(
+        names=tuple(other.name for other in nearest),
+        differences=tuple(
+            Difference(name=name, own=line[0], others=tuple(line[1:]))
+            for name, line in zip(names, lines, strict=True)
+            if len({*line}) > 1
+        ),
+        packages=tuple(_apart(own, _versions(other)) for other in nearest),
+        shared=tuple(_shared(target, other) for other in nearest),
+    )
+
+
+def _versions(target: SiteTarget) -> Mapping[str, str]:
+    return {package.name: package.versions[0] for package in target.packages}
+
+
+def _apart(own: Mapping[str, str], other: Mapping[str, str]) -> int:
+    """The number of packages with different versions, or in one of both."""
+    return sum(own.get(name) != other.get(name) for name in own.keys() | other.keys())
+
+
+def _facts(target: SiteTarget) -> dict[str, str]:
+    row, versions = target.row, _versions(target)
+    named = (*row.pins, *(name for name in LISTED if name in versions))
+    return {
+        "CUDA": row.cuda,
+        "oldest driver": next((image.driver for image in target.page.images if image.driver), ""),
+        "Python": row.python,
+        "base": row.base,
+        "architectures": ", ".join(row.arch),
+        **{name: versions.get(name, row.pins.get(name, NONE)) for name in dict.fromkeys(named)},
+    }
+
+
+def _shared(target: SiteTarget, other: SiteTarget) -> Bytes:
+    """Bytes of the layers that both have, on the first architecture that both have."""
+    if target.digests is None or other.digests is None:
+        return 0
+    arch = next((arch for arch in target.row.arch if arch in other.digests.arch), None)
+    if arch is None or arch not in target.digests.arch:
+        return 0
+    there = {layer.digest for layer in other.digests.arch[arch].layers}
+    return sum(layer.size for layer in target.digests.arch[arch].layers if layer.digest in there)

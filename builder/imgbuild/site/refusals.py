@@ -1,0 +1,100 @@
+"""Why versions do not go together, from all places that say it (separate: many formats)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.audit.checks import rules
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix
+from imgbuild.project_paths import Project
+from imgbuild.site.model import RecordedRefusal
+
+SHORT_REASON = 600  # characters
+UPDATES = "updates.json"  # of `imgbuild update`, in the folder images
+
+
+class _RefusedUpdate(msgspec.Struct, frozen=True):
+    package: str
+    version: str
+    reasons: tuple[str, ...]
+
+
+class _Updates(msgspec.Struct, frozen=True):
+    refused: dict[str, tuple[_RefusedUpdate, ...]] = {}
+
+
+def refusals(
+    project: Project, matrix: Matrix, learned: Sequence[Constraint]
+) -> tuple[RecordedRefusal, ...]:
+    """All of them, in the order in which a page lists them."""
+    return tuple(
+        RecordedRefusal(
+            what=item.what, reason=_short(item.reason), source=item.source, target=item.target
+        )
+        for item in _refusals(project, matrix, learned)
+    )
+
+
+def _refusals(
+    project: Project, matrix: Matrix, learned: Sequence[Constraint]
+) -> Iterator[RecordedRefusal]:
+    for entry in learned:
+        yield RecordedRefusal(
+            what=f"{entry.package}{entry.versions} needs {entry.needs}",
+            reason=str(entry).partition(" (")[2].removesuffix(")") or "learned by the audit",
+            source="learned constraint",
+        )
+    for rule in rules.load():
+        clash = (
+            f"with {rule.other}{rule.clash}"
+            if rule.other
+            else (f"without {rule.missing}" if rule.missing else f"without the module {rule.lacks}")
+        )
+        yield RecordedRefusal(
+            what=f"{rule.package}{rule.versions} {clash}",
+            reason=f"{rule.why}; {rule.cure}",
+            source="known incompatibility",
+        )
+    yield from _refused_updates(project)
+    for name, target in matrix.targets.items():
+        for arch, reason in target.exclude.items():
+            yield RecordedRefusal(
+                what=f"{name} for {arch}", reason=reason, source="matrix", target=name
+            )
+        for waiver in target.waive:
+            yield RecordedRefusal(
+                what=f"{waiver.package}: {waiver.subject}",
+                reason=waiver.reason,
+                source="accepted finding",
+                target=name,
+            )
+        if target.retired:
+            yield RecordedRefusal(what=f"{name} is retired", reason=target.retired, source="matrix",
+                          target=name)  # fmt: skip
+
+
+def _refused_updates(project: Project) -> Iterator[RecordedRefusal]:
+    """What `imgbuild update` tried and refused; InputError for a damaged file."""
+    path = project.images / UPDATES
+    if not path.exists():
+        return
+    hint = "restore it from git, or remove it"
+    for row, refused in codec.read(
+        path, _Updates, what="list of updates", hint=hint
+    ).refused.items():
+        for item in refused:
+            yield RecordedRefusal(
+                what=f"{item.package} {item.version} in {row}",
+                reason="; ".join(item.reasons),
+                source="refused update",
+                target=row,
+            )
+
+
+def _short(text: str) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= SHORT_REASON else f"{plain[:SHORT_REASON]}…"

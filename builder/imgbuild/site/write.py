@@ -1,0 +1,182 @@
+"""Makes a site: catalogue, pages and data into a folder that takes the place of the one before.
+
+The folder is written under a temporary name beside its place and then renamed. It replaces only a
+folder that has exactly what an earlier run wrote: the file MARKER lists it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.attest.sbom import cyclonedx, document
+from imgbuild.attest.sbom.packages import SbomPackages
+from imgbuild.errors import InputError
+from imgbuild.site import browser_data, history, pages
+from imgbuild.site.catalogue import SiteSources
+from imgbuild.site.history import SiteHistory
+from imgbuild.site.model import SiteCatalogue, SiteTarget
+from imgbuild.system import files
+from imgbuild.system.folder import OpenFolder, remove_all
+from imgbuild.values import Bytes
+
+MARKER = "imgbuild-site.json"
+NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
+DOCUMENTS = ("locks/", "sbom/", history.FILE)  # of these the size of pages has no part
+ELSEWHERE = "name another folder with --output, or move what is there"
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """A site: its folder, its numbers of pages and targets, the bytes of all pages and data."""
+
+    output: Path
+    pages: int
+    targets: int
+    bytes: Bytes
+    largest: Bytes
+
+
+class _Marker(msgspec.Struct, frozen=True):
+    """The file MARKER: everything that is in the folder, by relative path."""
+
+    site: Literal[1]
+    files: tuple[str, ...]
+
+
+def make(
+    sources: SiteSources,
+    made: SiteCatalogue,
+    collected: SiteHistory,
+    output: Path,
+    *,
+    documents: bool,
+) -> Site:
+    """Write the site of `made` to `output`; with `documents` also locks and SBOMs.
+
+    InputError if `output` is something else than a missing or empty folder or an earlier site.
+    """
+    contents: dict[str, bytes] = {}
+    if documents:
+        made, contents = _with_documents(sources, made)
+    contents |= pages.pages(made, collected)
+    contents[browser_data.FILE] = browser_data.script(sources, made)
+    contents[history.FILE] = codec.encode(collected)
+    contents[NO_JEKYLL] = b""
+    with files.plain_errors(output, hint=files.OUTPUT_HINT):
+        _replace(output, contents)
+    counted = {name: data for name, data in contents.items() if not name.startswith(DOCUMENTS)}
+    return Site(
+        output=output,
+        pages=sum(name.endswith(".html") for name in contents),
+        targets=len(made.targets),
+        bytes=sum(map(len, counted.values())),
+        largest=max(len(data) for name, data in counted.items() if name.endswith(".html")),
+    )
+
+
+def _with_documents(
+    sources: SiteSources, made: SiteCatalogue
+) -> tuple[SiteCatalogue, dict[str, bytes]]:
+    """The catalogue with links to locks and SBOMs, and these files."""
+    contents: dict[str, bytes] = {}
+    recorded = SbomPackages(packages=dict(sources.records))
+    targets = []
+    for target in made.targets:
+        documents = dict(_documents(sources, target, recorded))
+        contents |= documents
+        links = tuple((_label(name), f"../{name}") for name in documents)
+        targets.append(msgspec.structs.replace(target, documents=links))
+    return msgspec.structs.replace(made, targets=tuple(targets)), contents
+
+
+def _documents(
+    sources: SiteSources, target: SiteTarget, recorded: SbomPackages
+) -> Iterator[tuple[str, bytes]]:
+    if target.lock is None or target.digests is None:
+        return
+    yield f"locks/{target.name}.json", codec.encode(target.lock)
+    for arch in target.lock.arch:
+        sbom = document.sbom(target.lock, target.digests, arch, recorded)
+        yield f"sbom/{target.name}-{arch}.cdx.json", cyclonedx.document(sbom)
+
+
+def _label(name: str) -> str:
+    if name.startswith("locks/"):
+        return "lock"
+    return f"SBOM {name.removesuffix('.cdx.json').rpartition('-')[2]} (CycloneDX)"
+
+
+def require_replaceable(output: Path) -> None:
+    """InputError if `output` is not a missing or empty folder, or an unchanged earlier site."""
+    try:
+        with OpenFolder.open(output.parent) as above:
+            _require_replaceable(above, output)
+    except FileNotFoundError:
+        return
+
+
+def _require_replaceable(above: OpenFolder, output: Path) -> None:
+    if above.status(output.name) is None:
+        return
+    with above.folder(output.name) as folder:
+        if not folder.names():
+            return
+        if folder.require_file(MARKER) is None:
+            message = f"{output} is not a site that imgbuild made: it has no {MARKER}"
+            raise InputError(message, hint=ELSEWHERE)
+        marker = codec.decode(
+            folder.read(MARKER), _Marker, file=f"{output}/{MARKER}", what="list", hint=ELSEWHERE
+        )
+        foreign = sorted({*folder.tree()} - {*marker.files, MARKER})
+    if foreign:
+        some = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if foreign[5:] else "")
+        message = f"{output} has files that imgbuild did not write: {some}"
+        raise InputError(message, hint=ELSEWHERE)
+
+
+def _replace(output: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the files to a new folder and give it the name of `output`."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    marker = codec.encode(_Marker(site=1, files=tuple(sorted(contents))))
+    temporary = f".{output.name}.{secrets.token_hex(8)}.tmp"
+    former = f".{output.name}.{secrets.token_hex(8)}.old"
+    with OpenFolder.open(output.parent) as above:
+        _require_replaceable(above, output)
+        try:
+            with above.folder(temporary, make=True) as folder:
+                for name, data in {**contents, MARKER: marker}.items():
+                    _write(folder, name, data)
+            _swap(above, output.name, temporary, former)
+        finally:
+            for name in (temporary, former):
+                with contextlib.suppress(FileNotFoundError):
+                    remove_all(name, above.descriptor)
+
+
+def _write(folder: OpenFolder, name: str, data: bytes) -> None:
+    place, _, last = name.rpartition("/")
+    if not place:
+        with folder.new_file(last) as file:
+            file.write(data)
+        return
+    with folder.folder(place, make=True) as below:
+        _write(below, last, data)
+
+
+def _swap(above: OpenFolder, name: str, temporary: str, former: str) -> None:
+    """Give the folder `temporary` the name `name`; what had it gets the name `former`."""
+    if above.status(name) is None:
+        above.rename_folder(temporary, name)
+        return
+    above.rename_folder(name, former)
+    try:
+        above.rename_folder(temporary, name)
+    except BaseException:
+        above.rename_folder(former, name)
+        raise

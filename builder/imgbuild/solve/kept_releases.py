@@ -1,0 +1,91 @@
+"""Frameworks that a row like a target has in a later release than it, and bounds that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.solve import solve, uv
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.solve.solve import PreparedTarget
+
+# What many packages depend on: another release of one of these needs other releases of many.
+FRAMEWORKS = (
+    *("transformers", "trl", "ray", "verl", "deepspeed", "tensordict", "peft", "accelerate"),
+    *("datasets", "unsloth", "unsloth-zoo", "flashinfer-python"),
+)
+ENGINES = ("vllm", "sglang")
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A package, the version that the target has, and the later release that was chosen."""
+
+    package: str
+    has: str
+    chosen: str
+
+    @property
+    def bound(self) -> str:
+        """The requirement that keeps the release of the target."""
+        return f"{self.package}<{_after(Version(self.has))}"
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.chosen} ({self.has})"
+
+
+def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[Move]:
+    """Frameworks in a later release than that of the target, where the project accepts its own.
+
+    Empty for a target that is like no other.
+    """
+    row = problem.row
+    like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
+    specs = problem.requirements.versions
+    return [
+        Move(package=package, has=has, chosen=chosen[package])
+        for package in (*FRAMEWORKS, *ENGINES)
+        if like is not None and package in chosen and (has := like.versions.get(package))
+        if SpecifierSet(specs.get(package, "")).contains(has, prereleases=True)
+        if Version(chosen[package]) >= Version(_after(Version(has)))
+    ]
+
+
+def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
+    """The command that keeps the target's releases, with what they are; "" if none can be kept.
+
+    All of them, else those that can be kept on their own; by METADATA.
+    """
+    problem = prepared.problem
+    row, moved = problem.row, moves(problem, chosen)
+    if row is None or not moved:
+        return ""
+    kept = moved if _solvable(prepared, moved) else [m for m in moved if _solvable(prepared, [m])]
+    if not kept or (kept != moved and not _solvable(prepared, kept)):
+        return ""
+    added = " ".join(f"'{each.bound}'" for each in kept)
+    versions = ", ".join(f"{each.package} {each.has}" for each in kept)
+    return f"imgbuild add {added} keeps the releases of {row.row.like} ({versions}; by METADATA)"
+
+
+def _solvable(prepared: PreparedTarget, moved: Iterable[Move]) -> bool:
+    lines = (*prepared.requirements, *(each.bound for each in moved))
+    try:
+        uv.ask(
+            prepared.catalogue,
+            lines,
+            solve.bounds_of(prepared),
+            prepared.problem.context.store,
+        )
+    except uv.Unsolvable:
+        return False
+    return True
+
+
+def _after(version: Version) -> str:
+    """The first release that is not compatible with `version`: 5 for 4.57.6, 0.12 for 0.11.2."""
+    if version.major:
+        return str(version.major + 1)
+    return f"0.{version.minor + 1}"

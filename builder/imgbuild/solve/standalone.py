@@ -1,0 +1,106 @@
+"""The archive of a base's standalone Python on one architecture, downloaded and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.download import FileRequest, fetch_all, received
+from imgbuild.cpython import python_archive
+from imgbuild.cpython.python_archive import StandaloneBuild
+from imgbuild.errors import InputError, IntegrityError
+from imgbuild.lock.resolution import PythonArchive
+from imgbuild.matrix.model import DebianBase, StandalonePython
+from imgbuild.values import Arch, Sha256
+
+FACT, PLACE = "python-archive-1", "python-archive-url"  # the former by sha256, the latter by URL
+REPLACED = (
+    "the publisher replaced it, or the sha256 in matrix.yaml is of another file: compare it with"
+    " the list of checksums of the release"
+)
+
+
+def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
+    """The archive of `source` for `arch`, in the store.
+
+    A URL without a sha256 is downloaded once in each cache. InputError without a URL for `arch`,
+    FetchFailed if it cannot be fetched, IntegrityError if it has another sha256 than the matrix
+    says, or is refused by `python_archive.describe`.
+    """
+    url = source.archives.get(arch)
+    if url is None:
+        message = f"the base has no archive of Python {source.version} for {arch}"
+        raise InputError(message, hint=f"add it to `archives`, or take {arch} out of `arch`")
+    path, name = _stored(source, arch, url, context), file_name(url)
+    if path is None:
+        locked = received(url, name, context)
+        expected = source.sha256.get(arch, locked.sha256)
+        if locked.sha256 != expected:
+            message = f"{url} has sha256 {locked.sha256}, the matrix has {expected}"
+            raise IntegrityError(message, hint=REPLACED)
+        context.store.put_fact(PLACE, url, locked.sha256.encode())
+        path = context.store.file(locked.sha256)
+    if path is None:
+        message = f"{name} was removed from the cache while it was in use"
+        raise IntegrityError(message, hint="run the same command again")
+    size = path.stat().st_size
+    if size > python_archive.LARGEST:
+        message = f"{name} has {size} bytes (limit {python_archive.LARGEST})"
+        raise IntegrityError(message, hint=python_archive.HINT)
+    build = _described(path, name, source.version, arch, context)
+    return PythonArchive(file=name, size=size, sha256=path.name, version=build.version)
+
+
+def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) -> Path | None:
+    """The archive in the store: by the sha256 of the matrix, else by what this URL gave before."""
+    known: Sha256 = source.sha256.get(arch, "")
+    if not known:
+        fact = context.store.fact(PLACE, url)
+        known = fact.decode() if fact is not None else ""
+    return context.store.file(known) if known else None
+
+
+def _described(path: Path, name: str, python: str, arch: Arch, context: Context) -> StandaloneBuild:
+    key = f"{path.name} {python} {arch}"
+    stored = context.store.fact(FACT, key)
+    if stored is not None:
+        return msgspec.json.decode(stored, type=StandaloneBuild)
+    build = python_archive.describe(path, name, python=python, arch=arch)
+    context.store.put_fact(FACT, key, msgspec.json.encode(build))
+    return build
+
+
+def file_name(url: str) -> str:
+    """The name of the file at `url`, with plain characters only."""
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    return re.sub(r"[^A-Za-z0-9._+~-]", "_", name)
+
+
+def request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
+    """A request for a locked archive at `urls`."""
+    hint = (
+        "name another URL of the same file under `archives` in matrix.yaml, or fill a mirror on a"
+        " machine that can reach it: imgbuild registry mirror push"
+    )
+    return FileRequest(locked, lambda: urls, hint)
+
+
+def fetched(
+    base: DebianBase, locked: PythonArchive | None, arch: Arch, context: Context
+) -> tuple[PythonArchive, Path] | None:
+    """The archive of `base` and its path, downloaded if the store lacks it.
+
+    `locked` is the one of a lock, if it is known. None for a base with Debian's Python; errors as
+    for `resolve` and `fetch_all`.
+    """
+    source = base.standalone
+    if source is None:
+        return None
+    chosen = locked or resolve(source, arch, context)
+    wants = [request(chosen, [url for key, url in source.archives.items() if key == arch])]
+    return chosen, fetch_all(wants, context, title=f"fetching {chosen.file}")[chosen.sha256]

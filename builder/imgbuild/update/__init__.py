@@ -1,0 +1,1 @@
+"""Newer versions: found, tried as rows of a matrix, and projects moved to them."""

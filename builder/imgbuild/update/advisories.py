@@ -1,0 +1,47 @@
+"""Advisories that a newer version fixes: such a version needs no cool-down (OSV)."""
+
+from __future__ import annotations
+
+import datetime
+
+from imgbuild.cache.context import Context
+from imgbuild.cves.installed import PYPI, InstalledSource, public_version
+from imgbuild.cves.osv_server import OsvServer
+from imgbuild.cves.source import Advisory
+from imgbuild.errors import FetchFailed
+from imgbuild.values import normalize
+
+
+class Advisories:
+    """Advisories of a server with OSV's API at `address`, by default that of `OsvServer`.
+
+    If the server does not answer, that is a warning, and no version fixes anything.
+    """
+
+    def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:
+        self._server = OsvServer(address, context, now)
+        self._reporter = context.reporter
+        self._reachable = True
+        self._by_version: dict[tuple[str, str], tuple[Advisory, ...]] = {}
+
+    def fixed(self, package: str, present: str, newer: str) -> tuple[str, ...]:
+        """The ids of the advisories about `present` that do not apply to `newer`."""
+        before = self._about(package, present)
+        if not before:
+            return ()
+        names = {name for advisory in self._about(package, newer) for name in advisory.ids}
+        gone = [item for item in before if item.fixed and not names.intersection(item.ids)]
+        return tuple(sorted({item.ids[0] for item in gone})) if self._reachable else ()
+
+    def _about(self, package: str, version: str) -> tuple[Advisory, ...]:
+        key = (normalize(package), public_version(version))
+        if key not in self._by_version and self._reachable:
+            source = InstalledSource(ecosystem=PYPI, name=key[0], version=key[1])
+            try:
+                self._by_version[key] = self._server.find([source]).advisories
+            except FetchFailed as error:
+                self._reachable = False
+                self._reporter.warn(
+                    f"the cool-down also applies to security fixes: {error.message}"
+                )
+        return self._by_version.get(key, ())

@@ -1,0 +1,182 @@
+"""The pins of a row and the newer releases of each; which of them are past the cool-down.
+
+The packages that stacks are named after come first, since their new versions decide which versions
+of the others fit. Packages that a row does not pin follow from its cut-off day.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.errors import InputError
+from imgbuild.index.pages import Indexes, IndexFile
+from imgbuild.matrix.model import Target
+from imgbuild.values import sha256
+
+ORDER = (
+    *("verl", "sglang", "vllm", "unsloth-zoo", "unsloth", "trl", "torch", "ray"),
+    *("flashinfer-python", "deepspeed", "transformers"),
+)
+BASE = "base"  # the axis of the Debian snapshot
+LIMIT = 8  # newest releases of one package that are tried
+SHOWN = 6
+
+# Package, present and newer version → the advisories about the former that the latter fixes.
+Fixed = Callable[[str, str, str], Sequence[str]]
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """A release on an index: when its first and its last file were uploaded, None if unknown.
+
+    `files` is the hash of the names of its files.
+    """
+
+    version: str
+    first: datetime.datetime | None
+    last: datetime.datetime | None
+    files: str
+
+
+class Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """A pin of a row, and its newer final releases, newest first; `waiting` are in the cool-down.
+
+    `fixing` are the ids of the advisories by version for which there is no cool-down.
+    """
+
+    package: str
+    version: str
+    releases: tuple[Release, ...] = ()
+    waiting: tuple[Release, ...] = ()
+    fixing: dict[str, tuple[str, ...]] = {}
+
+
+class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a release has to be out before it is tried; None for no cool-down."""
+
+    days: int | None
+    today: datetime.date
+
+    @property
+    def cut(self) -> datetime.date:
+        """The day before which a release has to be uploaded."""
+        return self.today - datetime.timedelta(days=self.days or 0)
+
+
+def names(target: Target) -> tuple[str, ...]:
+    """The pinned packages of a row in the order in which newer versions of them are tried."""
+    ranks = {package: rank for rank, package in enumerate(ORDER)}
+    return tuple(sorted(target.pins, key=lambda name: (ranks.get(name, len(ORDER)), name)))
+
+
+def releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
+    """The final releases of a package that were not yanked, by version."""
+    by_version: dict[Version, list[IndexFile]] = {}
+    for file in files:
+        version = file.version
+        if version is not None and not version.is_prerelease and not file.yanked:
+            by_version.setdefault(Version(version.public), []).append(file)
+    return {version: _release(version, each) for version, each in by_version.items()}
+
+
+def _release(version: Version, files: Sequence[IndexFile]) -> Release:
+    times = [file.uploaded for file in files if file.uploaded is not None]
+    known = len(times) == len(files)
+    return Release(
+        version=str(version),
+        first=min(times, default=None),
+        last=max(times) if known and times else None,
+        files=sha256("\n".join(sorted(file.name for file in files)).encode())[:16],
+    )
+
+
+def parsed(version: str) -> Version:
+    """A version without its local part."""
+    return Version(Version(version).public)
+
+
+def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixed: Fixed) -> Axis:
+    """The newer releases of a pinned package.
+
+    `fixed` is called only for releases in the cool-down. FetchFailed if the index does not answer.
+    """
+    present = parsed(version)
+    newer = [
+        release
+        for found, release in sorted(releases(indexes.files(package)).items(), reverse=True)
+        if found > present
+    ][:LIMIT]
+    ready, waiting = [], []
+    fixing: dict[str, tuple[str, ...]] = {}
+    for release in newer:
+        if cool_down.days is not None and not is_out(release, cool_down.cut):
+            advisories = tuple(fixed(package, version, release.version))
+            if not advisories:
+                waiting.append(release)
+                continue
+            fixing[release.version] = advisories
+        ready.append(release)
+    return Axis(
+        package=package,
+        version=version,
+        releases=tuple(ready),
+        waiting=tuple(waiting),
+        fixing=fixing,
+    )
+
+
+def of_days(before: str, after: str) -> Axis:
+    """The axis of a base: its snapshot, and a newer one; days as numbers, 20261124."""
+    release = Release(version=after, first=None, last=None, files="")
+    return Axis(package=BASE, version=before, releases=(release,))
+
+
+def is_out(release: Release, cut: datetime.date) -> bool:
+    """Whether the first file of a release was uploaded before a day."""
+    return release.first is not None and release.first.date() < cut
+
+
+def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
+    """The `as_of` with which a row may take a release: after its last file was uploaded."""
+    days = [target.as_of, cool_down.cut]
+    uploaded = release.last or release.first
+    if uploaded is not None:
+        days.append(uploaded.date() + datetime.timedelta(days=1))
+    return max(days)
+
+
+def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target]) -> None:
+    """InputError if a cool-down cannot be judged: an index has no upload time of a newer release.
+
+    `indexes` and `targets` are by the name of the row.
+    """
+    lacking: dict[str, list[str]] = {}
+    for name, target in targets.items():
+        for package, version in target.pins.items():
+            place = indexes[name].place(package)
+            present = parsed(version)
+            newer = [
+                release
+                for found, release in releases(indexes[name].files(package)).items()
+                if found > present and (not place.timed or release.last is None)
+            ]
+            if newer and package not in lacking.setdefault(place.name, []):
+                lacking[place.name].append(package)
+    lines = [
+        f"the index {index}: {_listed(packages)}" for index, packages in lacking.items() if packages
+    ]
+    if lines:
+        message = "\n  ".join(("upload times are unknown, which the cool-down needs:", *lines))
+        hint = (
+            "use --no-cool-down; or an index with upload times (PEP 700), or with a JSON API that"
+            " has them"
+        )
+        raise InputError(message, hint=hint)
+
+
+def _listed(packages: Sequence[str]) -> str:
+    more = f" and {len(packages) - SHOWN} more" if len(packages) > SHOWN else ""
+    return ", ".join(packages[:SHOWN]) + more

@@ -1,0 +1,178 @@
+"""Writes a tried row into a project: matrix, lock, digests, Dockerfile, records, together.
+
+The new files are written under temporary names. Then the folder of the row is renamed, and last the
+matrix: an interrupted run leaves the matrix untouched, or with a whole row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from imgbuild import codec
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.attest.sbom import packages
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.learn.loop import add_constraints
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import constraints, load
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.yaml_nodes import content
+from imgbuild.plan import records
+from imgbuild.plan.plan import installed_wheels, plan
+from imgbuild.plan.records import Records
+from imgbuild.project_paths import Project
+from imgbuild.render import write
+from imgbuild.system.folder import OpenFolder, remove_all
+from imgbuild.update import refusals, row_text
+from imgbuild.update.refusals import MadeRow
+from imgbuild.update.trial import Tried
+from imgbuild.values import Sha256, sha256
+
+
+def require_regular(project: Project) -> None:
+    """InputError if a file that an update writes is a link or a folder."""
+    with OpenFolder.open(project.root) as root:
+        images = project.images.relative_to(project.root).as_posix()
+        for name in (project.matrix.name, f"{images}/{refusals.FILE}"):
+            root.require_file(name)
+
+
+def place(
+    project: Project, scratch: Project, tried: Tried, made: MadeRow, inputs: Inputs
+) -> tuple[Constraint, ...]:
+    """Write the row `tried`, made as `made` says, from the scratch folder into the project.
+
+    The learned constraints that are not written are returned: a lock of the project violates them.
+    """
+    row = tried.row
+    with inputs.store.exclusive(f"update-{sha256(str(project.images).encode())}"):
+        before = content(project.matrix)
+        matrix = load.loads(before, str(project.matrix))
+        if row.name in matrix.targets:
+            message = f"{project.matrix} already has a row {row.name}"
+            raise InputError(message, hint="run the same command again")
+        base_of = matrix.targets[made.of].base
+        text = row_text.with_row(before, str(project.matrix), made.of, row, base_of)
+        whole = load.located(load.loads(text, str(project.matrix)), project.root)
+        write.keep_new(scratch, whole, [row.name], inputs.context.reporter)
+        left_out = _merge(project, scratch, tried, inputs)
+        updates = refusals.read(project.images).making(row.name, made, row.target.pins)
+        refusals.write(project.images, updates, project.root)  # without the row it has no effect
+        _place_folder(project, scratch, row.name, text)
+    write.keep_new(project, whole, [row.name], inputs.context.reporter)
+    return left_out
+
+
+def _merge(
+    project: Project, scratch: Project, tried: Tried, inputs: Inputs
+) -> tuple[Constraint, ...]:
+    """Add the records and constraints of the scratch folder to those of the project."""
+    learned, left_out = _learned(project, scratch, tried)
+    if learned:
+        add_constraints(project.images, learned, inputs.store)
+    with inputs.store.exclusive(f"records-{sha256(str(project.images).encode())}"):
+        merged = records.merge(
+            records.read_records(project.images), [_records(scratch, tried.lock)]
+        )
+        codec.write(records.records_path(project.images), merged, below=project.root)
+        known = packages.read_packages(project.images)
+        read = packages.read_packages(scratch.images).packages
+        files = _files_of(tried.lock)
+        added = {key: package for key, package in read.items() if key in files}
+        codec.write(
+            packages.packages_path(project.images),
+            packages.merge(known, added),
+            below=project.root,
+        )
+    return left_out
+
+
+def _records(scratch: Project, lock: Lock) -> Records:
+    """The records of the layers and wheels of one lock, without those of other trials."""
+    every = records.read_records(scratch.images)
+    layers = {layer.id for arch in lock.arch for layer in plan(lock, arch).layers}
+    wheels = _files_of(lock)
+    return Records(
+        layers={key: record for key, record in every.layers.items() if key in layers},
+        wheels={key: fact for key, fact in every.wheels.items() if key in wheels},
+    )
+
+
+def _files_of(lock: Lock) -> set[Sha256]:
+    """The hashes of all wheels and debs of a lock, and of the wheels that its builds need."""
+    return {
+        item.sha256
+        for resolution in lock.arch.values()
+        for item in (
+            *installed_wheels(resolution),
+            *(wheel for built in resolution.built for wheel in built.requires),
+            *resolution.debs,
+        )
+    }
+
+
+def _learned(
+    project: Project, scratch: Project, tried: Tried
+) -> tuple[list[Constraint], tuple[Constraint, ...]]:
+    """What was learned about packages of the row; separately what an existing lock violates."""
+    known = set(constraints.read(project.images))
+    versions = [resolution.versions for resolution in tried.lock.arch.values()]
+    learned = [
+        entry
+        for entry in constraints.read(scratch.images)
+        if entry not in known and any(entry.package in each for each in versions)
+    ]
+    violated = set(constraints_violated(project, learned)) if learned else set()
+    kept = [entry for entry in learned if entry not in violated]
+    return kept, tuple(entry for entry in learned if entry in violated)
+
+
+def constraints_violated(project: Project, learned: Iterable[Constraint]) -> list[Constraint]:
+    """Those of `learned` that a lock of the project violates."""
+    entries = list(learned)
+    violated: list[Constraint] = []
+    for name in project.locked_targets():
+        try:
+            lock = lock_file.read_lock(project.images, name)
+        except ImgbuildError:
+            continue  # a lock that cannot be read is stale in any case
+        for resolution in lock.arch.values():
+            violated += constraints.violations(entries, resolution.versions)
+    return violated
+
+
+def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) -> None:
+    """Copy the folder of the row into the project, and write the matrix; both or neither."""
+    files = _files(scratch.images / name)
+    temporary = f".{name}.new-{os.getpid()}"
+    with (
+        OpenFolder.open(project.root) as root,
+        root.folder(project.images.relative_to(project.root).as_posix(), make=True) as images,
+    ):
+        try:
+            for path, data in files.items():
+                images.write(f"{temporary}/{path}", data)
+            _remove(images, name)
+            os.rename(temporary, name, src_dir_fd=images.descriptor, dst_dir_fd=images.descriptor)
+            root.write(project.matrix.name, matrix)
+        except BaseException:
+            _remove(images, temporary)
+            if content(project.matrix) != matrix:
+                _remove(images, name)
+            raise
+
+
+def _remove(images: OpenFolder, name: str) -> None:
+    """Remove the folder `name`: of this run, or of a killed one. InputError if it is a link."""
+    if images.status(name) is None:
+        return
+    images.folder(name).close()
+    remove_all(name, images.descriptor)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    with OpenFolder.open(folder) as opened:
+        return {name: opened.read(name) for name in opened.tree()}

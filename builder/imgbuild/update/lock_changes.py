@@ -1,0 +1,87 @@
+"""What an update changed, as Markdown: the text of a pull request.
+
+Names, versions and reasons are code spans: in them GitHub reads no mention, no link and no markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from imgbuild.show.image_diff import ArchDiff, Change
+from imgbuild.system.amounts import count, size_text
+from imgbuild.system.quoting import code_span
+from imgbuild.update.refusals import RefusedVersion
+from imgbuild.update.run import RowUpdate
+from imgbuild.values import Arch
+
+NOTHING = "No newer version could be taken."
+LIMIT = 60_000  # letters; GitHub takes 65,536
+CUT = "\n\nThe rest is left out: the text is too long.\n"
+
+
+def markdown(updates: Sequence[RowUpdate]) -> str:
+    """The differences of all rows: versions and bytes, then what was refused, with reasons."""
+    lines: list[str] = []
+    for item in updates:
+        if item.row:
+            lines += [*_new_row(item), ""]
+    if not lines:
+        lines = [NOTHING, ""]
+    refused = [item for item in updates if item.refused]
+    if refused:
+        lines += ["## Refused", ""]
+        for item in refused:
+            lines += [f"### {code_span(item.source)}", "", *_refusals(item.refused), ""]
+    text = "\n".join(lines)
+    if len(text) <= LIMIT:
+        return text
+    return text[:LIMIT].rpartition("\n")[0] + CUT
+
+
+def _new_row(item: RowUpdate) -> Iterator[str]:
+    yield f"## {code_span(item.row)}"
+    yield ""
+    yield f"Made of {code_span(item.source)}, which is unchanged. No image of it was run."
+    yield ""
+    yield from _table(
+        ("package", "before", "after", "fixes"),
+        ((move.package, move.before, move.after, ", ".join(move.fixes)) for move in item.moves),
+    )
+    for entry in item.unwritten:
+        yield ""
+        yield f"Not written, since a lock violates it: {code_span(str(entry))}"
+    if item.diff is None:
+        return
+    for arch, part in item.diff.arch.items():
+        yield ""
+        yield from _arch(arch, part)
+
+
+def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
+    """The changes of one architecture, folded away below their sum."""
+    yield (
+        f"<details><summary>{arch}: {count(len(part.changes), 'package')} changed,"
+        f" {size_text(part.pull)} of {size_text(part.total)} to pull</summary>"
+    )
+    yield ""
+    yield from _table(("package", "before", "after"), map(_cells, part.changes))
+    yield ""
+    yield "</details>"
+
+
+def _cells(change: Change) -> tuple[str, str, str]:
+    package = f"{change.package} (Debian)" if change.kind == "deb" else change.package
+    return package, change.before, change.after
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(code_span(cell) if cell else '' for cell in row)} |"
+
+
+def _refusals(refused: Sequence[RefusedVersion]) -> Iterator[str]:
+    for refusal in refused:
+        yield f"- {code_span(f'{refusal.package} {refusal.version}')}"
+        yield from (f"  - {code_span(reason)}" for reason in refusal.reasons)

@@ -1,0 +1,94 @@
+"""What is newer or known of a locked image besides its wheels: Debian packages, vulnerabilities.
+
+Neither source has to answer: what cannot be read is said in the result.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.cache.context import Context
+from imgbuild.cves import check
+from imgbuild.cves.check import CveCase, CvePolicy, CveReport
+from imgbuild.cves.osv_server import OsvServer
+from imgbuild.deb import apt
+from imgbuild.errors import ImgbuildError
+from imgbuild.http.client import Http
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import Base, DebianBase
+from imgbuild.values import Arch, Sha256
+
+
+class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """A Debian package of which the archive has a newer version; `security` for its fixes."""
+
+    package: str
+    version: str
+    newest: str
+    security: bool
+
+
+class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the archive has newer than the Debian packages of an image on one architecture.
+
+    `packages` is their number, `date` that of the security suite. `error` says why nothing is
+    known.
+    """
+
+    base: str
+    arch: Arch
+    packages: int
+    date: str = ""
+    updates: tuple[DebianUpdate, ...] = ()
+    error: str = ""
+
+
+class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of `imgbuild cves` on an image; None, and the reason, if it could not be made."""
+
+    arch: Arch
+    report: CveReport | None = None
+    error: str = ""
+
+
+def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUpdates:
+    """What Debian's archive has newer than the packages of `lock`."""
+    debs = lock.arch[arch].debs
+    state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
+    if not isinstance(base, DebianBase):
+        return msgspec.structs.replace(state, error="its base is an image of a registry")
+    try:
+        date, security = apt.security_updates(base, debs, arch, context)
+        others = apt.archive_updates(base, debs, arch, context)
+    except ImgbuildError as error:
+        return msgspec.structs.replace(state, error=error.message.partition("\n")[0])
+    fixed = {update.package for update in security}
+    updates = [
+        DebianUpdate(
+            package=update.package,
+            version=update.version,
+            newest=update.fixed,
+            security=update.package in fixed,
+        )
+        for update in (*security, *(each for each in others if each.package not in fixed))
+    ]
+    return msgspec.structs.replace(state, date=date, updates=tuple(updates))
+
+
+def vulnerabilities(
+    cases: Sequence[CveCase], records: Mapping[Sha256, Package], context: Context
+) -> list[KnownVulnerabilities]:
+    """What OSV's server knows of the packages of each of `cases`."""
+    http = Http(offline=context.http.offline, attempts=1)  # it is no reason to wait
+    now = datetime.datetime.now(datetime.UTC)
+    policy = CvePolicy(today=now.date())
+    try:
+        server = OsvServer(None, msgspec.structs.replace(context, http=http), now)
+        reports = check.check(cases, records, server.find, policy)
+    except ImgbuildError as error:
+        return [KnownVulnerabilities(arch=case.arch, error=error.message) for case in cases]
+    return [KnownVulnerabilities(arch=report.arch, report=report) for report in reports]

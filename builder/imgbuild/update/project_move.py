@@ -1,0 +1,263 @@
+"""A project's rows moved to another published target: what stands against it, and the new matrix.
+
+What contradicts the new target is known from the project's files, its lock and the index alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import posixpath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imgbuild.cache.context import Context
+from imgbuild.errors import InputError, NothingSelected
+from imgbuild.index.remote_wheel import metadata
+from imgbuild.lock.locked_matrix import versions_of
+from imgbuild.lock.project_requirements import (
+    ProjectRequirements,
+    contradicted,
+    requirements_of,
+)
+from imgbuild.lock.published import LAYOUT, PublishedTarget
+from imgbuild.matrix.extension import Extension, Extensions
+from imgbuild.matrix.model import Matrix
+from imgbuild.resolve import engine_torch, first_matrix
+from imgbuild.resolve.choose import LockedFacts
+from imgbuild.resolve.demands import PackageDemand, demands
+from imgbuild.resolve.edit_row import RowMove, moved
+from imgbuild.resolve.feasible import IndexPages, obstacles
+from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
+from imgbuild.solve.solve import python_of
+from imgbuild.system import threads
+from imgbuild.values import Arch, normalize
+from imgbuild.wheel.tags import Tags
+
+
+class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that move from the published target `old` to `new`, which was copied from `origin`.
+
+    `old` and `new` have the same name if the target is only renewed. `lock` is where its copy will
+    be, relative to the matrix.
+    """
+
+    rows: tuple[str, ...]
+    old: PublishedTarget
+    new: PublishedTarget
+    origin: str
+    lock: str
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the project has this very target."""
+        return (self.old.name, self.old.hash, self.old.digest) == (
+            self.new.name,
+            self.new.hash,
+            self.new.digest,
+        )
+
+
+def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
+    """The rows to move: those named, or all; InputError if they are on several targets.
+
+    NothingSelected for a name that is no row.
+    """
+    absent = [name for name in names if name not in value.targets]
+    if absent:
+        message = f"no target {' and '.join(absent)} in the project"
+        raise NothingSelected(message, hint=f"it has {', '.join(value.targets)}")
+    chosen = tuple(names) or tuple(value.targets)
+    below = {value.targets[name].below for name in chosen}
+    if len(below) > 1:
+        message = f"the rows {', '.join(chosen)} are on several targets: {', '.join(sorted(below))}"
+        raise InputError(message, hint="name rows that are on the same one")
+    return chosen
+
+
+def copy_place(value: Extensions, old: str, new: str) -> str:
+    """Where the copy of `new` will be: beside that of `old`."""
+    lock = value.published[old].lock
+    return lock if new == old else posixpath.join(posixpath.dirname(lock), new)
+
+
+def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) -> bytes:
+    """The matrix at `path`, with its comments, after the move."""
+    old, new = move.old, move.new
+    others = [
+        name for name, row in value.targets.items()
+        if row.below == old.name and name not in move.rows
+    ]  # fmt: skip
+    image = value.published[old.name].image
+    edit = RowMove(
+        rows={
+            name: "like" if value.targets[name].like is not None else "extends"
+            for name in move.rows
+        },
+        old=old.name,
+        new=new.name,
+        lock=move.lock,
+        origin=move.origin,
+        forget={name: _forgotten(value.targets[name], new) for name in move.rows},
+        keep_old=bool(others),
+        image=keeps_image(image, move),
+    )
+    text = moved(path, data, edit).decode()
+    for before, after in _comments(old, new).items():
+        text = text.replace(before, after)
+    return text.encode()
+
+
+def keeps_image(image: str, move: ProjectMove) -> bool:
+    """Whether `image`, where the layers of the old target are, may have those of the new one.
+
+    That is a repository; a layout, a tag or a digest is one image, and one may be named after the
+    old target.
+    """
+    one = image.startswith(LAYOUT) or "@" in image or ":" in image.rsplit("/", 1)[-1]
+    return not one and (move.old.name == move.new.name or move.old.name not in image)
+
+
+def _forgotten(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
+    """The keys of a row that the new target makes superfluous or wrong."""
+    keys = []
+    if row.as_of is not None and row.as_of <= datetime.date.fromisoformat(new.lock.as_of):
+        keys.append("as_of")
+    if row.cuda == new.lock.cuda:
+        keys.append("cuda")
+    return tuple(keys)
+
+
+def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
+    """Comments as `imgbuild init` writes them of the old target → of the new one."""
+    words = [{"extends": each.name, "as_of": each.lock.as_of} for each in (old, new)]
+    return {
+        template.format(**words[0]): template.format(**words[1])
+        for template in (first_matrix.NO_IMAGE, first_matrix.AS_OF)
+    }
+
+
+# -- what stands against it
+
+
+def conflicts(
+    name: str, row: Extension, move: ProjectMove, folder: Path, matrix: Matrix, context: Context
+) -> list[str]:
+    """Everything that the project in `folder` requires and the new target excludes, a line each.
+
+    Of `matrix`, that of the project as it is, only the indexes are used.
+    """
+    lock = move.new.lock
+    reasons = []
+    for arch in row.arch or tuple(lock.arch):
+        if arch not in lock.arch:
+            reasons.append(f"matrix.yaml: {name} is for {arch}, {move.new.name} is not")
+            continue
+        reasons += _on(arch, row, move.new, folder, matrix, context)
+    return list(dict.fromkeys(reasons))
+
+
+def _on(
+    arch: Arch,
+    row: Extension,
+    new: PublishedTarget,
+    folder: Path,
+    matrix: Matrix,
+    context: Context,
+) -> list[str]:
+    lock = new.lock
+    bases = matrix.bases.values()
+    base = next((each for each in bases if each.python == lock.base.python), next(iter(bases)))
+    python = python_of(base, lock.arch[arch]) if base.python == lock.base.python else ""
+    tags = Tags(python=python or lock.base.python, glibc=lock.base.glibc, arch=arch)
+    required = requirements_of(row, folder, tags.markers)
+    reasons = [
+        f"{place}: requires Python {spec}, {new.name} has {tags.python}"
+        for spec, place in required.python
+        if not SpecifierSet(spec).contains(tags.python, prereleases=True)
+    ]
+    versions = versions_of(lock) if row.extends is not None else {}
+    reasons += _contradictions(row, required, versions, new.name)
+    added = _added(row, required, versions, tags)
+    day = row.as_of or datetime.date.fromisoformat(lock.as_of)
+    day = max(day, datetime.date.fromisoformat(lock.as_of))
+    pages = IndexPages(matrix, context, day)
+    blocked = obstacles(added, pages, tags)
+    reasons += map(str, blocked)
+    names = {each.package for each in blocked}
+    left = [each for each in added if each.package not in names and not each.source]
+    if row.extends is not None:
+        facts = LockedFacts(
+            target=new.name, arch=arch, versions=versions, python=tags.python, cuda=lock.cuda,
+            as_of=lock.as_of,
+        )  # fmt: skip
+        reasons += _of_additions(left, facts, pages, tags, context)
+    return reasons
+
+
+def _contradictions(
+    row: Extension, required: ProjectRequirements, versions: Mapping[str, str], target: str
+) -> list[str]:
+    reasons = [
+        f"{place}: requires {package}{spec}, {target} has {versions[package]}"
+        for package, spec, place in contradicted(required, versions)
+    ]
+    specs = {package: f"=={Version(pin)}" for package, pin in row.pins.items()}
+    specs |= {package: wanted.spec for package, wanted in row.requires.items()}
+    return reasons + [
+        f"matrix.yaml: requires {package}{spec}, {target} has {versions[package]}"
+        for package, spec in specs.items()
+        if package in versions
+        and not SpecifierSet(spec).contains(versions[package], prereleases=True)
+    ]
+
+
+def _added(
+    row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: Tags
+) -> list[PackageDemand]:
+    """What the files require of the default index and the target does not have."""
+    left_out = {
+        *versions,
+        *map(normalize, (*row.exclude, *row.relax, *row.indexes)),
+        *(each.package for each in required.declared.requirements if each.kind == "override"),
+    }
+    asked = demands(required.declared, tags.markers)
+    return [each for each in asked if each.package not in left_out and each.installed]
+
+
+def _of_additions(
+    added: Sequence[PackageDemand],
+    facts: LockedFacts,
+    pages: IndexPages,
+    tags: Tags,
+    context: Context,
+) -> list[str]:
+    """What additions require of packages that the target has in another version."""
+    changes = range_conflicts(added, facts, pages, tags, context)
+
+    def _pinned(demand: PackageDemand, stop: threads.Stop) -> list[str]:
+        stop.check()
+        wheel = pages.pinned(demand, tags)
+        if wheel is None:
+            return []
+        data = metadata(wheel, context.http, context.store)
+        needed = engine_torch.required(demand, data, tags.markers)
+        return [
+            f"{', '.join(map(str, change.places))}: {change.by} requires"
+            f" {change.package}{change.wanted}, {facts.target} has {change.has}"
+            for change in changes_for(demand, str(demand.pin), needed, facts.versions)
+        ]
+
+    pins = [each for each in added if each.pin is not None]
+    of_pins = threads.each(pins, _pinned, threads=8)
+    return [
+        *(
+            f"{', '.join(map(str, change.places))}: {change.by} requires"
+            f" {change.package}{change.wanted}, {facts.target} has {change.has}"
+            for change in changes
+        ),
+        *(line for lines in of_pins for line in lines),
+    ]

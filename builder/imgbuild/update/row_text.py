@@ -1,0 +1,237 @@
+"""A row of `matrix.yaml` written as a new row below another one, comments and order kept.
+
+The rest of the file stays as it is, byte for byte.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import re
+import textwrap
+from collections.abc import Container
+from typing import Any
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.matrix import load
+from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.update.trial import Row
+
+WIDTH = 96
+WIDE = 1 << 20  # lines are not folded
+DROPPED = ("recommended", "retired")
+BY_HAND = "add the row by hand; or write each target, and each base, on lines of its own"
+
+
+def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
+    """The matrix `data` with `row` below the row `source` that it is made of.
+
+    A base that the matrix lacks is written below the base `base_of`. InputError if the text of the
+    result would be read as anything but the matrix with that row.
+    """
+    before = load.loads(data, file)
+    text = data.decode()
+    target = before.targets[source]
+    for name, base in row.bases.items():
+        block = _block(text, "bases", base_of, file)
+        written = _base_lines(_inner(text, block), before.bases[base_of], base)
+        text = _inserted(text, block, name, written)
+    block = _block(text, "targets", source, file)
+    written = _row_lines(_inner(text, block), target, row.target)
+    result = _inserted(text, block, row.name, written).encode()
+    _require_same(before, row, result, file)
+    return result
+
+
+def _require_same(before: Matrix, row: Row, data: bytes, file: str) -> None:
+    try:
+        after = load.loads(data, file)
+    except InputError as error:
+        message = f"{file}: the row {row.name} cannot be written: {error.message}"
+        raise InputError(message, problems=error.problems, hint=BY_HAND) from error
+    if after != row.in_matrix(before):
+        message = f"{file}: the row {row.name} cannot be written so that it is read as intended"
+        raise InputError(message, hint=BY_HAND)
+
+
+def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
+    """Start and end of the lines of `name` in a section, in characters; its key's line included."""
+    start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
+    stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
+    end = start.end() + stop.start() if start and stop else len(text)
+    key = re.compile(rf"^( +)(['\"]?){re.escape(name)}\2:[ ]*(#.*)?\n", re.MULTILINE)
+    found = key.search(text, start.end(), end) if start else None
+    if found is None:
+        message = f"{file}: {section}.{name} is not on lines of its own"
+        raise InputError(message, hint=BY_HAND)
+    after = re.compile(rf"^ {{0,{len(found[1])}}}\S", re.MULTILINE).search(text, found.end(), end)
+    last = after.start() if after else end
+    return found.start(), found.start() + len(text[found.start() : last].rstrip()) + 1
+
+
+def _inner(text: str, block: tuple[int, int]) -> str:
+    """The lines of a block below its key, without their indent."""
+    return textwrap.dedent(text[block[0] : block[1]].split("\n", 1)[1])
+
+
+def _inserted(text: str, block: tuple[int, int], name: str, lines: str) -> str:
+    start, end = block
+    indent = re.match(r" *", text[start:])[0]  # type: ignore[index]
+    inner = re.match(r" *", text[start:].split("\n", 1)[1])[0]  # type: ignore[index]
+    body = textwrap.indent(lines.rstrip("\n") + "\n", inner)
+    head = text[:end] if text[:end].endswith("\n") else text[:end] + "\n"
+    return f"{head}\n{indent}{name}:\n{body}{text[end:]}"
+
+
+def _row_lines(lines: str, before: Target, after: Target) -> str:
+    """The lines of a row, changed where `after` differs from `before`."""
+    editor, row = _loaded(lines)
+    for key in DROPPED:
+        row.pop(key, None)
+    if after.summary != before.summary:
+        row["summary"] = _folded(after.summary)
+    if after.base != before.base:
+        row["base"] = after.base
+    row["as_of"] = after.as_of
+    for package, version in after.pins.items():
+        if before.pins[package] != version:
+            row["pins"][package] = _quoted(version)
+    if after.flashinfer != before.flashinfer:
+        row["flashinfer"]["reason"] = _folded(after.flashinfer.reason)
+    row["tested"] = _folded(after.tested)
+    return _dumped(editor, row)
+
+
+def _base_lines(lines: str, before: Base, after: Base) -> str:
+    """The lines of a base whose addresses differ."""
+    editor, base = _loaded(lines)
+    for field in msgspec.structs.fields(after):
+        value = getattr(after, field.name)
+        if value != getattr(before, field.name):
+            base[field.encode_name] = [str(item) for item in value]
+    return _dumped(editor, base)
+
+
+def _loaded(lines: str) -> tuple[Any, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = WIDE
+    editor.indent(mapping=2, sequence=4, offset=2)
+    try:
+        return editor, editor.load(lines)
+    except YAMLError as error:
+        message = f"a row cannot be edited: {str(error).splitlines()[0]}"
+        raise InputError(message, hint=BY_HAND) from error
+
+
+def _dumped(editor: Any, document: Any) -> str:
+    stream = io.StringIO()
+    editor.dump(document, stream)
+    return stream.getvalue()
+
+
+def _quoted(text: str) -> Any:
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    return DoubleQuotedScalarString(text)
+
+
+def _folded(text: str) -> Any:
+    """`text` as a scalar: on one line if it is short, else folded (`>-`)."""
+    from ruamel.yaml.scalarstring import FoldedScalarString
+
+    words = " ".join(text.split())
+    if len(words) <= WIDTH - 16:
+        return words
+    value = FoldedScalarString(words)
+    places, position = [], 0
+    for line in textwrap.wrap(words, WIDTH, break_long_words=False, break_on_hyphens=False)[:-1]:
+        position += len(line)
+        places.append(position)
+        position += 1
+    value.fold_pos = places
+    return value
+
+
+def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Target:
+    """`row.target` with the texts of a new row: what changed, and that no image of it was run."""
+    moves = changes(target, row.target)
+    words = ", ".join(f"{package} {before} to {after}" for package, before, after in moves)
+    base = f"; on the base {row.target.base}" if row.target.base != target.base else ""
+    arches = " and ".join(row.target.arch)
+    tested = (
+        f"The image was not run. Made of {source} by imgbuild update on {made}: {words}{base}."
+        f" The audit found no error on {arches}."
+    ).replace(": ;", ":")
+    flashinfer = row.target.flashinfer
+    if any(before in flashinfer.reason for _, before, _ in moves):
+        reason = f"as in {source}: {flashinfer.reason}"
+        flashinfer = msgspec.structs.replace(flashinfer, reason=reason)
+    return msgspec.structs.replace(
+        row.target,
+        summary=_summary(target.summary, moves),
+        flashinfer=flashinfer,
+        tested=tested,
+        recommended="",
+        retired="",
+    )
+
+
+def changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
+    """Package, version before and after of each pin that differs."""
+    return [
+        (package, version, after.pins[package])
+        for package, version in before.pins.items()
+        if after.pins.get(package, version) != version
+    ]
+
+
+def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
+    """`text` with the new versions of packages in place of the former ones."""
+    for package, before, after in moves:
+        words = package.removesuffix("-python").replace("-", "[-_ ]?")
+
+        def _renamed(match: re.Match[str], before: str = before, after: str = after) -> str:
+            parts = match[2].split(".")
+            if before.split(".")[: len(parts)] != parts:
+                return match[0]
+            return match[1] + ".".join(after.split(".")[: len(parts)])
+
+        text = re.sub(rf"(?i)(\b{words} )(\d+(?:\.\w+)*)", _renamed, text)
+    return text
+
+
+def name_for(origin: str, former: Target, source: Target, row: Row, taken: Container[str]) -> str:
+    """A name for a new row in the form of the existing ones: cu130-trl → cu130-trl1.16.0.
+
+    `former` is the row `origin`, from which `source`, the row that is updated, descends. The
+    package that the name of the origin ends with gives its version; if there is such a row already,
+    what moved is added.
+    """
+    words = origin.rsplit("-", 1)
+    stem = re.sub(r"(?<=[a-z])\d[\w.]*\Z", "", words[-1])
+    head = f"{words[0]}-{stem}" if len(words) > 1 else stem
+    after = row.target.pins
+    named = next((package for package in after if package.partition("-")[0] == stem), None)
+    is_moved = named is not None and after[named] != former.pins.get(named)
+    name = f"{head}{_plain(after[named])}" if named is not None and is_moved else origin
+    if name in taken:
+        moves = [f"{package.partition('-')[0]}{_plain(version)}"
+                 for package, _, version in changes(source, row.target)]  # fmt: skip
+        bases = [base.rpartition("-")[2] for base in row.bases]
+        name = "-".join([name, *(moves or bases)[:1]])
+    unnumbered, number = name, 2
+    while name in taken:
+        name = f"{unnumbered}-{number}"
+        number += 1
+    return name
+
+
+def _plain(version: str) -> str:
+    """A version as part of a name, which has no `+` or `!`."""
+    return re.sub(r"[^a-z0-9.]+", ".", version.lower())

@@ -1,0 +1,408 @@
+"""Updates rows: which versions are newer → trials, one after another → a new row, and refusals.
+
+The trials of a row build on each other: what one trial accepted is in the row of the next. A
+refusal is written as soon as it is known, a row at the end of its trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+import imgbuild
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.index.pages import Indexes, places
+from imgbuild.lock import lock_file
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix, Target
+from imgbuild.plan import image_digests
+from imgbuild.project_paths import Project
+from imgbuild.show import image_diff
+from imgbuild.show.image_diff import Diff
+from imgbuild.solve import uv
+from imgbuild.system.reporter import ProgressBar
+from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
+from imgbuild.update.axes import BASE, Axis, CoolDown, Fixed, Release
+from imgbuild.update.refusals import MadeRow, RefusedVersion, Updates
+from imgbuild.update.snapshots import Snapshot
+from imgbuild.update.trial import RefusedTrial, Row, Tried
+
+TRIAL = "update-trial"  # the name of a row during its trials
+
+
+class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which packages are updated (all pins if none are named), and how.
+
+    `advisories` finds releases for which there is no cool-down.
+    """
+
+    packages: tuple[str, ...] = ()
+    cool_down: CoolDown
+    processes: int = 1
+    advisories: Fixed
+
+
+class VersionMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A pin of a new row that differs; `fixes` are advisories for which there was no cool-down."""
+
+    package: str
+    before: str
+    after: str
+    fixes: tuple[str, ...] = ()
+
+
+class Candidates(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be tried for one row: `source`, the newest that was made of `origin`, and the axes.
+
+    `snapshot` is a newer base; it is taken with the first version that is tried.
+    """
+
+    origin: str
+    source: str
+    target: Target
+    lock: Lock | None
+    axes: tuple[Axis, ...]
+    snapshot: Snapshot | None = None
+
+
+class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for one row: `row` is the name of the new one, "" if there is none.
+
+    `refused` are the versions that were refused in this run, `kept` those of earlier runs whose
+    refusal still holds, `waiting` those in the cool-down, by package. `unwritten` are learned
+    constraints that locks of the matrix violate.
+    """
+
+    source: str
+    row: str = ""
+    moves: tuple[VersionMove, ...] = ()
+    refused: tuple[RefusedVersion, ...] = ()
+    kept: tuple[RefusedVersion, ...] = ()
+    waiting: dict[str, tuple[str, ...]] = {}
+    diff: Diff | None = None
+    unwritten: tuple[Constraint, ...] = ()
+
+
+def candidates(
+    project: Project, matrix: Matrix, names: Sequence[str], inputs: Inputs, options: UpdateSettings
+) -> list[Candidates]:
+    """The newer versions for each of the rows `names`, or for the newest rows made of them.
+
+    InputError if a package is pinned by none of the rows, or if the cool-down cannot be judged.
+    """
+    updates = refusals.read(project.images)
+    sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
+    targets = {name: _chosen(matrix.targets[name], options) for name in sources}
+    _require_pinned(targets, options)
+    indexes = {name: _indexes(matrix, matrix.targets[name], inputs) for name in targets}
+    if options.cool_down.days is not None:
+        axes.require_times(indexes, targets)
+    return [
+        _candidates(project, matrix, _origin(updates, name, matrix), name, chosen, inputs, options)
+        for name, chosen in targets.items()
+    ]
+
+
+def _candidates(
+    project: Project,
+    matrix: Matrix,
+    origin: str,
+    source: str,
+    chosen: Target,
+    inputs: Inputs,
+    options: UpdateSettings,
+) -> Candidates:
+    target, indexes = matrix.targets[source], _indexes(matrix, matrix.targets[source], inputs)
+    lock = None
+    if lock_file.lock_path(project.images, source).exists():
+        lock = lock_file.read_lock(project.images, source)
+    today = options.cool_down.today
+    snapshot = snapshots.newer(matrix.bases, target.base, lock, today, inputs.context)
+    found = [
+        axes.axis(indexes, package, chosen.pins[package], options.cool_down, options.advisories)
+        for package in axes.names(chosen)
+    ]
+    if snapshot is not None and BASE in options.packages:
+        found.append(axes.of_days(snapshot.before, snapshot.after))
+    return Candidates(
+        origin=origin,
+        source=source,
+        target=target,
+        lock=lock,
+        axes=tuple(found),
+        snapshot=snapshot,
+    )
+
+
+def _chosen(target: Target, options: UpdateSettings) -> Target:
+    """`target` with only the pins that are to be updated."""
+    if not options.packages:
+        return target
+    pins = {name: pin for name, pin in target.pins.items() if name in options.packages}
+    return msgspec.structs.replace(target, pins=pins)
+
+
+def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> None:
+    pinned = {package for target in targets.values() for package in target.pins}
+    unknown = [package for package in options.packages if package not in {*pinned, BASE}]
+    if unknown:
+        message = f"no selected row pins {', '.join(unknown)}"
+        raise InputError(message, hint="a package that a row does not pin follows from its as_of")
+
+
+def _indexes(matrix: Matrix, target: Target, inputs: Inputs) -> Indexes:
+    located = places(matrix, target, uv.default_index)
+    return Indexes(located, target.indexes, matrix.default_index, inputs.context.http)
+
+
+def _origin(updates: Updates, name: str, matrix: Matrix) -> str:
+    origin = updates.origin(name)
+    return origin if origin in matrix.targets else name
+
+
+class Updater:
+    """The trials of one row. `scratch` is the folder in which they are locked."""
+
+    def __init__(
+        self,
+        project: Project,
+        scratch: Project,
+        matrix: Matrix,
+        start: Candidates,
+        inputs: Inputs,
+        options: UpdateSettings,
+    ) -> None:
+        self._project = project
+        self._scratch = scratch
+        self._matrix = matrix
+        self._start = start
+        self._inputs = inputs
+        self._options = options
+        self._indexes = _indexes(matrix, start.target, inputs)
+        self._newest: dict[str, str | None] = {}
+        self._accepted: Tried | None = None
+        self._row = Row(name=TRIAL, target=start.target)
+        if (snapshot := start.snapshot) is not None:
+            based = msgspec.structs.replace(start.target, base=snapshot.name)
+            self._row = Row(name=TRIAL, target=based, bases={snapshot.name: snapshot.base})
+        self._fixes: dict[str, tuple[str, ...]] = {}
+        self._refused: dict[tuple[str, str], RefusedVersion] = {}
+
+    def run(self, bar: ProgressBar) -> RowUpdate:
+        """Try every newer version until none is left; the new row is written."""
+        while (pending := self._next()) is not None:
+            self._try(*pending)
+            bar.advance(1)
+        row, unwritten = "", tuple[Constraint, ...]()
+        if self._accepted is not None:
+            row, unwritten = self._place(self._accepted)
+        return self._result(row, unwritten)
+
+    def pending(self) -> list[tuple[str, str]]:
+        """The versions that are to be tried, as far as is known before the first trial."""
+        return [(axis.package, release.version) for axis, release in self._pending()]
+
+    def _next(self) -> tuple[Axis, Release] | None:
+        return next(iter(self._pending()), None)
+
+    def _pending(self) -> list[tuple[Axis, Release]]:
+        """Newer versions without a refusal that holds, in the order of the trials."""
+        known = refusals.read(self._project.images).of(self._start.origin)
+        pending = []
+        for axis in self._start.axes:
+            present = axes.parsed(self._present(axis))
+            for release in axis.releases:
+                if axes.parsed(release.version) <= present:
+                    break
+                refusal = known.get((axis.package, release.version))
+                if refusal is None or not refusals.holds(refusal, self._inputs_of(release)):
+                    pending.append((axis, release))
+        return pending
+
+    def _present(self, axis: Axis) -> str:
+        """The version of an axis in the row as far as it was accepted."""
+        if axis.package == BASE:
+            is_moved = self._accepted is not None
+            return axis.releases[0].version if is_moved else axis.version
+        return self._row.target.pins[axis.package]
+
+    def _inputs_of(self, release: Release) -> refusals.TrialInputs:
+        return refusals.TrialInputs(
+            row=self._settings(),
+            versions=self._row.target.pins,
+            files=release.files,
+            imgbuild=imgbuild.__version__,
+            newest=self._newest_of,
+        )
+
+    def _newest_of(self, package: str) -> str | None:
+        """The newest version of a package that is past the cool-down."""
+        if package not in self._newest:
+            cool_down = self._options.cool_down
+            ready = [
+                version
+                for version, release in axes.releases(self._indexes.files(package)).items()
+                if cool_down.days is None or axes.is_out(release, cool_down.cut)
+            ]
+            self._newest[package] = str(max(ready)) if ready else None
+        return self._newest[package]
+
+    def _try(self, axis: Axis, release: Release) -> None:
+        """Lock the row with one more new version, or record why it cannot have it."""
+        target = self._row.target
+        as_of = axes.cut_off(target, release, self._options.cool_down)
+        if axis.package != BASE:
+            target = trial.moved(target, axis.package, release.version, as_of)
+        row = msgspec.structs.replace(self._row, target=target)
+        reporter = self._inputs.context.reporter
+        reporter.info(
+            f"{self._start.source}: trying {axis.package} {release.version}"
+            f" in place of {self._present(axis)}"
+        )
+        outcome = trial.attempt(
+            self._scratch,
+            self._matrix,
+            row,
+            axis.package,
+            self._inputs,
+            processes=self._options.processes,
+        )
+        if isinstance(outcome, RefusedTrial):
+            self._refuse(axis.package, release, outcome)
+            return
+        self._accepted, self._row = outcome, outcome.row
+        if release.version in axis.fixing:
+            self._fixes[axis.package] = axis.fixing[release.version]
+        reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
+
+    def _refuse(self, package: str, release: Release, outcome: RefusedTrial) -> None:
+        """Record a refusal with what it depends on, in the file and for the result."""
+        named = trial.mentioned(outcome.reasons, self._names(package))
+        has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
+        has.pop(package, None)
+        refusal = RefusedVersion(
+            package=package,
+            version=release.version,
+            reasons=outcome.reasons,
+            kind="audit" if outcome.audited else "solve",
+            tried=self._options.cool_down.today,
+            row=self._settings(),
+            files=release.files,
+            has=has,
+            newest={name: self._newest_of(name) or "" for name in sorted(named)},
+            imgbuild=imgbuild.__version__,
+        )
+        self._refused[package, release.version] = refusal
+        updates = refusals.read(self._project.images).refusing(self._start.origin, refusal)
+        refusals.write(self._project.images, updates, self._project.root)
+        first = outcome.reasons[0] if outcome.reasons else "no reason is known"
+        self._inputs.context.reporter.info(
+            f"{self._start.source}: refused {package} {release.version}: {first}"
+        )
+
+    def _settings(self) -> str:
+        return trial.settings_hash(self._row.in_matrix(self._matrix), self._row.target)
+
+    def _names(self, package: str) -> set[str]:
+        """The packages whose versions may be a cause of a refusal."""
+        locked = next(iter(self._start.lock.arch.values())).versions if self._start.lock else {}
+        return {*locked, *self._row.target.pins, package}
+
+    def _place(self, tried: Tried) -> tuple[str, tuple[Constraint, ...]]:
+        """Lock the accepted row under its name, and write it into the project."""
+        start, today = self._start, self._options.cool_down.today
+        former = self._matrix.targets[start.origin]
+        taken = {*self._matrix.targets, *self._project.locked_targets()}
+        name = row_text.name_for(start.origin, former, start.target, tried.row, taken)
+        target = row_text.renewed(start.target, start.source, tried.row, today)
+        row = msgspec.structs.replace(tried.row, name=name, target=target)
+        named = trial.locked(
+            self._scratch, self._matrix, row, self._inputs, processes=self._options.processes
+        )
+        self._accepted = named
+        moved = {package: after for package, _, after in row_text.changes(start.target, target)}
+        made = MadeRow(of=start.source, made=today, moved=moved)
+        unwritten = catalogue.place(self._project, self._scratch, named, made, self._inputs)
+        return name, unwritten
+
+    def _result(self, row: str, unwritten: tuple[Constraint, ...]) -> RowUpdate:
+        start = self._start
+        moves = tuple(
+            VersionMove(package=package, before=old, after=new, fixes=self._fixes.get(package, ()))
+            for package, old, new in row_text.changes(start.target, self._row.target)
+        )
+        if start.snapshot is not None and self._accepted is not None:
+            days = start.snapshot.before, start.snapshot.after
+            moves = (*moves, VersionMove(package=BASE, before=days[0], after=days[1]))
+        known = refusals.read(self._project.images).of(start.origin)
+        tried = {key: known[key] for key in self._refused if key in known}
+        newer = {(axis.package, each.version) for axis in start.axes for each in axis.releases}
+        return RowUpdate(
+            source=start.source,
+            row=row,
+            moves=moves,
+            refused=tuple(tried.values()),
+            kept=tuple(item for key, item in known.items() if key in newer and key not in tried),
+            waiting=waiting(start),
+            diff=self._diff() if row else None,
+            unwritten=unwritten,
+        )
+
+    def _diff(self) -> Diff | None:
+        if self._accepted is None:
+            return None
+        old = None
+        if (lock := self._start.lock) is not None:
+            old = (lock, image_digests.read_digests(self._project.images, lock))
+        return image_diff.diff(old, (self._accepted.lock, self._accepted.digests))
+
+
+def planned(
+    project: Project, matrix: Matrix, start: Candidates, inputs: Inputs, options: UpdateSettings
+) -> dict[str, tuple[str, ...]]:
+    """The versions to try by package, as far as they are known; nothing is tried."""
+    versions: dict[str, tuple[str, ...]] = {}
+    for package, version in Updater(project, project, matrix, start, inputs, options).pending():
+        versions[package] = (*versions.get(package, ()), version)
+    return versions
+
+
+def waiting(start: Candidates) -> dict[str, tuple[str, ...]]:
+    """The versions in the cool-down, by package."""
+    return {
+        axis.package: tuple(release.version for release in axis.waiting)
+        for axis in start.axes
+        if axis.waiting
+    }
+
+
+def update(
+    project: Project,
+    matrix_of: Callable[[], Matrix],
+    starts: Sequence[Candidates],
+    inputs: Inputs,
+    options: UpdateSettings,
+) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
+    """Update each row; the errors of rows that could not be tried, by name.
+
+    `matrix_of` reads the matrix, to which each row may add one.
+    """
+    done: list[RowUpdate] = []
+    failed: dict[str, ImgbuildError] = {}
+    reporter = inputs.context.reporter
+    for start in starts:
+        with trial.scratch_project(project, inputs) as scratch:
+            matrix = matrix_of()
+            inside = Inputs(matrix, inputs.context, mirror=inputs.mirror)
+            updater = Updater(project, scratch, matrix, start, inside, options)
+            number = len(updater.pending())
+            try:
+                with reporter.progress(f"updating {start.source}", number, unit="versions") as bar:
+                    done.append(updater.run(bar))
+            except ImgbuildError as error:
+                reporter.error(f"{start.source}: {error.message}", hint=error.hint)
+                failed[start.source] = error
+    return done, failed

@@ -1,0 +1,176 @@
+"""A newer version of one package solved in its target, and audited where facts are in the cache.
+
+First all other pins are held; if that has no solution, they may move to later versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.package_set import wheels_of
+from imgbuild.cache.context import Context
+from imgbuild.errors import FetchFailed, ImgbuildError, NoSolution
+from imgbuild.index.remote_wheel import LATER, Blocks
+from imgbuild.learn.boundaries import ReleaseCatalogue
+from imgbuild.learn.loop import audit_of, terms_of
+from imgbuild.lock.resolution import Resolution
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.extension import Extensions
+from imgbuild.matrix.model import Matrix, Wanted
+from imgbuild.report import Severity
+from imgbuild.resolve.request import today
+from imgbuild.solve import solve
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.solve.solve import PreparedTarget
+from imgbuild.system.amounts import count
+from imgbuild.values import Arch
+
+REASON = "a newer version, tried by imgbuild outdated"
+SHOWN = 4  # reasons and findings
+
+
+class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One version: what else changes with it, or the reasons why there is no solution.
+
+    `changes` has pinned packages that have another version, as "2.6.0 -> 2.9.1". `audit` says
+    whether the set was audited, `findings` are its errors.
+    """
+
+    package: str
+    version: str
+    changes: Mapping[str, str] = {}
+    reasons: tuple[str, ...] = ()
+    audit: str = ""
+    findings: tuple[str, ...] = ()
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """A matrix in which the target `name` has the version to try."""
+
+    matrix: Matrix
+    name: str
+    arch: Arch
+
+
+def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str) -> list[Attempt]:
+    """Target `name` with a newer version, the other pins held, and then free to be newer."""
+    target = matrix.targets[name]
+    held = msgspec.structs.replace(
+        target, pins={**target.pins, package: version}, as_of=max(today(), target.as_of)
+    )
+    later = {
+        each: Wanted(spec=f">={pin}", reason=REASON)
+        for each, pin in target.pins.items()
+        if each != package
+    }
+    free = msgspec.structs.replace(
+        held, pins={package: version}, requires={**target.requires, **later}
+    )
+    free = msgspec.structs.replace(
+        free, requires={key: each for key, each in free.requires.items() if key != package}
+    )
+    return [
+        Attempt(
+            matrix=msgspec.structs.replace(matrix, targets={**matrix.targets, name: each}),
+            name=name,
+            arch=arch,
+        )
+        for each in (held, free)
+    ]
+
+
+def in_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
+    """An edit of a project's matrix: the version in place of that of its files and its row."""
+
+    def _edit(value: Extensions) -> Extensions:
+        row = value.targets[name]
+        wanted = Wanted(spec=f"=={version}", reason=REASON)
+        pins = {key: each for key, each in row.pins.items() if key != package}
+        requires = {key: each for key, each in row.requires.items() if key != package}
+        if len(pins) + len(requires) < len(row.pins) + len(row.requires):
+            requires[package] = wanted
+        row = msgspec.structs.replace(
+            row,
+            pins=pins,
+            requires=requires,
+            relax={**row.relax, package: wanted},
+            as_of=max(today(), row.as_of or today()),
+        )
+        return msgspec.structs.replace(value, targets={**value.targets, name: row})
+
+    return _edit
+
+
+def solved(
+    attempts: Iterable[Attempt],
+    package: str,
+    version: str,
+    before: Mapping[str, str],
+    known: tuple[Constraint, ...],
+    context: Context,
+) -> SolvedVersion:
+    """The first of `attempts` that has a solution; `before` are the versions to compare with."""
+    reasons: tuple[str, ...] = ()
+    for attempt in attempts:
+        problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, known)
+        try:
+            with solve.opened(problem) as prepared:
+                chosen = solve.ask(prepared, known)
+                resolution = solve.lock_answer(prepared, chosen)
+                audit, findings = _audited(prepared, resolution, context)
+        except NoSolution as error:
+            reasons = reasons or (error.reasons or (error.message,))[:SHOWN]
+            continue
+        except ImgbuildError as error:
+            reasons = reasons or (error.message,)
+            continue
+        return SolvedVersion(
+            package=package,
+            version=version,
+            changes=_changes(package, before, resolution.versions),
+            audit=audit,
+            findings=findings,
+        )
+    return SolvedVersion(package=package, version=version, reasons=reasons)
+
+
+def _changes(package: str, before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: f"{version} -> {after[name]}"
+        for name, version in sorted(before.items())
+        if name != package and name in after and after[name] != version
+    }
+
+
+def _audited(
+    prepared: PreparedTarget, resolution: Resolution, context: Context
+) -> tuple[str, tuple[str, ...]]:
+    """What the audit says of a solution, from facts in the cache alone, and its errors."""
+    lacking = _lacking(resolution, context)
+    if lacking:
+        number = count(len(lacking), "package")
+        return f"not done, {number} never read: {', '.join(lacking[:SHOWN])}", ()
+    with Library(context.store, Blocks(context.http)) as library:
+        release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
+        published = prepared.published.versions if prepared.published is not None else {}
+        report = audit_of(
+            resolution, release_catalogue, terms_of(prepared, resolution), published=published
+        )
+    errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
+    return count(len(errors), "error") if errors else "no error", tuple(errors[:SHOWN])
+
+
+def _lacking(resolution: Resolution, context: Context) -> list[str]:
+    """The packages of which no facts are in the cache."""
+    library = Library(context.store, ahead=False)
+    lacking = []
+    for wheel in wheels_of(resolution):
+        try:
+            known = bool(library.wheel(wheel, f"{LATER}{wheel.sha256}").index.files)
+        except FetchFailed:
+            known = False
+        lacking += [] if known else [wheel.package]
+    return lacking

@@ -1,0 +1,153 @@
+"""Several files of a project changed together: all of them, or after an interruption none or all.
+
+New content is written to a folder of its own. Then a journal there names each file with its former
+and its new hash: from then on the next update finishes the change. A journal is read like
+any file of a checkout: it may name only files that `imgbuild update` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+import msgspec
+
+from imgbuild import codec, project_paths
+from imgbuild.errors import InputError
+from imgbuild.project_paths import JOURNAL, Project
+from imgbuild.system.files import remove_tree
+from imgbuild.system.folder import OpenFolder, require_below
+from imgbuild.values import sha256
+
+DONE = "done.json"  # the name of a journal of which all is written
+NEW = "new"  # the folder of new content, by the path of the file in the project
+COPIES = ("lock.json", "digests.json")  # of a published target
+BAKE = "docker-bake.json"
+
+
+Hash = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z", description="SHA-256, or empty")]
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A file by its path in the project; `before` or `after` is "" where there is none."""
+
+    path: str
+    before: Hash
+    after: Hash
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True):
+    """A change whose new content is complete; `summary` says what it is for."""
+
+    format: Literal[1] = 1
+    summary: str
+    files: tuple[FileChange, ...]
+
+
+def folder_of(project: Project) -> Path:
+    """Where new content of `project` is; InputError if a link leads there."""
+    return require_below(project.root, project.folder / project_paths.UPDATE)
+
+
+def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary: str) -> list[Path]:
+    """Write `files`, path in the project → content, or None for one to be removed; what changed.
+
+    They are written in this order.
+    """
+    folder = folder_of(project)
+    changes = []
+    with OpenFolder.open(project.root) as root:
+        for path, data in files:
+            former = root.read(path) if root.require_file(path) is not None else None
+            if data == former:
+                continue
+            if data is not None:
+                codec.write_bytes(folder / NEW / path, data, below=project.root)
+            changes.append(
+                FileChange(
+                    path=path,
+                    before="" if former is None else sha256(former),
+                    after="" if data is None else sha256(data),
+                )
+            )
+    journal = Journal(summary=summary, files=tuple(changes))
+    codec.write(folder / JOURNAL, journal, below=project.root)
+    _apply(project, folder, journal)
+    return [project.root / change.path for change in changes if change.after]
+
+
+def discard(project: Project) -> None:
+    """Remove new content that no journal names."""
+    remove_tree(folder_of(project))
+
+
+def recover(project: Project) -> str:
+    """Finish a change that was interrupted, or undo it if it was not complete; what was done.
+
+    "" if there was none. InputError if one of its files was changed since.
+    """
+    folder = folder_of(project)
+    if not folder.is_dir():
+        return ""
+    hint = f"remove {folder} to keep the files as they are, then run imgbuild update again"
+    if not (folder / JOURNAL).is_file():
+        complete = (folder / DONE).is_file()
+        discard(project)
+        undone = "an interrupted update was undone: it had changed nothing"
+        return "" if complete else undone
+    journal = codec.read(folder / JOURNAL, Journal, what="journal", hint=hint)
+    refused = [change.path for change in journal.files if not _permitted(project, change.path)]
+    if refused:
+        message = f"{folder / JOURNAL} names files that no update writes: {', '.join(refused)}"
+        raise InputError(message, hint=f"remove {folder}")
+    other = _changed_since(project, journal.files)
+    if other:
+        message = f"after an interrupted update these files were changed: {', '.join(other)}"
+        raise InputError(message, hint=hint)
+    _apply(project, folder, journal)
+    return f"finished an interrupted update: {journal.summary}"
+
+
+def _apply(project: Project, folder: Path, journal: Journal) -> None:
+    """Write what is not written yet, then remove the journal and the new content."""
+    with OpenFolder.open(project.root) as root:
+        for change in journal.files:
+            if _hash(root, change.path) == change.after:
+                continue
+            if not change.after:
+                root.remove(change.path)
+                continue
+            with OpenFolder.open(folder / NEW) as new:
+                content = new.read(change.path)
+            if sha256(content) != change.after:
+                message = f"{folder / NEW / change.path} is not what the journal says"
+                raise InputError(message, hint=f"remove {folder}, and run imgbuild update again")
+            root.write(change.path, content)
+    (folder / JOURNAL).replace(folder / DONE)
+    remove_tree(folder)
+
+
+def _changed_since(project: Project, files: Sequence[FileChange]) -> list[str]:
+    with OpenFolder.open(project.root) as root:
+        return [
+            change.path
+            for change in files
+            if _hash(root, change.path) not in (change.before, change.after)
+        ]
+
+
+def _hash(root: OpenFolder, path: str) -> str:
+    return "" if root.require_file(path) is None else sha256(root.read(path))
+
+
+def _permitted(project: Project, path: str) -> bool:
+    """Whether an update writes the file: the matrix, locks and what is kept with them."""
+    place = PurePosixPath(path)
+    inner = project.folder.relative_to(project.root)
+    if path in (project.matrix.name, (inner / BAKE).as_posix()):
+        return True
+    hidden = [part for part in place.parts if part.startswith(".") and part != project_paths.FOLDER]
+    if place.is_absolute() or hidden:
+        return False
+    return place.name in COPIES or place.is_relative_to(inner / "images")

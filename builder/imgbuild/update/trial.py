@@ -1,0 +1,251 @@
+"""A newer version tried as a row in a scratch folder: solved, audited, learned from, locked.
+
+First only the tried version changes. If there is no solution, the other pins are loosened: each may
+be its present version or a newer one, and what the solver chooses is pinned and tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import shutil
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild import codec
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.attest.sbom import packages
+from imgbuild.errors import AuditFailed, FilesDisagree, InputError, NoSolution
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import constraints
+from imgbuild.matrix.model import Base, Matrix, Target, Wanted
+from imgbuild.pipeline import lock_target
+from imgbuild.plan import records
+from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.project_paths import MATRIX, Project
+from imgbuild.render import templates
+from imgbuild.solve import solve
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.system.control_characters import visible
+from imgbuild.values import normalize, sha256
+
+REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
+REASONS = 8
+LINE = 1000  # letters of a reason
+LOOSE = "at least the version of the row that is updated"
+TORCH = "torch"
+# A package in an explanation: before a specifier, or what an index does not have.
+NAMED = re.compile(
+    r"(?<![\w.-])([a-z][a-z0-9-]*[a-z0-9]) ?(?:[<>=!~]=|[<>])"
+    r"|([a-z][a-z0-9-]*[a-z0-9]) was not found"
+)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a matrix by its name; `bases` are bases that the matrix lacks, by name."""
+
+    name: str
+    target: Target
+    bases: Mapping[str, Base] = {}
+
+    def in_matrix(self, matrix: Matrix) -> Matrix:
+        """`matrix` with this row."""
+        bases = {**matrix.bases, **self.bases}
+        targets = {**matrix.targets, self.name: self.target}
+        return msgspec.structs.replace(matrix, bases=bases, targets=targets)
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that was locked in the scratch folder."""
+
+    row: Row
+    lock: Lock
+    digests: TargetDigests
+
+
+class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a version cannot be taken; `audited` if packages that fit by METADATA do not work."""
+
+    reasons: tuple[str, ...]
+    audited: bool = False
+
+
+@contextlib.contextmanager
+def scratch_project(project: Project, inputs: Inputs) -> Iterator[Project]:
+    """A temporary folder with the constraints, records and templates of `project`."""
+    with inputs.store.scratch() as folder:
+        scratch = Project(matrix=folder / MATRIX)
+        scratch.images.mkdir()
+        for path in (
+            constraints.constraints_path(project.images),
+            records.records_path(project.images),
+            packages.packages_path(project.images),
+        ):
+            if path.is_file() and not path.is_symlink():
+                shutil.copyfile(path, scratch.images / path.name)
+        for name in templates.project_templates(project.images):
+            place = scratch.images / templates.FOLDER / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(project.images / templates.FOLDER / name, place)
+        yield scratch
+
+
+def moved(target: Target, package: str, version: str, as_of: datetime.date) -> Target:
+    """`target` with one pin at another version, and its cut-off day."""
+    pins = {**target.pins, package: version}
+    return msgspec.structs.replace(target, pins=pins, as_of=as_of)
+
+
+def attempt(
+    scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs, *, processes: int
+) -> Tried | RefusedTrial:
+    """Lock `row`, in which the version of `package` is new; FetchFailed if a server fails."""
+    try:
+        return locked(scratch, matrix, row, inputs, processes=processes)
+    except NoSolution as error:
+        first = refused(error)
+    except REFUSALS as error:
+        return refused(error)
+    try:
+        looser = _with_solved_pins(scratch, matrix, row, package, inputs)
+    except REFUSALS as error:
+        return _longer(first, refused(error))
+    if looser.target.pins == row.target.pins:
+        return first
+    try:
+        return locked(scratch, matrix, looser, inputs, processes=processes)
+    except REFUSALS as error:
+        return refused(error)
+
+
+def locked(scratch: Project, matrix: Matrix, row: Row, inputs: Inputs, *, processes: int) -> Tried:
+    """Solve, audit and lock a row in the scratch folder; one of REFUSALS if it cannot be had."""
+    whole = row.in_matrix(matrix)
+    inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
+    lock = lock_target.settle_target(scratch, whole, row.name, inside)
+    lock, digests = lock_target.lock_target(
+        scratch, whole, lock, inside, processes=processes, drop=False
+    )
+    return Tried(row=row, lock=lock, digests=digests)
+
+
+def _with_solved_pins(
+    scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs
+) -> Row:
+    """`row` with the versions of its other pins that the solver chooses for the tried one.
+
+    What builds of sdists need has to be pinned. If its present version does not fit, the one that
+    does is found without the packages that are built.
+    """
+    target = row.target
+    built = [name for name in matrix.sdists if name in target.pins or name in target.requires]
+    needed = {name for each in built for name in matrix.sdists[each].requires}
+    held = {name for name in target.pins if name in needed or _names_index(matrix, target, name)}
+    held -= {package}
+    try:
+        return _solved(scratch, matrix, row, {package, *held}, inputs)
+    except NoSolution:
+        if not held & needed:
+            raise
+    without = msgspec.structs.replace(
+        target,
+        pins={name: pin for name, pin in target.pins.items() if name not in built},
+        requires={name: each for name, each in target.requires.items() if name not in built},
+    )
+    probe = _solved(
+        scratch, matrix, msgspec.structs.replace(row, target=without), {package}, inputs
+    )
+    pins = {**target.pins, **{name: probe.target.pins[name] for name in held}}
+    fitting = msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=pins))
+    return _solved(scratch, matrix, fitting, {package, *held}, inputs)
+
+
+def _solved(
+    scratch: Project, matrix: Matrix, row: Row, held: Container[str], inputs: Inputs
+) -> Row:
+    """`row`, in which all pins but those `held` are what the solver chooses, none of them older."""
+    target = row.target
+    requires = {
+        name: Wanted(spec=f">={Version(pin).public}", reason=LOOSE)
+        for name, pin in target.pins.items()
+        if name not in held
+    }
+    pins = {name: pin for name, pin in target.pins.items() if name not in requires}
+    loose = msgspec.structs.replace(target, pins=pins, requires={**target.requires, **requires})
+    whole = msgspec.structs.replace(row, target=loose).in_matrix(matrix)
+    known = constraints.read(scratch.images)
+    problem = SolveProblem(whole, row.name, target.arch[0], inputs.context, known)
+    with inputs.context.reporter.step(f"resolving {row.name} with other versions of its pins"):
+        versions = solve.resolve(problem).versions
+    chosen = {
+        name: _same_or(pin, versions.get(name) if name in requires else None)
+        for name, pin in target.pins.items()
+    }
+    return msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=chosen))
+
+
+def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
+    """Whether `package` is torch, and the address of an index needs its version."""
+    used = {matrix.default_index, *target.indexes.values()}
+    return package == TORCH and any("{torch}" in (matrix.indexes[name].url or "") for name in used)
+
+
+def _same_or(pin: str, solved: str | None) -> str:
+    """`pin` as the row has it if `solved` is that version, else `solved`."""
+    if solved is None or Version(solved).public == Version(pin).public:
+        return pin
+    return Version(solved).public
+
+
+def refused(error: Exception) -> RefusedTrial:
+    """The reasons of an error in words, one line each."""
+    message = getattr(error, "message", str(error))
+    if isinstance(error, NoSolution) and error.reasons:
+        lines = [*error.reasons]
+        audited = "incompatible" in message
+    else:
+        lines = [line.strip() for line in message.splitlines()]
+        audited = not isinstance(error, NoSolution)
+    shown = [visible(" ".join(line.split()))[:LINE] for line in lines if line.strip()]
+    more = [f"and {len(shown) - REASONS} more"] if len(shown) > REASONS else []
+    return RefusedTrial(reasons=(*shown[:REASONS], *more), audited=audited)
+
+
+def _longer(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
+    """The reasons of two attempts, those of the second, which was free to change more, last."""
+    reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
+    return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
+
+
+def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
+    """The packages that the reasons name: those of `names`, and others with a specifier."""
+    text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
+    named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
+    return named | {normalize(match[1] or match[2]) for match in NAMED.finditer(text)}
+
+
+def settings_hash(matrix: Matrix, target: Target) -> str:
+    """The hash of what a row says besides its versions, its cut-off day and its texts."""
+    same = msgspec.structs.replace(
+        target,
+        base="",
+        pins=dict.fromkeys(target.pins, "0"),
+        as_of=datetime.date.min,
+        summary="",
+        tested="",
+        recommended="",
+        retired="",
+        guide=(),
+    )
+    shared = (
+        matrix.bases[target.base].python,
+        matrix.bases[target.base].glibc,
+        [matrix.extras[name] for name in target.extras],
+        matrix.requires,
+        matrix.sdists,
+        matrix.drop,
+    )
+    return sha256(codec.compact([same, shared]))[:16]

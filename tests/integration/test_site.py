@@ -1,0 +1,144 @@
+"""`imgbuild site`: history from git and from a file, reports of vulnerabilities, own projects."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import git_repository
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "imgbuild")
+TARGET = "cu126-vllm"
+
+
+def site(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, "site", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> None:
+    dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+    subprocess.run(["git", *words], cwd=folder, check=True, env={**git_repository.ENV, **dates})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A matrix with one locked target, committed three times: other versions, damage, as it is."""
+    folder = tmp_path / "mine"
+    images = folder / "images" / TARGET
+    shutil.copytree(ROOT / "images" / TARGET, images)
+    matrix = yaml.safe_load((ROOT / "matrix.yaml").read_text())
+    matrix["targets"] = {TARGET: matrix["targets"][TARGET]}
+    matrix["layers"]["named"] = ["vllm", "trl"]
+    matrix["registry"] = "registry.example/mine/images"
+    (folder / "matrix.yaml").write_text(json.dumps(matrix, default=str))
+    git(folder, "init", "-q")
+    contents = {name: (images / name).read_bytes() for name in ("lock.json", "digests.json")}
+    steps = (
+        ("2026-01-01", "first <b>lock</b>", b'"version": "0.20.0"', b'"version": "0.19.0"'),
+        ("2026-02-01", "damaged", b"{", b""),
+        ("2026-03-01", "TRL 0.20", b"", b""),
+    )
+    for number, (day, subject, old, new) in enumerate(steps):
+        lock, digests = contents["lock.json"], contents["digests.json"]
+        (images / "lock.json").write_bytes(lock.replace(old, new) if old else lock)
+        size = f'"size": 4{number}'.encode()
+        (images / "digests.json").write_bytes(
+            digests.replace(b'"size": 4', size, 1) if old else digests
+        )
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", subject, date=f"{day}T00:00:00Z")
+    return folder
+
+
+def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
+    done = site(project, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["targets"] == 1
+    output = project / "build/site"
+    history = json.loads((output / "history.json").read_text())
+    newest, damaged, first = history["targets"][TARGET]
+    assert first["subject"] == "first <b>lock</b>"
+    assert damaged["known"] is newest["known"] is False
+    assert newest["date"].startswith("2026-03-01")
+    page = (output / f"targets/{TARGET}.html").read_text()
+    assert "first &lt;b&gt;lock&lt;/b&gt;" in page
+    assert "docker pull registry.example/mine/images@sha256:" in page
+    # Without git, from the data file of the site before.
+    shutil.rmtree(project / ".git")
+    saved = tmp_path / "history.json"
+    saved.write_bytes((output / "history.json").read_bytes())
+    assert site(project, "--history-file", str(saved)).returncode == 0
+    assert json.loads((output / "history.json").read_text()) == history
+    assert "first &lt;b&gt;lock" in (output / f"targets/{TARGET}.html").read_text()
+    assert site(project).returncode == 0
+    assert json.loads((output / "history.json").read_text())["targets"] == {}
+
+
+def test_without_git_there_is_no_history(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert site(project).returncode == 0
+    assert "No history was available" in (project / "build/site/changes.html").read_text()
+
+
+def test_versions_that_changed_are_listed(project: Path) -> None:
+    git(project, "reset", "-q", "--hard", "HEAD~2")
+    images = project / "images" / TARGET
+    for name in ("lock.json", "digests.json"):
+        shutil.copy(ROOT / "images" / TARGET / name, images / name)
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "again", date="2026-04-01T00:00:00Z")
+    assert site(project).returncode == 0
+    newest, _ = json.loads((project / "build/site/history.json").read_text())["targets"][TARGET]
+    assert {"package": "trl", "old": "0.19.0", "new": "0.20.0"} in newest["changes"]
+    page = (project / f"build/site/targets/{TARGET}.html").read_text()
+    assert "<li>trl <b>0.19.0 → 0.20.0</b></li>" in page
+
+
+def test_reports_of_vulnerabilities(project: Path) -> None:
+    found = {
+        "id": "CVE-2026-1", "ids": ["CVE-2026-1"], "ecosystem": "PyPI", "package": "vllm",
+        "version": "0.9.2", "files": [], "purls": [], "severity": "high", "fixed": "0.10.0",
+    }  # fmt: skip
+    report = {
+        "target": TARGET, "arch": "x86_64", "date": "2026-11-28", "threshold": "high",
+        "packages": 5, "sources": ["OSV"], "vulnerabilities": [found],
+    }  # fmt: skip
+    (project / "cves.json").write_text(json.dumps([report]))
+    assert site(project, "--cves", "cves.json").returncode == 0
+    page = (project / f"build/site/targets/{TARGET}.html").read_text()
+    assert "x86_64: 1 high" in page
+    assert "CVE-2026-1" in page
+    (project / "cves.json").write_text("[5]")
+    done = site(project, "--cves", "cves.json")
+    assert done.returncode == 2
+    assert "cves.json" in done.stderr
+    assert "imgbuild cves --all --json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--registry", "UPPER/case"), "--registry 'UPPER/case'"),
+        (("--registry", "host.example/name:tag"), "a repository is expected"),
+        (("--history-file", "absent.json"), "absent.json"),
+        (("--output", "images"), "is not a site that imgbuild made"),
+        (("--output", "matrix.yaml"), "not a folder"),
+    ],
+)
+def test_wrong_words(project: Path, words: tuple[str, ...], message: str) -> None:
+    done = site(project, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert ("hint" in done.stderr) == ("absent" not in message)
+    assert (project / "images" / TARGET / "lock.json").exists()

@@ -1,0 +1,463 @@
+"""The site in Debian's Chromium: what it shows, answers and copies, for people and for axe-core.
+
+The site is that of this repository. The answers of its scripts are compared with imgbuild's own
+code and with the library packaging.
+"""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.binaries import gpu_models
+from imgbuild.doctor.host import Host, HostGpu
+from imgbuild.doctor.targets import diagnose, judge, offer
+from imgbuild.lock import lock_file
+from imgbuild.values import Arch
+from tests.support.browser import Browser, axe, browser
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "imgbuild")
+VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
+SAMPLE = (
+    "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
+    "changes.html", "targets/cu130-flashinfer.html", "debian/debian-13-x86_64.html",
+)  # fmt: skip
+SMI = """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 535.161.08             Driver Version: 535.161.08     CUDA Version: 12.2     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off   |                    0 |
+|   1  NVIDIA A100-SXM4-80GB          On  | 00000000:0F:00.0 Off   |                    0 |
++-----------------------------------------------------------------------------------------+
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of this repository, with a registry."""
+    output = tmp_path_factory.mktemp("site") / "site"
+    words = (
+        "site",
+        "--output",
+        str(output),
+        "--registry",
+        "registry.example/owner/images",
+        "--json",
+    )
+    done = subprocess.run([*PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    assert numbers["bytes"] < 1_000_000
+    assert numbers["largest"] <= 100_000
+    return output
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
+    """Open a page with a filled form, as a link to an answer does."""
+    window.view(1600)
+    fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
+    window.open((place / page).as_uri() + fragment)
+
+
+def data(place: Path) -> dict[str, Any]:
+    text = (place / "data.js").read_text()
+    loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
+    return loaded
+
+
+# -- every page
+
+
+@pytest.mark.parametrize("page", SAMPLE)
+def test_a_page_fits_each_width_and_has_no_error(site: Path, window: Browser, page: str) -> None:
+    window.log()
+    for width, dark in VIEWS:
+        window.view(width, dark=dark)
+        window.open(site / page)
+        assert window.run("return document.documentElement.scrollWidth") <= width
+        colour = window.run("return getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, colour[4:-1].split(","))) < 300) == dark
+    assert window.log() == []
+
+
+@pytest.mark.parametrize("page", [*SAMPLE[1:], "targets/cu124-vllm.html"])
+def test_axe_finds_nothing(site: Path, window: Browser, page: str) -> None:
+    source = axe()
+    for width, dark in ((360, False), (1600, True)) if page in SAMPLE[:3] else ((1600, True),):
+        window.view(width, dark=dark)
+        window.open(site / page)
+        window.run("document.querySelectorAll('details').forEach(each => each.open = true)")
+        window.run(source)
+        violations = window.run(
+            "return axe.run().then(found => found.violations.map("
+            "each => each.id + ': ' + each.nodes.map(node => node.html).join(' ')))"
+        )
+        assert violations == []
+
+
+def test_axe_finds_a_fault(site: Path, window: Browser) -> None:
+    """So that the test before can fail."""
+    shown(window, site, "index.html")
+    window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
+    window.run(axe())
+    found = window.run("return axe.run().then(found => found.violations.map(each => each.id))")
+    assert "select-name" in found
+
+
+class Links(html.parser.HTMLParser):
+    """The links and the ids of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.links += [value for key in ("href", "src") if (value := values.get(key))]
+        self.ids |= {value for key in ("id",) if (value := values.get(key))}
+
+
+def test_links_are_whole(site: Path) -> None:
+    pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            place, _, fragment = link.partition("#")
+            target = (path.parent / place).resolve() if place else path
+            if link.startswith("data:"):
+                continue
+            if not target.is_file() or (fragment and fragment not in pages[target].ids):
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert broken == []
+    assert sum(len(page.links) for page in pages.values()) > 500
+
+
+# -- without a script
+
+
+def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
+    window.devtools("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        shown(window, site, "index.html")
+        assert window.texts("form") == window.texts("button") == []
+        assert "cu130-verl0.9" in window.texts("#current tbody th a")
+        shown(window, site, "machine.html")
+        assert "The comparison needs a script" in window.texts("noscript")[0]
+        assert "580.65.06" in window.texts("td")
+    finally:
+        window.devtools("Emulation.setScriptExecutionDisabled", value=False)
+
+
+# -- the table
+
+
+@pytest.mark.parametrize(
+    ("fields", "has", "lacks"),
+    [
+        ({"driver": "535", "gpu": "8.0"}, "cu128-vllm", "cu130-vllm"),
+        ({"packages": "verl, vllm>=0.11", "arch": "arm64"}, "cu130-verl0.9", "cu128-verl0.6"),
+        ({"tested": "H100"}, "cu130-vllm0.33.0", "cu130-vllm"),
+        ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
+        ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
+        ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),
+        ({"driver": "580.64"}, "cu128-vllm", "cu130-vllm"),
+        ({"driver": "580.65.06"}, "cu130-vllm", "nothing"),
+    ],
+)
+def test_filters(site: Path, window: Browser, fields: dict[str, str], has: str, lacks: str) -> None:
+    shown(window, site, "index.html", **fields)
+    names = window.texts("#current tbody th a")
+    assert has in names
+    assert lacks not in names
+    assert window.texts("#count")[0].startswith(f"{len(names)} of ")
+
+
+def test_a_filter_that_is_cleared(site: Path, window: Browser) -> None:
+    shown(window, site, "index.html")
+    every = window.texts("#current tbody th a")
+    window.type("[name=packages]", "no-such-package")
+    assert window.texts("#current tbody th a") == []
+    assert window.texts("#none") != []
+    assert "packages=no-such-package" in window.run("return location.hash")
+    window.type("[name=packages]", "")
+    assert window.texts("#current tbody th a") == every
+    assert window.run("return location.hash") == ""
+
+
+def test_copy_buttons(site: Path, window: Browser) -> None:
+    shown(window, site, "targets/cu124-vllm.html")
+    copied = window.run(
+        """
+        let text = '';
+        document.execCommand = () => { text = document.activeElement.value; return true; };
+        Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true});
+        const button = document.querySelector('[data-copy=Docker] button');
+        button.click();
+        return new Promise(done => setTimeout(() => done([text, button.textContent]), 0));
+        """
+    )
+    digest = json.loads((ROOT / "images/cu124-vllm/digests.json").read_text())["digest"]
+    assert copied[0].startswith(f"docker pull registry.example/owner/images@{digest}\n")
+    assert copied[1] == "Copied"
+    buttons = window.run("return document.querySelectorAll('button.copy').length")
+    assert buttons == len(window.texts("[data-copy]"))
+
+
+# -- the questions
+
+
+@pytest.mark.parametrize(
+    ("text", "arch", "driver", "capability"),
+    [
+        (SMI, "x86_64", "535.161.08", "8.0"),
+        ("A100, driver 535", "x86_64", "535", "8.0"),
+        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nDriver Version: 580.82.07",
+         "x86_64", "580.82.07", "9.0"),
+        ("name, driver_version\nNVIDIA L40S, 550.90.07", "x86_64", "550.90.07", "8.9"),
+        (json.dumps({"host": {"arch": "arm64", "driver": "580.95.05",
+                              "gpus": [{"name": "NVIDIA GH200 480GB", "capability": "9.0"}]}}),
+         "arm64", "580.95.05", "9.0"),
+        ("GPU 0: NVIDIA GB10 (UUID: GPU-1)\nDriver Version: 580.95", "arm64", "580.95", "12.1"),
+        ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
+    ],
+)  # fmt: skip
+def test_what_runs_on_a_machine(
+    site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
+) -> None:
+    """What is read of the text, and the image that doctor prefers on that machine."""
+    shown(window, site, "machine.html", machine=text)
+    read = window.texts("#machine-read")[0]
+    for words in (f"(compute capability {capability})", f"driver {driver}", arch):
+        assert words in read
+    gpu = HostGpu(name="GPU", capability=capability)
+    current = [
+        offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
+        for target in data(site)["targets"]
+        if not target["retired"]
+    ]
+    verdicts = diagnose(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
+    fits = [verdict.target for verdict in verdicts if verdict.fits]
+    assert window.texts('.answer[data-state="fits"] h3') == fits
+
+
+@pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
+def test_an_unknown_gpu_is_never_fine(site: Path, window: Browser, text: str) -> None:
+    shown(window, site, "machine.html", machine=text)
+    assert window.texts('[data-state="fits"]') == []
+    assert window.texts('[data-state="unknown"]') != []
+    assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
+
+
+def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> None:
+    """All images with all drivers, GPUs and architectures: what doctor's own code answers."""
+    content = data(site)
+    drivers = (
+        "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",
+        "580.65", "580.65.06", "580.65.6", "580.159.04", "590.44.01", "999.1",
+    )  # fmt: skip
+    machines: list[dict[str, Any]] = [
+        {"arch": arch, "driver": driver, "gpus": [{"name": "GPU", "capability": capability}]}
+        for arch in Arch
+        for driver in drivers
+        for capability in content["capabilities"]
+    ]
+    shown(window, site, "machine.html")
+    answers = window.run(
+        "const all = window.imgbuildData; return arguments[0].map(machine => all.images.map("
+        "image => window.imgbuildMachine.judge(machine, image, all).state))",
+        machines,
+    )
+    locked = {
+        target["name"]: offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
+        for target in content["targets"]
+    }
+    for machine, states in zip(machines, answers, strict=True):
+        gpus = tuple(HostGpu(**gpu) for gpu in machine["gpus"])
+        host = Host(arch=Arch(machine["arch"]), driver=machine["driver"], gpus=gpus)
+        for image, state in zip(content["images"], states, strict=True):
+            name = content["targets"][image["target"]]["name"]
+            fits = image["arch"] == machine["arch"] and judge(host, locked[name]).fits
+            assert (state == "fits") == fits, (name, machine, state)
+
+
+@pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
+def test_a_gpu_that_no_image_is_computed_for_is_never_fine(
+    site: Path, window: Browser, name: str
+) -> None:
+    shown(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
+    assert "(compute capability" in window.texts("#machine-read")[0]
+    assert window.texts('[data-state="fits"]') == []
+
+
+def test_names_of_gpus_as_doctor_reads_them(site: Path, window: Browser) -> None:
+    names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
+    names += [
+        f"NVIDIA {name} {more}"
+        for name in names
+        for more in ("80GB HBM3", "SXM4-80GB", "Laptop GPU", "PCIe", "Ti SUPER", "XYZ")
+    ]
+    names += [
+        "Tesla V100-SXM2-32GB",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "NVIDIA GH200 480GB",
+        "Quadro RTX 8000",
+        "x",
+        "",
+        "A" * 100,
+        "H100(x)",
+        "A100[1]",
+    ]
+    shown(window, site, "machine.html")
+    found = window.run(
+        "const table = window.imgbuildData.gpus;"
+        "return arguments[0].map(name => window.imgbuildMachine.find(name, table))",
+        names,
+    )
+    expected = [gpu_models.find(name) for name in names]
+    assert [each and (each["capability"], each["arch"]) for each in found] == [
+        each and (each.capability, str(each.arch or "")) for each in expected
+    ]
+
+
+VERSIONS = (
+    "0", "0.0", "1", "1.0", "1.0.0", "1.0.1", "1.1", "1.10", "1.2", "1.2.0.dev1", "1.2a1", "1.2b2",
+    "1.2rc1", "1.2rc1.dev3", "1.2.post1", "1.2.post1.dev2", "1.2.post2", "1.2+cu124", "1.2+cu128",
+    "1.2+1", "1.2.post1+local.7", "2.6.0", "2.6.0+cu124", "0.8.5.post1", "0.8.5", "0.8.6",
+    "2025.10.9", "1!0.5", "1!1.0", "3.0.0rc2", "3.0.0", "3.0.0.post0", "4.57.1", "10.0.0.1",
+)  # fmt: skip
+BOUNDS = (
+    "0.8.5", "0.8.5.post1", "1", "1.0", "1.2", "1.2a1", "1.2rc1", "1.2.post1", "1.2.dev1", "1.2.0",
+    "2.6.0", "3", "3.0.0rc2", "1!0", "1.1.0", "4.57", "1.2.post1.dev2",
+)  # fmt: skip
+
+
+def test_versions_as_packaging_compares_them(site: Path, window: Browser) -> None:
+    specifiers = [f"{operator}{bound}" for operator in ("==", "!=", "<", "<=", ">", ">=", "===")
+                  for bound in BOUNDS]  # fmt: skip
+    specifiers += [f"~={bound}" for bound in BOUNDS if "." in bound.partition("!")[2] or (
+        "." in bound and "!" not in bound)]  # fmt: skip
+    specifiers += [f"{operator}{bound}.*" for operator in ("==", "!=")
+                   for bound in ("0.8.5", "1", "1.0", "1.2", "2.6", "1!0", "4.57.0")]  # fmt: skip
+    specifiers += ["==1.2+cu124", "!=1.2+cu124", ">=1,<2", ">1.0,!=1.2.*,<=3", "", " >= 1 , < 2 "]
+    shown(window, site, "requirements.html")
+    answers = window.run(
+        "return arguments[0].map(version => arguments[1].map("
+        "spec => window.imgbuildVersions.satisfies(version, spec)))",
+        VERSIONS,
+        specifiers,
+    )
+    wrong = [
+        (version, specifier, found)
+        for version, row in zip(VERSIONS, answers, strict=True)
+        for specifier, found in zip(specifiers, row, strict=True)
+        if SpecifierSet(specifier).contains(version, prereleases=True) != found
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "first", "words"),
+    [
+        ("verl\nvllm>=0.11  # engine\n", {"arch": "arm64"}, "cu130-verl0.9", "has all"),
+        ("vllm==0.10.2\ntrl==0.21.0", {}, "cu128-trl0.21", "has all"),
+        ("SGLang>=0.5.20\nno_such.package", {}, "cu130-sglang0.5.23", "has 1 of 2"),
+        ("vllm<0.1", {}, "cu130-sglang0.5.23", "has 0 of 1"),
+        ("vllm<0.1\ntorch<1", {}, "cu130-sglang0.5.23", "1 conflict"),
+        ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
+    ],
+)
+def test_which_image_for_requirements(
+    site: Path, window: Browser, text: str, fields: dict[str, str], first: str, words: str
+) -> None:
+    shown(window, site, "requirements.html", requirements=text, **fields)
+    assert window.texts(".answer h3")[0] == first
+    assert window.texts(".answer .chip")[0] == words
+    skipped = [line for line in window.texts("#answer .muted") if line.startswith("Not compared")]
+    assert bool(skipped) == text.startswith("-r")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("vllm 0.8.5, torch 2.7", "vllm 0.8.5.post1 requires torch==2.6.0"),
+        ("vllm 0.8.5 with torch 2.7", "torch 2.7.0 is in cu126-vllm"),
+        ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
+        ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
+        ("verl 0.9.1, vllm 99", "No reason is recorded."),
+        ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
+    ],
+)
+def test_why_not_together(site: Path, window: Browser, text: str, words: str) -> None:
+    shown(window, site, "together.html", versions=text)
+    assert words in window.texts("#answer")[0]
+
+
+# -- texts of others
+
+
+def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
+    """Summaries, reasons and summaries of commits with HTML, quotes and scripts."""
+    evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
+    project = tmp_path / "project"
+    (project / "images").mkdir(parents=True)
+    for name in ("cu124-vllm", "cu126-vllm"):
+        subprocess.run(["cp", "-r", ROOT / "images" / name, project / "images"], check=True)
+    matrix = yaml.safe_load((ROOT / "matrix.yaml").read_text())
+    matrix["targets"] = {name: matrix["targets"][name] for name in ("cu124-vllm", "cu126-vllm")}
+    matrix["layers"]["named"] = ["vllm", "trl"]
+    matrix["targets"]["cu124-vllm"] |= {"summary": evil, "tested": evil, "exclude": {"arm64": evil}}
+    matrix["targets"]["cu126-vllm"]["retired"] = evil
+    matrix["accept_cves"] = [{"id": "CVE-1", "reason": evil, "expires": "2027-01-01"}]
+    (project / "matrix.yaml").write_text(json.dumps(matrix, default=str))
+    output = tmp_path / "out"
+    words = ("site", "--output", str(output), "--title", evil, "--matrix", str(project))
+    done = subprocess.run(
+        [*PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    window.view(360)
+    for page in output.rglob("*.html"):
+        window.open(page)
+        assert window.run("return [window.pwned === undefined, document.images.length]") == [
+            True,
+            0,
+        ]
+        assert evil in window.run("return document.querySelector('header .name').textContent")
+        assert "{{ 7*7 }}" in page.read_text()
+        assert window.run("return document.documentElement.scrollWidth") <= 360
+    window.open(output / "index.html")
+    assert evil in " ".join(window.texts("#current .summary"))
+    shown(window, output, "requirements.html", requirements=evil)
+    assert window.run("return [window.pwned === undefined, document.images.length]") == [True, 0]
+    assert [line for line in window.log() if "pwned" in line] == []
+
+
+def test_the_policy_of_a_page_allows_no_other_script(site: Path, window: Browser) -> None:
+    shown(window, site, "index.html")
+    added = (
+        "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"
+    )
+    window.run(f"{added} document.body.append(added)")
+    window.run("document.body.setAttribute('onclick', 'window.pwned = 2'); document.body.click()")
+    assert window.run("return window.pwned === undefined")
+    assert any("Content Security Policy" in line for line in window.log())

@@ -1,0 +1,309 @@
+"""A project moved to another published target: the difference, conflicts, and interruptions.
+
+Two small published targets on real Debian packages differ in the version of a wheel.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from imgbuild.project_paths import find
+from imgbuild.update import transaction
+from tests.integration.test_extend import DEBIAN
+from tests.support import sample_project
+from tests.support.sample_project import TARGET, Project
+from tests.support.servers import Site, serve
+
+pytestmark = [pytest.mark.network]
+ROW = "trainer"
+LARGE = """\
+  large:
+    summary: a larger image
+    base: below
+    cuda: "12.4"
+    arch: [x86_64]
+    as_of: 2025-09-20
+    pins: {torch: "2.6.0", thewheel: "2.0"}
+    flashinfer: {mode: "off", reason: there is no wheel}
+"""
+MATRIX = """\
+# What our team trains with.
+version: 1
+published:
+  small:  # the first one
+    lock: .imgbuild/published/small
+    from: PLACE
+targets:
+  trainer:
+    extends: small  # nothing else changes
+    summary: our project
+    requirements: [requirements.txt]
+"""
+TRAIN = "from thewheel import VERSION, first_only\n\nprint(VERSION, first_only())\n"
+# Ends the process before the Nth file of the change gets its name.
+KILLED = """\
+import os, signal, sys
+from imgbuild.system.folder import OpenFolder
+from imgbuild.update import transaction
+
+before, left = OpenFolder.rename, [int(sys.argv.pop(1))]
+
+def rename(self, name, other):
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    before(self, name, other)
+
+commit = transaction._apply
+
+def apply(*words):
+    OpenFolder.rename = rename
+    commit(*words)
+
+transaction._apply = apply
+from imgbuild.cli import main
+main()
+"""
+
+
+# Writes three files, and ends the process before the Nth rename.
+WRITES = """\
+import os, signal, sys
+from pathlib import Path
+from imgbuild.project_paths import find
+from imgbuild.system.folder import OpenFolder
+from imgbuild.update import transaction
+
+before, left = OpenFolder.rename, [int(sys.argv[1])]
+
+def rename(self, name, other):
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    before(self, name, other)
+
+OpenFolder.rename = rename
+names = (".imgbuild/images/layers.json", ".imgbuild/images/packages.json", "matrix.yaml")
+transaction.commit(find(Path()), [(name, b"new") for name in names], "a row")
+"""
+
+
+@dataclass
+class Publisher:
+    """An index, and a project that publishes two targets."""
+
+    site: Site
+    folder: Path
+
+    def user(self, folder: Path, requirements: str = "gadget\n") -> Project:
+        """A project on the small target."""
+        images = self.folder / "images"
+        copy = folder / ".imgbuild/published/small"
+        copy.mkdir(parents=True)
+        for name in ("lock.json", "digests.json"):
+            (copy / name).write_bytes((images / TARGET / name).read_bytes())
+        (folder / "matrix.yaml").write_text(MATRIX.replace("PLACE", str(images)))
+        (folder / "requirements.txt").write_text(requirements)
+        (folder / "train.py").write_text(TRAIN)
+        return Project(folder, self.site.url("simple"), cache=None)
+
+
+@pytest.fixture(name="publisher", scope="module")
+def _publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
+    index = sample_project.index()
+    index.published = [item for item in index.published if item.package != "thewheel"]
+    code = "VERSION = '{}'\n\n\ndef {}_only():\n    return 1\n"
+    for version, name in (("1.0", "first"), ("2.0", "second")):
+        files = {"thewheel.py": code.format(version, name).encode()}
+        index.wheel("thewheel", version, ["helper"], files=files)
+    index.wheel("gadget", "1.0", ["helper"], files={"gadget.py": b"from helper import VALUE\n"})
+    index.wheel("gadget", "2.0", ["thewheel>=2"], files={"gadget.py": b"import thewheel\n"})
+    index.wheel("strict", "1.0", ["thewheel<2"])
+    folder = tmp_path_factory.mktemp("published") / "project"
+    with serve(Site(files=index.site_files())) as site:
+        project = Project(folder, site.url("simple"), cache=None)
+        project.write(DEBIAN)
+        with (folder / "matrix.yaml").open("a") as matrix:
+            matrix.write(LARGE)
+        project.run("lock", "--all", "--keep")
+        yield Publisher(site, folder)
+
+
+@pytest.fixture(name="locked", scope="module")
+def _locked(publisher: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with a lock, which no test changes."""
+    project = publisher.user(tmp_path_factory.mktemp("locked") / "project")
+    project.run("lock")
+    return project
+
+
+def content(project: Project) -> dict[str, bytes]:
+    """The files of a project."""
+    return {
+        path.relative_to(project.folder).as_posix(): path.read_bytes()
+        for path in sorted(project.folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def copy(project: Project, folder: Path) -> Project:
+    """A copy of a project."""
+    for name, data in content(project).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return Project(folder, project.index_url, project.cache)
+
+
+def test_a_project_moves_with_its_comments_and_a_current_lock(
+    locked: Project, tmp_path: Path
+) -> None:
+    project = copy(locked, tmp_path / "project")
+    before = content(project)
+    nothing = project.run("update")
+    assert nothing.stdout == "trainer: small has no newer lock\n"
+    planned = json.loads(project.run("update", "--to", "large", "--dry-run", "--json").stdout)
+    assert content(project) == before
+    (row,) = planned["rows"]
+    assert (row["before"], row["after"], planned["wrote"]) == ("small", "large", [])
+    changes = {each["package"]: each for each in row["diff"]["arch"]["x86_64"]["changes"]}
+    assert (changes["thewheel"]["before"], changes["thewheel"]["after"]) == ("1.0", "2.0")
+    (finding,) = row["findings"]
+    assert (finding["file"], finding["line"]) == ("train.py", 1)
+    assert "first_only" in finding["message"]
+
+    done = project.run("update", "--to", "large")
+    assert "trainer: small → large" in done.stdout
+    assert "to pull" in done.stdout
+    assert "train.py:1:" in done.stdout
+    expected = before["matrix.yaml"].decode()
+    for old, new in (
+        ("published/small", "published/large"),
+        ("small:  #", "large:  #"),
+        ("extends: small", "extends: large"),
+    ):
+        expected = expected.replace(old, new)
+    assert (project.folder / "matrix.yaml").read_text() == expected
+    names = set(content(project))
+    assert {name for name in names if "published" in name} == {
+        ".imgbuild/published/large/lock.json",
+        ".imgbuild/published/large/digests.json",
+    }
+    assert project.run("lock", "--check").stdout == f"trainer {row['digest']}\n"
+    assert project.run("update").stdout == "trainer: large has no newer lock\n"
+
+
+def test_all_conflicts_are_listed_and_nothing_is_written(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    text = "thewheel<2\nstrict==1.0\nnosuch\ngadget\n"
+    project = publisher.user(tmp_path / "project", text)
+    before = content(project)
+    refused = project.run("update", "--to", "large", status=8).stderr
+    for line in (
+        "requirements.txt:1: requires thewheel<2, large has 2.0",
+        "requirements.txt:2: strict 1.0 requires thewheel<2, large has 2.0",
+        "requirements.txt:3: nosuch: the index has no such package",
+    ):
+        assert line in refused
+    assert "3 requirements of the project cannot be met by large; nothing was written" in refused
+    assert content(project) == before
+
+
+def test_a_newer_lock_of_the_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
+    project = copy(locked, tmp_path / "project")
+    published = project.folder / ".imgbuild/published/small/lock.json"
+    published.write_bytes(published.read_bytes() + b"\n")
+    assert "it extends small" in project.run("lock", "--check", status=5).stderr
+    assert "trainer: small, newest lock" in project.run("update").stdout
+    assert content(project) == content(locked)
+
+
+@pytest.mark.long  # locks a whole target anew
+def test_a_row_that_is_like_a_target_moves_too(publisher: Publisher, tmp_path: Path) -> None:
+    project = publisher.user(tmp_path / "project", "torch==2.6.0\nthewheel\n")
+    matrix = project.folder / "matrix.yaml"
+    text = matrix.read_text().replace("extends: small", "like: small")
+    matrix.write_text(text.replace("    summary:", "    as_of: 2025-08-01\n    summary:"))
+    project.run("lock")
+    done = project.run("update", "--to", "large")
+    assert "thewheel 1.0 → 2.0" in done.stdout
+    assert "as_of" not in matrix.read_text()
+    assert "like: large" in matrix.read_text()
+    project.run("lock", "--check")
+
+
+def test_a_killed_update_is_finished_by_the_next(locked: Project, tmp_path: Path) -> None:
+    project = copy(locked, tmp_path / "project")
+    command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
+    killed = subprocess.run(
+        command, cwd=project.folder, env=project.environment(), capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (project.folder / ".imgbuild/.imgbuild-update/journal.json").is_file()
+    done = project.run("update")
+    assert "finished an interrupted update: trainer on large" in done.stderr
+    assert done.stdout == "trainer: large has no newer lock\n"
+    assert not (project.folder / ".imgbuild/.imgbuild-update").exists()
+    assert not (project.folder / ".imgbuild/published/small/lock.json").exists()
+    project.run("lock", "--check")
+
+
+def test_outdated_reads_targets_rows_and_updates(publisher: Publisher, locked: Project) -> None:
+    target = Project(publisher.folder, locked.index_url, locked.cache)
+    (report,) = json.loads(target.run("outdated", TARGET, "--json").stdout)
+    rows = {row["package"]: row for row in report["packages"]}
+    assert rows["thewheel"]["takes"] == "2.0"
+    assert report["base"]["error"] == ""
+    assert report["base"]["packages"] > 10
+    assert report["vulnerabilities"]["report"] or report["vulnerabilities"]["error"]
+    (report,) = json.loads(locked.run("outdated", "--json", "--packages").stdout)
+    rows = {row["package"]: row for row in report["packages"]}
+    assert rows["thewheel"]["reasons"] == ["extends: small keeps 1.0"]
+    assert rows["gadget"]["takes"] == ""
+    assert rows["gadget"]["reasons"] == ["2.0 requires thewheel>=2, not 1.0"]
+
+
+def test_outdated_solves_each_newer_version(publisher: Publisher, locked: Project) -> None:
+    target = Project(publisher.folder, locked.index_url, locked.cache)
+    (report,) = json.loads(target.run("outdated", TARGET, "--solve", "--json").stdout)
+    (solved,) = report["solved"]
+    assert (solved["package"], solved["version"], solved["reasons"]) == ("thewheel", "2.0", [])
+    assert solved["audit"] == "no error"
+    (report,) = json.loads(locked.run("outdated", "--solve", "--json").stdout)
+    (solved,) = report["solved"]
+    assert (solved["package"], solved["version"]) == ("gadget", "2.0")
+    assert any("thewheel" in reason for reason in solved["reasons"])
+
+
+def test_a_kill_before_any_write_leaves_the_old_or_the_new_files(tmp_path: Path) -> None:
+    outcomes = []
+    for number in range(20):
+        folder = tmp_path / str(number)
+        (folder / ".imgbuild/images").mkdir(parents=True)
+        (folder / "matrix.yaml").write_text("old")
+        ended = subprocess.run(
+            [sys.executable, "-c", WRITES, str(number)],
+            cwd=folder,
+            check=False,
+            capture_output=True,
+        )
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        outcomes.append(transaction.recover(find(folder)))
+        texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
+        whole = {"matrix.yaml": "new", "layers.json": "new", "packages.json": "new"}
+        assert texts == (whole if outcomes[-1].startswith("finished") else {"matrix.yaml": "old"})
+    # Three files and the journal are written first, then the three get their names.
+    assert [bool(outcome.startswith("finished")) for outcome in outcomes] == [False] * 4 + [
+        True
+    ] * 3

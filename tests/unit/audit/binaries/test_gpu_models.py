@@ -1,0 +1,83 @@
+"""GPUs are found by the names that nvidia-smi, clouds and people use."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.binaries import gpu_models
+from imgbuild.values import Arch
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("A100", "8.0"),
+        ("a100", "8.0"),
+        ("NVIDIA A100-SXM4-80GB", "8.0"),
+        ("A100-PCIE-40GB", "8.0"),
+        ("NVIDIA H100 80GB HBM3", "9.0"),
+        ("H100 NVL", "9.0"),
+        ("NVIDIA B300 SXM6 AC", "10.3"),
+        ("Tesla V100-SXM2-32GB", "7.0"),
+        ("Tesla T4", "7.5"),
+        ("A10G", "8.6"),
+        ("rtx4090", "8.9"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
+        ("RTX 3090 Ti", "8.6"),
+        ("NVIDIA RTX A6000", "8.6"),
+        ("NVIDIA RTX 6000 Ada Generation", "8.9"),
+        ("Quadro RTX 6000", "7.5"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "12.0"),
+        ("RTX 50", "12.0"),
+        ("9.0", "9.0"),
+        ("sm_90a", "9.0"),
+        ("sm_120", "12.0"),
+    ],
+)
+def test_usual_spellings(name: str, capability: str) -> None:
+    model = gpu_models.find(name)
+    assert model is not None
+    assert (model.capability, model.arch) == (capability, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("NVIDIA GH200 480GB", "9.0"),
+        ("GB200", "10.0"),
+        ("NVIDIA Thor", "11.0"),
+        ("Jetson AGX Orin", "8.7"),
+        ("DGX Spark", "12.1"),
+        ("NVIDIA GB10", "12.1"),
+    ],
+)
+def test_gpus_that_are_built_with_their_processor_are_arm64(name: str, capability: str) -> None:
+    model = gpu_models.find(name)
+    assert model is not None
+    assert (model.capability, model.arch) == (capability, Arch.ARM64)
+
+
+def test_a_capability_of_tegra_is_arm64_too() -> None:
+    model = gpu_models.find("8.7")
+    assert model is not None
+    assert (model.tegra, model.arch) == (True, Arch.ARM64)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200]
+)
+def test_other_names_are_unknown(name: str) -> None:
+    assert gpu_models.find(name) is None
+
+
+def test_a_similar_name_is_suggested() -> None:
+    assert gpu_models.similar("H1000") == "H100"
+    assert gpu_models.similar("hopper") == ""
+
+
+def test_no_two_models_have_one_name() -> None:
+    names = [name for model in gpu_models.load() for name in model.names]
+    assert len(names) == len(set(names))
+    for model in gpu_models.load():
+        for name in model.names:
+            assert gpu_models.find(name.replace("#", "9")) == model, name

@@ -1,0 +1,182 @@
+"""`outdated`: requirements files in this process, and its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cli import _outdated_report, _output
+from imgbuild.cli import outdated as verb
+from imgbuild.cli._outdated_report import OutdatedReport
+from imgbuild.update.newer import NewerVersion
+from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
+from imgbuild.update.solved_version import SolvedVersion
+from imgbuild.values import Arch
+from tests.support import folder_index
+from tests.support.inprocess_project import Command, json_of
+from tests.support.local_index import LocalIndex
+
+
+@pytest.fixture(name="imgbuild")
+def _imgbuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """In a folder with requirements.txt, and an index in another folder."""
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    index = LocalIndex()
+    for version, torch in (("1.0", "2.6.0"), ("2.0", "2.7.0"), ("3.0", "2.8.0")):
+        index.wheel("engine", version, [f"torch=={torch}"])
+    for version in ("2.5.0", "2.6.0", "2.6.1", "2.7.0", "2.8.0"):
+        index.wheel("torch", version)
+    index.wheel("arm", "1.0")
+    index.wheel("arm", "2.0", tag=folder_index.ARM)
+    index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
+    catalogue = folder_index.catalogue_with(index, tmp_path / "index")
+    monkeypatch.setattr(verb, "load", lambda _: catalogue)
+    return Command(monkeypatch, capsys)
+
+
+def rows(imgbuild: Command, *arguments: str) -> dict[str, dict[str, object]]:
+    """The packages of the one report, by name."""
+    (report,) = json_of(imgbuild("outdated", *arguments, "--json"))
+    return {row["package"]: row for row in report["packages"]}
+
+
+def test_all_lines_of_one_package_count(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text(
+        "torch>=2.5\nengine==1.0\ntorch<2.7  # twice\ntorch!=2.6.1\ntorch<2; python_version < '3'\n"
+    )
+    packages = rows(imgbuild, "-r", "requirements.txt", "--arch", "x86_64")
+    torch = packages["torch"]
+    assert torch["version"] == "2.6.0"
+    place = "requirements.txt:1, requirements.txt:3, requirements.txt:4"
+    assert torch["reasons"] == [
+        f"{place} requires torch>=2.5,!=2.6.1,<2.7",
+        "engine 1.0 requires torch==2.6.0",
+    ]
+    assert packages["engine"]["newest"] == packages["engine"]["takes"] == "3.0"
+    assert packages["engine"]["moves"] == ["torch"]
+
+
+def test_pins_stop_each_other(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text("torch==2.6.0\nengine==1.0\narm==1.0\nold\nnosuch==1\n")
+    packages = rows(imgbuild, "-r", "requirements.txt", "--arch", "x86_64")
+    assert packages["engine"]["reasons"] == ["3.0 requires torch==2.8.0, not 2.6.0"]
+    assert packages["torch"]["reasons"] == ["engine 1.0 requires torch==2.6.0"]
+    assert packages["arm"]["reasons"] == ["no wheel for x86_64 with Python 3.11"]
+    assert (
+        packages["old"]["error"]
+        == "no version that it allows has a wheel for this Python and machine"
+    )
+    assert packages["nosuch"]["error"] == "the index has no such package"
+    assert rows(imgbuild, "-r", "requirements.txt", "--arch", "arm64")["arm"]["takes"] == "2.0"
+    lines = imgbuild("outdated", "-r", "requirements.txt", "--arch", "x86_64").stdout.splitlines()
+    assert lines[0] == (
+        "requirements.txt (x86_64, Python 3.11): 3 of 5 packages have newer versions,"
+        " 0 can be taken"
+    )
+    assert lines[1].split("  ")[0] == "package"
+
+
+def test_a_file_without_anything_newer(imgbuild: Command) -> None:
+    Path("requirements.txt").write_text("torch==2.8.0\n")
+    done = imgbuild("outdated", "-r", "requirements.txt")
+    assert done.status == 0
+    assert "0 of 1 package have newer versions" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "Missing argument 'TARGET'"),
+        (("-r", "nosuch.txt"), 2, "nosuch.txt: no such file or folder"),
+        (("-r", "requirements.txt", "cu124-vllm"), 2, "--requirements and targets cannot be"),
+        (("-r", "requirements.txt", "--all"), 2, "--requirements and targets cannot be combined"),
+        (("-r", "requirements.txt", "--solve"), 2, "--solve applies to targets and projects"),
+        (("-r", "requirements.txt", "--python", "x"), 2, "--python x"),
+        (("cu124-vllm", "--python", "3.12"), 2, "does not apply to locked targets"),
+        (("nosuch",), 3, "no target matches nosuch"),
+    ],
+)
+def test_wrong_options(
+    imgbuild: Command, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    Path("requirements.txt").write_text("torch\n")
+    done = imgbuild("outdated", *arguments)
+    assert done.status == status
+    assert message in done.stderr
+
+
+REPORT = OutdatedReport(
+    name="cu124-vllm",
+    arch=(Arch.X86_64, Arch.ARM64),
+    python="3.11.2",
+    cuda="12.4",
+    looked_up=30,
+    packages=(
+        NewerVersion(package="a", version="1.0", newest="2.0", required=False, takes="2.0"),
+        NewerVersion(
+            package="vllm",
+            version="0.8.5",
+            newest="0.33.0",
+            takes="0.9.0",
+            moves=("x", "y", "z", "w"),
+            reasons=("0.33.0 requires torch==2.14.0, not 2.6.0", "second", "third"),
+        ),
+        NewerVersion(package="broken", version="1", error="404"),
+    ),
+    base=BaseUpdates(
+        base="debian-12",
+        arch=Arch.X86_64,
+        packages=187,
+        date="2026-11-26",
+        updates=(
+            *(
+                DebianUpdate(package=f"lib{n}", version="1-1", newest="1-2", security=True)
+                for n in range(10)
+            ),
+            DebianUpdate(package="apt", version="2", newest="3", security=False),
+        ),
+    ),
+    vulnerabilities=KnownVulnerabilities(arch=Arch.X86_64, error="no connection"),
+    solved=(
+        SolvedVersion(package="vllm", version="0.33.0", reasons=("torch is pinned",)),
+        SolvedVersion(
+            package="peft", version="0.20", changes={"torch": "2.6.0 -> 2.7.0"}, audit="no error"
+        ),
+    ),
+)
+
+
+def test_the_table_has_all_kinds_of_rows() -> None:
+    lines = _outdated_report.lines(REPORT, whole=False)
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    assert (
+        "vllm 0.8.5 0.9.0 0.33.0 0.33.0 requires torch==2.14.0, not 2.6.0; second; 1 more;" in text
+    )
+    assert "0.9.0 also changes x, y and 2 more" in text
+    assert "\na 1.0" not in text
+    assert "broken 1 - - not looked up: 404" in text
+    assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
+    assert "lib8" not in text
+    assert "base debian-12 - - - and 2 security updates and 1 others: --packages" in text
+    assert "advisories - - - vulnerabilities are not known: no connection" in text
+    assert "vllm 0.33.0: cannot be solved\ntorch is pinned" in text
+    assert "peft 0.20: can be solved, with torch 2.6.0 -> 2.7.0\naudit: no error" in text
+    whole = _outdated_report.lines(REPORT, whole=True)
+    names = [line.split()[0] for line in whole]
+    assert names.index("vllm") < names.index("a")  # what is required comes first
+    assert {"lib9", "apt"} <= set(names)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(_output, "terminal_width", lambda: width)
+    monkeypatch.setattr(_outdated_report, "terminal_width", lambda: width)
+    lines = _outdated_report.lines(REPORT, whole=True)
+    assert max(map(len, lines)) <= width
+    below = any(line.startswith("  0.33.0 requires") for line in lines)
+    assert below is (width < _outdated_report.WIDE)

@@ -1,0 +1,215 @@
+"""Archives of a standalone Python: what is read of them, what a layer has, what is refused."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cpython import python_archive
+from imgbuild.errors import IntegrityError
+from imgbuild.oci.layer import write_layer
+from imgbuild.oci.tar import Member, MemberKind
+from imgbuild.values import Arch
+from tests.support.standalone_python import ELF, SYSCONFIG, Entry, pack, sample
+
+LABEL = "cpython-3.12.11-install_only.tar.gz"
+
+
+def written(folder: Path, entries: dict[str, Entry]) -> Path:
+    path = folder / "archive"
+    path.write_bytes(pack(entries))
+    return path
+
+
+def described(folder: Path, entries: dict[str, Entry], arch: Arch = Arch.X86_64) -> str:
+    path = written(folder, entries)
+    return python_archive.describe(path, LABEL, python="3.12", arch=arch).version
+
+
+def layer(folder: Path, entries: dict[str, Entry]) -> dict[str, Member]:
+    path = written(folder, entries)
+    members = python_archive.members(
+        path, LABEL, prefix="/opt/python", python="3.12", spool=folder / "spool"
+    )
+    return {member.path.removeprefix("opt/python/"): member for member in members}
+
+
+def text(member: Member) -> str:
+    assert isinstance(member.content, bytes)
+    assert len(member.content) == member.size
+    return member.content.decode()
+
+
+def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo()
+    info.type, info.linkname = kind, target
+    return info
+
+
+def test_the_exact_version_is_that_of_the_headers(tmp_path):
+    assert described(tmp_path, sample()) == "3.12.11"
+    assert described(tmp_path, sample(patch="3.12.0rc2")) == "3.12.0rc2"
+
+
+def test_a_layer_has_neither_tests_nor_bytecode_nor_pip(tmp_path):
+    assert sorted(layer(tmp_path, sample())) == [
+        "bin/python",
+        "bin/python3",
+        "bin/python3.12",
+        "bin/python3.12-config",
+        "include/python3.12/Python.h",
+        "include/python3.12/patchlevel.h",
+        "lib/libpython3.so",
+        "lib/pkgconfig/python3.pc",
+        "lib/python3.12/LICENSE.txt",
+        f"lib/python3.12/{SYSCONFIG}",
+        "lib/python3.12/os.py",
+    ]
+
+
+def test_modes_owners_and_times_are_constant(tmp_path):
+    entries = sample()
+    program = special(tarfile.REGTYPE)
+    program.mode, program.uid, program.mtime = 0o6777, 1000, 1_700_000_000
+    entries["python/bin/tool"] = program
+    member = layer(tmp_path, entries)["bin/tool"]
+    assert (member.mode, member.uid, member.mtime) == (0o755, 0, Member(path="x").mtime)
+    assert layer(tmp_path, entries)["lib/python3.12/os.py"].mode == 0o644
+
+
+def test_texts_name_the_folder_in_the_image(tmp_path):
+    members = layer(tmp_path, sample())
+    assert text(members["lib/pkgconfig/python3.pc"]).startswith("prefix=/opt/python\n")
+    assert text(members["bin/python3.12-config"]).endswith("prefix=/opt/python\n")
+    namespace: dict[str, dict[str, object]] = {}
+    exec(text(members[f"lib/python3.12/{SYSCONFIG}"]), namespace)
+    assert namespace["build_time_vars"] == {
+        "AR": "ar",
+        "BINDIR": "/opt/python/bin",
+        "CC": "cc -pthread",
+        "CFLAGS": "-O3 -I/opt/python/include",
+        "CXX": "c++",
+        "SIZEOF_VOID_P": 8,
+        "prefix": "/opt/python",
+    }
+
+
+def test_the_same_bytes_from_another_order_and_other_owners(tmp_path):
+    entries = sample()
+    (other := tmp_path / "other").mkdir()
+    records = [
+        write_layer(layer(folder, dict(order)).values(), None)
+        for folder, order in ((tmp_path, entries.items()), (other, reversed(entries.items())))
+    ]
+    assert records[0] == records[1]
+
+
+def test_the_programs_that_the_audit_reads(tmp_path):
+    path = written(tmp_path, sample())
+    programs = {name: content() for name, content in python_archive.programs(path, LABEL, "3.12")}
+    assert programs == {"bin/python3.12": ELF + b"program", "lib/libpython3.so": b"\x7fELF"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "python/bin/python3.12",
+        "python/include/python3.12/Python.h",
+        "python/lib/python3.12/os.py",
+        f"python/lib/python3.12/{SYSCONFIG}",
+    ],
+)
+def test_an_archive_of_another_layout_is_refused(tmp_path, name):
+    entries = sample()
+    del entries[name]
+    with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} has no ") as caught:
+        described(tmp_path, entries)
+    assert "install_only" in str(caught.value.hint)
+
+
+def test_an_archive_without_a_licence_is_refused(tmp_path):
+    entries = sample()
+    del entries["python/lib/python3.12/LICENSE.txt"]
+    with pytest.raises(IntegrityError, match="has no licence"):
+        described(tmp_path, entries)
+    entries["python/licenses/LICENSE.cpython.txt"] = b"PSF"
+    assert described(tmp_path, entries) == "3.12.11"
+
+
+def test_another_release_or_architecture_is_refused(tmp_path):
+    with pytest.raises(IntegrityError, match=r"is of Python 3\.11\.9, not 3\.12"):
+        described(tmp_path, sample(patch="3.11.9"))
+    with pytest.raises(IntegrityError, match="is not a program for arm64"):
+        described(tmp_path, sample(), Arch.ARM64)
+    entries = {**sample(), "python/bin/python3.12": b"#!/bin/sh\n"}
+    with pytest.raises(IntegrityError, match="is not a program for x86_64"):
+        described(tmp_path, entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "what"),
+    [
+        ("python/../etc/passwd", b"", "has an unsafe path"),
+        ("/python/bin/x", b"", "has an unsafe path"),
+        ("python/bin/a\x1b[31m", b"", "has an unsafe path"),
+        ("other/bin/x", b"", "is not below python/"),
+        ("python", b"", "is not below python/"),
+        ("python/bin/x", "/usr/bin/python3", "outside of python/"),
+        ("python/bin/x", "../../etc/passwd", "outside of python/"),
+        ("python/bin/x", "..", "outside of python/"),
+        ("python/bin/x", special(tarfile.LNKTYPE, "python/bin/python3.12"), "neither file"),
+        ("python/bin/x", special(tarfile.CHRTYPE), "neither file, folder nor symbolic link"),
+        ("python/bin/x", special(tarfile.FIFOTYPE), "neither file, folder nor symbolic link"),
+        ("python/./bin/python3.12", b"", "twice"),
+        (f"python/{'x' * 1100}", b"", "has a path of"),
+    ],
+)
+def test_unsafe_members_are_refused(tmp_path, name, entry, what):
+    entries = {**sample(), name: entry}
+    with pytest.raises(IntegrityError, match=what) as caught:
+        described(tmp_path, entries)
+    assert "\x1b" not in caught.value.message
+    with pytest.raises(IntegrityError, match=what):
+        layer(tmp_path, entries)
+
+
+def test_nothing_is_below_a_link(tmp_path):
+    entries = {**sample(), "python/share": "lib", "python/share/x": b"text"}
+    with pytest.raises(IntegrityError, match="'share/x' below 'share', which is not a folder"):
+        layer(tmp_path, entries)
+
+
+def test_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 100)
+    with pytest.raises(IntegrityError, match="which is too much"):
+        described(tmp_path, sample())
+
+
+def test_what_follows_the_archive_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(python_archive, "UNPACKED_LIMIT", 1 << 20)
+    monkeypatch.setattr(python_archive, "ENTRY_LIMIT", 100)
+    path = written(tmp_path, sample())
+    path.write_bytes(path.read_bytes() + pack({}) * 300)
+    with pytest.raises(IntegrityError, match="unpacks to more than"):
+        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+
+
+@pytest.mark.parametrize("cut", [10, 100, 300])
+def test_a_damaged_archive_is_refused(tmp_path, cut):
+    path = written(tmp_path, sample())
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(IntegrityError, match=re.escape(LABEL)):
+        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+
+
+def test_links_to_the_interpreter_are_added_where_they_are_missing(tmp_path):
+    entries = sample()
+    del entries["python/bin/python3"]
+    members = layer(tmp_path, entries)
+    assert members["bin/python3"].kind is MemberKind.LINK
+    assert (members["bin/python3"].target, members["bin/python"].target) == (
+        "python3.12", "python3"
+    )  # fmt: skip

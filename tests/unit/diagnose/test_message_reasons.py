@@ -1,0 +1,195 @@
+"""Exceptions without a rule: their message, the package that raised them, the program's line."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from imgbuild.diagnose import owners
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.finding import LogFinding
+
+PACKAGE = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
+TRACE = """\
+Traceback (most recent call last):
+  File "/workspace/job/train.py", line 9, in <module>
+    engine.start(options)
+  File "{file}", line 70, in start
+    {code}
+{exception}
+"""
+
+
+def first(text: str) -> LogFinding:
+    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+
+
+def traced(exception: str, file: str = PACKAGE, code: str = "check(value)") -> LogFinding:
+    return first(TRACE.format(file=file, code=code, exception=exception))
+
+
+def test_a_package_that_raised_an_exception_is_named() -> None:
+    finding = traced("AcmeFault: slots must be a power of two")
+    assert finding.code == "IMG921"
+    assert finding.cause == (
+        "AcmeFault: slots must be a power of two, raised by acme in start (acme/engine/core.py:70),"
+        " called from /workspace/job/train.py:9"
+    )
+    assert "/workspace/job/train.py:9" in finding.cure
+
+
+def test_the_version_of_the_package_is_named_if_the_log_has_it() -> None:
+    file = "/opt/venv/lib/python3.11/site-packages/deepspeed/runtime/engine.py"
+    text = "deepspeed==0.17.2\n" + TRACE.format(
+        file=file, code="x", exception="AcmeFault: slots must be a power of two"
+    )
+    assert "raised by deepspeed 0.17.2 in start" in first(text).cause
+
+
+def test_an_exception_of_the_program_is_its_own() -> None:
+    finding = traced("AcmeFault: rewards must not be empty", "/workspace/job/rewards.py")
+    assert finding.code == "IMG922"
+    assert "start (/workspace/job/rewards.py:70)" in finding.cause
+
+
+def test_an_assertion_without_a_message_shows_its_condition() -> None:
+    finding = traced("AssertionError", code="assert labels.shape == (rows,)")
+    assert "labels.shape == (rows is false" not in finding.cause
+    assert finding.cause.startswith("AssertionError: labels.shape == (rows,) is false")
+
+
+@pytest.mark.parametrize(
+    ("exception", "words"),
+    [
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.jsonl'",
+            "/data/a.jsonl",
+        ),
+        ("KeyError: 'solution'", "the key solution is absent"),
+        ("AttributeError: 'NoneType' object has no attribute 'shape'", ".shape of None is used"),
+        ("TypeError: 'NoneType' object is not iterable", "None is not iterable"),
+    ],
+)
+def test_what_is_absent_is_named(exception: str, words: str) -> None:
+    finding = traced(exception)
+    assert finding.code == "IMG923"
+    assert words in finding.cause
+    assert "start (acme/engine/core.py:70)" in finding.cause
+
+
+def test_a_program_that_does_not_start_is_shown_with_its_line() -> None:
+    file = "/workspace/job/tools.py"
+    code = 'subprocess.check_output([home + "/bin/acmec", "-V"])'
+    finding = traced("FileNotFoundError: [WinError 2] The system cannot find the file", file, code)
+    assert finding.code == "IMG923"
+    assert "acmec" in finding.cause
+
+
+def test_a_message_without_a_traceback_is_the_cause() -> None:
+    finding = first("AcmeFault: slots must be a power of two\nLauncherError\n")
+    assert finding.code == "IMG999"  # AcmeFault is no exception without a traceback
+    finding = first("ValueError: slots must be a power of two\n")
+    assert (finding.code, finding.confidence) == ("IMG924", "medium")
+
+
+def test_the_inner_message_of_a_validation_error_is_used() -> None:
+    text = "pydantic_core.ValidationError: 1 validation error for AcmeConfig\n"
+    text += "  Value error, slots of acme must be positive [type=value_error, input_value=0]\n"
+    assert "slots of acme must be positive" in first(text).cause
+    assert "input_value" not in first(text).cause
+
+
+def test_a_traceback_that_the_log_does_not_complete_is_reported_as_that() -> None:
+    text = TRACE.format(file=PACKAGE, code="raise error", exception="").rstrip()
+    finding = first(text)
+    assert (finding.code, finding.confidence) == ("IMG999", "low")
+    assert "start (acme/engine/core.py:70): raise error" in finding.cause
+
+
+def test_an_earlier_exception_of_the_program_comes_before_what_follows_it() -> None:
+    later = (
+        "[rank3]:[E1120 18:12:33.1 ProcessGroupNCCL.cpp:616] ncclRemoteError: remote process exited"
+    )
+    text = TRACE.format(file=PACKAGE, code="x", exception="AcmeFault: slots must be even")
+    assert first(f"{text}\n{later}\nSignal 11 (SIGSEGV) received by PID 4").code == "IMG921"
+
+
+NOTEBOOK = """\
+AcmeFault                                 Traceback (most recent call last)
+Cell In[6], line 14
+     12 trainer = Trainer(
+---> 14 trainer.train()
+
+File ~/env/lib/python3.11/site-packages/acme/trainer.py:2245, in Trainer.train(self, resume)
+   2243         enable()
+   2244 else:
+-> 2245     return loop(
+   2246         args=args,
+
+AcmeFault: slots must be a power of two
+"""
+
+
+def test_a_traceback_of_a_notebook_has_frames() -> None:
+    finding = first(NOTEBOOK)
+    assert finding.cause == (
+        "AcmeFault: slots must be a power of two, raised by acme in Trainer.train"
+        " (acme/trainer.py:2245), called from Cell In[6]:14"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        ("/opt/venv/lib/python3.11/site-packages/trl/trainer/sft.py", "trl"),
+        (r"C:\envs\a\lib\site-packages\trl\trainer\sft.py", "trl"),
+        ("/work/verl/verl/trainer/main_ppo.py", "verl"),
+        ("/content/src/axolotl/src/axolotl/cli/train.py", "axolotl"),
+        ("deepspeed/runtime/engine.py", "deepspeed"),
+        ("python/ray/_raylet.pyx", "ray"),
+        ("/mnt/ms-swift/swift/cli/sft.py", "swift"),
+        ("/work/verl/my/train.py", ""),
+        ("/home/vllm/train.py", ""),
+        ("train.py", ""),
+    ],
+)
+def test_the_package_of_a_file(file: str, package: str) -> None:
+    assert owners.package(file) == package
+
+
+@pytest.mark.parametrize(
+    ("file", "standard"),
+    [
+        ("/usr/lib/python3.12/concurrent/futures/_base.py", True),
+        (r"C:\Python310\lib\subprocess.py", True),
+        ("<frozen runpy>", True),
+        ("pyarrow/error.pxi", True),
+        ("<ipython-input-6-d0ff32815be4>", False),
+        ("/usr/lib/python3.12/site-packages/a.py", False),
+        ("/home/u/lib/train.py", False),
+    ],
+)
+def test_files_of_the_standard_library(file: str, standard: bool) -> None:
+    assert owners.is_standard(file) is standard
+
+
+def test_generated_code_is_not_the_programs() -> None:
+    text = TRACE.format(file="<string>", code="x", exception="AcmeFault: slots must be even")
+    finding = first(text)
+    assert finding.code == "IMG924"
+    assert "generated code (start), called from /workspace/job/train.py:9" in finding.cause
+
+
+def test_a_method_of_the_program_that_lacks_a_parameter() -> None:
+    finding = traced("TypeError: MyTrainer.step() got an unexpected keyword argument 'slots'")
+    assert finding.cause == (
+        "MyTrainer.step does not take the argument slots, which the installed acme passes to it"
+    )
+    assert finding.cure.startswith("add slots=None")
+
+
+def test_a_log_that_ends_in_a_traceback_has_failed() -> None:
+    text = TRACE.format(file=PACKAGE, code="x", exception="AcmeFault: slots must be even")
+    cut = TRACE.partition("{file}")[0] + PACKAGE + '", line 70, in start\n'
+    assert first(text + "step\n" * 500 + cut).code == "IMG921"

@@ -1,0 +1,121 @@
+"""Locks of targets on a standalone Python: what they hold, when they are stale, what is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import InputError
+from imgbuild.lock import locked_matrix
+from imgbuild.lock.lock_file import Lock, decode_lock, stale
+from imgbuild.matrix.model import DebianBase, StandalonePython
+from imgbuild.plan.plan import PythonRecipe, VenvRecipe, base_of, plan
+from imgbuild.values import Arch
+from tests.support import samples, standalone_matrix
+from tests.support.standalone_matrix import ARCHIVES, archive
+
+X86 = Arch.X86_64
+
+
+def source(**changes: object) -> StandalonePython:
+    fields = {"version": "3.12", "origin": "standalone", "archives": ARCHIVES, **changes}
+    return StandalonePython(**fields)  # type: ignore[arg-type]
+
+
+def with_python(lock: Lock, **changes: object) -> Lock:
+    """`lock` with another archive on x86_64."""
+    python = msgspec.structs.replace(archive(), **changes)
+    resolution = msgspec.structs.replace(lock.arch[X86], python=python)
+    return msgspec.structs.replace(lock, arch={**lock.arch, X86: resolution})
+
+
+def test_a_lock_of_debians_python_has_no_key_more():
+    text = codec.encode(samples.lock()).decode()
+    assert "standalone" not in text
+    assert '"python": {' not in text
+
+
+def test_the_interpreter_is_that_of_the_archive():
+    lock = standalone_matrix.lock()
+    assert lock.base.interpreter == "/opt/python/bin/python3.12"
+    assert lock.base.standalone == ARCHIVES
+    assert lock.settings.labels["dev.imgbuild.python"] == "3.12"
+    again = decode_lock(codec.encode(lock), "lock.json", hint="", remedy="")
+    assert again == lock
+
+
+def test_a_layer_of_its_own_is_between_base_and_environment():
+    planned = plan(standalone_matrix.lock(), X86)
+    assert [layer.name for layer in planned.layers[:3]] == ["debian-12", "python", "venv"]
+    python, venv = (layer.recipe for layer in planned.layers[1:3])
+    assert isinstance(python, PythonRecipe)
+    assert isinstance(venv, VenvRecipe)
+    assert python.inputs == (archive(),)
+    assert (venv.interpreter, venv.python) == ("/opt/python/bin/python3.12", "3.12")
+    assert [layer.name for layer in base_of(planned).layers] == ["debian-12", "python"]
+
+
+def test_the_layer_follows_from_the_archive_alone():
+    lock = standalone_matrix.lock()
+    python = plan(lock, X86).layers[1].id
+    renamed = with_python(lock, file="another-name.tar.gz")
+    other = with_python(lock, sha256="0" * 64)
+    assert plan(renamed, X86).layers[1].id == python
+    assert plan(other, X86).layers[1].id != python
+
+
+def test_a_lock_is_stale_after_another_url_release_or_checksum():
+    lock = standalone_matrix.lock()
+    assert stale(lock, standalone_matrix.matrix()) == ()
+    right = {X86: archive().sha256}
+    assert stale(lock, standalone_matrix.matrix(source(sha256=right))) == ()
+    (line,) = stale(lock, standalone_matrix.matrix(source(sha256={X86: "0" * 64})))
+    assert line.startswith(f"x86_64: {archive().file} is locked with sha256 {archive().sha256}")
+    moved = {**ARCHIVES, X86: "https://mirror.example/python.tar.gz"}
+    (line,) = stale(lock, standalone_matrix.matrix(source(archives=moved)))
+    assert line.startswith("base.standalone.x86_64: ")
+    assert any(
+        line.startswith("base.python: ")
+        for line in stale(lock, standalone_matrix.matrix(source(version="3.13")))
+    )
+
+
+def test_a_lock_is_stale_after_a_change_between_debians_python_and_another():
+    assert any("standalone" in line for line in stale(standalone_matrix.lock(), samples.matrix()))
+    lines = stale(samples.lock(), standalone_matrix.matrix())
+    assert "x86_64: the archive of Python is not locked" in lines
+
+
+def test_a_matrix_of_a_lock_has_the_checksums_that_were_downloaded():
+    lock = standalone_matrix.lock()
+    base = locked_matrix.base_of(lock, ())
+    assert isinstance(base, DebianBase)
+    assert base.standalone == source(sha256={X86: archive().sha256})
+    assert base.python == "3.12"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        (("base", "interpreter"), "/usr/bin/python3.12", "base.interpreter"),
+        (("base", "standalone", "x86_64"), "file:///etc/passwd", "base.standalone"),
+        (("base", "standalone", "x86_64"), "https://a:b@host/x.tar.gz", "base.standalone"),
+        (("arch", "x86_64", "python", "version"), "3.11.2", "arch.x86_64.python.version"),
+        (("arch", "x86_64", "python", "version"), "3.12.1; x", "arch.x86_64.python"),
+        (("arch", "x86_64", "python", "file"), "../x", "arch.x86_64.python"),
+        (("arch", "x86_64", "python"), None, "arch.x86_64.python"),
+    ],
+)
+def test_a_lock_that_contradicts_itself_is_refused(path, value, place):
+    document = msgspec.json.decode(codec.encode(standalone_matrix.lock()))
+    part = document
+    for key in path[:-1]:
+        part = part[key]
+    if value is None:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = value
+    with pytest.raises(InputError) as caught:
+        decode_lock(msgspec.json.encode(document), "lock.json", hint="", remedy="")
+    assert any(str(problem.path).startswith(place) for problem in caught.value.problems)

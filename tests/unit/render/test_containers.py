@@ -1,0 +1,260 @@
+"""Containers for Compose, dev containers, Kubernetes and SkyPilot: values arrive as written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imgbuild.container import settings
+from imgbuild.container.settings import ContainerSettings, StartOptions
+from imgbuild.errors import InputError
+from imgbuild.render import compose, container_yaml, kubernetes, skypilot
+from imgbuild.values import Arch
+from tests.support import samples
+from tests.support.inprocess_project import TARGET, Command, Sample, json_of
+
+SCHEMAS = Path(__file__).parents[2] / "data" / "kubernetes"
+DIGEST = "sha256:" + "1" * 64
+IMAGE = f"registry.example/rl@{DIGEST}"
+COMMAND = ("python", "train.py")
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))) | st.text(
+    "$(){A} \n"
+)
+
+
+def container(**options: Any) -> ContainerSettings:
+    """The container of the sample lock, with Ray's server for jobs."""
+    made = settings.settings(
+        samples.lock(),
+        [Arch.X86_64],
+        IMAGE,
+        DIGEST,
+        StartOptions(**{"command": COMMAND, **options}),
+    )
+    return msgspec.structs.replace(made, ray="2.60.0")
+
+
+def schema(name: str) -> Any:
+    return json.loads((SCHEMAS / f"{name}.json").read_text())
+
+
+def expanded(text: str) -> str:
+    """What Kubernetes makes of an argument if no variable is set: $$ is $, $(NAME) stays."""
+    return re.sub(r"\$(\$|\([^)]*\))", lambda match: "$" if match[1] == "$" else match[0], text)
+
+
+def interpolated(text: str) -> str:
+    """What Compose makes of a value, in which no variable may be left."""
+    assert not re.search(r"\$(?!\$)", text.replace("$$", "")), text
+    return text.replace("$$", "$")
+
+
+@given(TEXTS, TEXTS)
+def test_values_and_words_arrive_as_written(value: str, word: str) -> None:
+    made = container(env=(f"VALUE={value}",), command=("echo", word))
+    [service] = yaml.safe_load(compose.compose(made, "x"))["services"].values()
+    assert interpolated(service["environment"]["VALUE"]) == value
+    assert [interpolated(each) for each in service["command"]] == ["echo", word]
+    document = yaml.safe_load(kubernetes.job(made, "x"))
+    [inner] = document["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in inner["env"]}
+    assert expanded(variables["VALUE"]) == value
+    assert [expanded(each) for each in inner["args"]] == ["echo", word]
+    task = yaml.safe_load(skypilot.task(msgspec.structs.replace(made, gpu="H100"), "x"))
+    assert task["envs"]["VALUE"] == value
+    assert shlex.split(task["run"]) == ["echo", word]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["on", "No", "y", "~", "null", "1e3", "0o17", "0777", "1:30", "0x1f", ".inf", "=", "", " a ",
+     "- a", "a: b", "#x", "%x", "@x", "`x`", "!tag", "&a", "*a", "{}", "[", "a\nb", "\u2028", "é",
+     "\U0001f600", "\ufeffx", "2026-11-28", "${X}"],
+)  # fmt: skip
+def test_text_is_quoted_so_that_every_reader_takes_it_for_text(text: str) -> None:
+    written = container_yaml.document({"key": text}, "x")
+    assert yaml.safe_load(written) == {"key": text}
+    assert re.fullmatch(r'# x\nkey: ".*"\n', written), written
+    assert written.isascii()
+
+
+@pytest.mark.parametrize(
+    ("form", "write", "options"),
+    [
+        ("job", kubernetes.job, {"rdma": "rdma/ib", "shared": 1000, "ports": (8000,)}),
+        ("job", kubernetes.job, {"gpus": "0", "env": ("A=1", "TOKEN")}),
+        ("jobset", kubernetes.jobset, {"nodes": 4, "gpus": "8", "rdma": "rdma/ib"}),
+        ("rayjob", kubernetes.rayjob, {"nodes": 1}),
+        ("rayjob", kubernetes.rayjob, {"nodes": 3, "gpus": "8", "ports": (8265,)}),
+    ],
+)
+def test_objects_of_kubernetes_have_published_fields(form: str, write: Any, options: Any) -> None:
+    document = yaml.safe_load(write(container(**options), "x"))
+    jsonschema.validate(document, schema(form))
+    assert IMAGE in json.dumps(document)
+    document["spec"]["unknown"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema(form))
+
+
+def test_torchrun_finds_its_nodes_in_a_jobset() -> None:
+    document = yaml.safe_load(kubernetes.jobset(container(nodes=2, gpus="8"), "x"))
+    [workers] = document["spec"]["replicatedJobs"]
+    job = workers["template"]["spec"]
+    assert (job["parallelism"], job["completions"], job["completionMode"]) == (2, 2, "Indexed")
+    [inner] = job["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in inner["env"]}
+    name = document["metadata"]["name"]
+    assert variables["PET_MASTER_ADDR"] == f"{name}-{workers['name']}-0-0.{name}"
+    assert (variables["PET_NNODES"], variables["PET_NPROC_PER_NODE"]) == ("2", "8")
+    assert inner["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+def test_a_ray_cluster_has_a_head_and_the_other_nodes_as_workers() -> None:
+    cluster = yaml.safe_load(kubernetes.rayjob(container(nodes=3), "x"))["spec"]["rayClusterSpec"]
+    [group] = cluster["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (2, 2, 2)
+    assert cluster["rayVersion"] == "2.60.0"
+    [head] = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert "args" not in head
+    assert "workerGroupSpecs" not in kubernetes.rayjob(container(), "x")
+
+
+@given(st.lists(st.text("ab-_./=:,@+1", min_size=1, max_size=8), min_size=1, max_size=5))
+def test_an_entry_point_passes_shells_and_ray_unchanged(words: list[str]) -> None:
+    words[0] = words[0].replace("=", "a")
+    text = kubernetes.entrypoint(tuple(words))
+    # What `ray job submit` makes of the words that a shell gives it, then read by sh.
+    assert shlex.split(subprocess.list2cmdline(shlex.split(text))) == words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("sh", "-c", "a b"), ("echo", "$HOME"), ("echo", "*"), ("echo", ""), ("A=1", "x"), ("if",),
+     ("echo", "a;b"), ("echo", "~"), ("echo", "é"), ("echo", "a\nb"), ("echo", "{a,b}"),
+     ("echo", "a\\b"), ("echo", "'"), ("echo", "#"), ("echo", "!!"), ("%1",), ("time", "x")],
+)  # fmt: skip
+def test_words_that_a_shell_changes_are_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="a shell would change these words"):
+        kubernetes.entrypoint(words)
+
+
+def test_secrets_are_named_and_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("OTHER", "other_secret")
+    made = container(env=("OTHER",), gpu="H100")
+    texts = [
+        compose.compose(made, "x"), kubernetes.job(made, "x"), skypilot.task(made, "x"),
+        compose.devcontainer(msgspec.structs.replace(made, command=())),
+    ]  # fmt: skip
+    for text in texts:
+        assert "secret" not in text.replace("secretKeyRef", "").replace("secrets:", "")
+        assert "OTHER" in text
+    [service] = yaml.safe_load(texts[0])["services"].values()
+    assert service["environment"]["HF_TOKEN"] is None
+    assert yaml.safe_load(texts[2])["secrets"] == {"OTHER": None}
+    assert json.loads(texts[3])["remoteEnv"]["HF_TOKEN"] == "${localEnv:HF_TOKEN}"
+
+
+def test_what_is_requested_is_in_each_format() -> None:
+    made = container(gpus="2", shared=64, ports=(8000,))
+    [service] = yaml.safe_load(compose.compose(made, "x"))["services"].values()
+    assert service["shm_size"] == "64m"
+    assert "ipc" not in service
+    assert service["ports"] == ["127.0.0.1:8000:8000"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+    dev = json.loads(compose.devcontainer(msgspec.structs.replace(made, command=())))
+    assert {"--gpus=2", "--shm-size=64m"} <= set(dev["runArgs"])
+    assert dev["forwardPorts"] == [8000]
+    [service] = yaml.safe_load(compose.compose(container(rdma="/dev/infiniband"), "x"))[
+        "services"
+    ].values()
+    assert (service["network_mode"], service["cap_add"]) == ("host", ["IPC_LOCK"])
+    assert service["ipc"] == "host"
+    spec = yaml.safe_load(kubernetes.job(made, "x"))["spec"]["template"]["spec"]
+    [memory] = [each for each in spec["volumes"] if each["name"] == "shm"]
+    assert memory["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Mi"}
+    assert spec["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "message"),
+    [
+        (compose.compose, {"nodes": 2}, "is for one machine"),
+        (compose.compose, {"rdma": "rdma/ib"}, "here a device is expected"),
+        (compose.compose, {"rdma": "/dev/infiniband", "ports": (1,)}, "cannot be combined"),
+        (kubernetes.job, {"nodes": 2}, "is for one node"),
+        (kubernetes.job, {"gpus": "all"}, "Kubernetes needs a number"),
+        (kubernetes.job, {"rdma": "/dev/infiniband"}, "here a resource"),
+        (kubernetes.job, {"command": ()}, "no command"),
+        (kubernetes.jobset, {"command": ()}, "no command"),
+        (kubernetes.rayjob, {"command": ()}, "no command"),
+        (skypilot.task, {}, "chooses machines by GPU"),
+        (skypilot.task, {"gpu": "H100", "gpus": "all", "shared": 1, "rdma": "a/b"}, "--shared"),
+        (skypilot.task, {"gpu": "H100", "gpus": "0"}, "cannot be combined"),
+    ],
+)
+def test_what_a_format_cannot_express_is_refused(write: Any, options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        write(container(**options), "x")
+
+
+def test_a_dev_container_refuses_a_command_and_variables_of_its_own() -> None:
+    with pytest.raises(InputError, match="has no command"):
+        compose.devcontainer(container())
+    with pytest.raises(InputError, match="cannot hold"):
+        compose.devcontainer(container(command=(), env=("A=${localEnv:HOME}",)))
+    made = json.loads(compose.devcontainer(container(command=(), env=("A=$HOME $$",))))
+    assert made["containerEnv"]["A"] == "$HOME $$"
+
+
+def test_all_wrong_options_are_reported_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        container(
+            gpus="65", gpu="H 100", nodes=0, shared=-1, env=("1=2", "A=\0"), ports=(0,),
+            rdma="x", command=("a\x1b",),
+        )  # fmt: skip
+    message = caught.value.message
+    for part in (
+        "--gpus 65", "--gpu 'H 100'", "--nodes 0", "--shared -1", "--env '1=2'",
+        "--env A has a control", "--port 0", "--rdma 'x'", "a word of the command",
+    ):  # fmt: skip
+        assert part in message
+    with pytest.raises(InputError, match="are more than"):
+        container(env=tuple(f"A{number}=1" for number in range(300)))
+
+
+def test_names_are_labels_of_dns() -> None:
+    assert settings.label("cu130-vllm0.33.0") == "cu130-vllm0-33-0"
+    assert settings.label("A_b..") == "a-b"
+    assert len(settings.label("x" * 100)) == settings.LABEL
+
+
+def test_the_verb_names_the_image_by_its_digest(imgbuild: Command, sample: Sample) -> None:
+    words = ("render", TARGET, "--format", "k8s-job", "--gpus", "2")
+    place = ("--registry", "registry.example/rl")
+    done = imgbuild(*words, *place, "--", "python", "-c", "print(1)", "--json")
+    [inner] = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
+    assert inner["image"] == f"registry.example/rl@{sample.target_digests.digest}"
+    assert inner["args"] == ["python", "-c", "print(1)", "--json"]
+    [answer] = json_of(imgbuild(*words, *place, "--json", "--", "true"))
+    assert list(answer["files"]) == [f"{TARGET}-job.yaml"]
+    absent = imgbuild(*words, "--", "true")
+    assert (absent.status, "--registry HOST/REPOSITORY" in absent.stderr) == (2, True)
+    local = imgbuild("render", TARGET, "--format", "compose")
+    assert f"{TARGET}:latest" in local.stdout
+    assert f"imgbuild load {TARGET}" in local.stderr
+    other = imgbuild("render", TARGET, "--format", "requirements", "--", "true")
+    assert (other.status, "has no container" in other.stderr) == (2, True)
+    assert imgbuild("render", TARGET, "--format", "kuberay", *place, "--", "x").status == 2

@@ -1,0 +1,142 @@
+"""What a site shows of each target: read from the matrix, locks, digests and test records."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import project_paths
+from imgbuild.errors import InputError
+from imgbuild.site import catalogue, grid, refusals
+from imgbuild.site.catalogue import SiteSources
+from imgbuild.site.history import SiteHistory
+from imgbuild.site.model import SiteCatalogue, SiteTarget
+from imgbuild.system.reporter import SILENT
+from imgbuild.values import Arch
+
+ROOT = Path(__file__).parents[3]
+
+
+def target(made: SiteCatalogue, name: str) -> SiteTarget:
+    return next(each for each in made.targets if each.name == name)
+
+
+def test_every_row_of_the_matrix_is_shown(made: SiteCatalogue, sources: SiteSources) -> None:
+    assert {each.name for each in made.targets} == set(sources.matrix.targets)
+    locked = {each.name for each in made.targets if each.digests}
+    assert locked == set(project_paths.catalogue().locked_targets())
+    assert target(made, "cu130-flashinfer").needs
+
+
+def test_digests_layers_and_packages_are_those_of_the_lock(made: SiteCatalogue) -> None:
+    shown = target(made, "cu130-verl0.9")
+    digests = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())
+    assert shown.digests is not None
+    assert shown.digests.digest == digests["digest"]
+    for image in shown.layers:
+        layers = digests["arch"][image.arch]["layers"]
+        assert [(bar.name, bar.size) for bar in image.bars] == [
+            (layer["name"], layer["size"]) for layer in layers
+        ]
+        assert max(bar.scale for bar in image.bars) == 100
+        assert abs(sum(bar.percent for bar in image.bars) - 100) < 3
+    lock = json.loads((ROOT / "images/cu130-verl0.9/lock.json").read_text())
+    names = {wheel["package"] for each in lock["arch"].values() for wheel in each["wheels"]}
+    assert names <= {package.name for package in shown.packages}
+
+
+def test_a_package_of_one_architecture_is_marked(made: SiteCatalogue) -> None:
+    only = {each.name: each.only for each in target(made, "cu130-sglang").packages if each.only}
+    assert only
+    assert set(only.values()) <= {*Arch}
+
+
+def test_neighbours_differ_as_they_say(made: SiteCatalogue) -> None:
+    shown = target(made, "cu124-vllm0.8.5")
+    near = shown.neighbours
+    assert near.names[0] == "cu124-trl0.17"
+    assert list(near.packages) == sorted(near.packages)
+    trl = next(line for line in near.differences if line.name == "trl")
+    assert (trl.own, trl.others[0]) == ("0.18.2", "0.17.0")
+    assert near.shared[0] > 4_000_000_000
+    retired = {each.name for each in made.targets if each.row.retired}
+    assert all(not retired & {*each.neighbours.names} for each in made.targets)
+
+
+def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
+    pages = Counter(each.page for each in made.debian)
+    assert max(pages.values()) == 1
+    users = [user for each in made.debian for user in each.users]
+    assert len(users) == len(set(users))
+    assert len(made.debian) < len(users) / 2
+    assert dict(target(made, "cu124-vllm").debian) == {Arch.X86_64: "debian-12-x86_64"}
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "words"),
+    [
+        ("cu130-vllm0.33.0", "gpu", "passed on H100"),
+        ("cu124-vllm0.7.2", "retired", "retired"),
+        ("cu130-flashinfer", "unlocked", "needs the index flashinfer-cache"),
+        ("cu130-unsloth", "untested", "no test record"),
+    ],
+)
+def test_states_of_the_grid(made: SiteCatalogue, name: str, state: str, words: str) -> None:
+    found = grid.state_of(target(made, name))
+    assert found[0] == state
+    assert words in found[1]
+
+
+def test_the_grid_has_every_target_once(made: SiteCatalogue) -> None:
+    cells = Counter(cell.target for row in made.grid.rows for cells in row.cells for cell in cells)
+    assert cells == Counter(each.name for each in made.targets)
+    engines = [row.engine for row in made.grid.rows]
+    assert engines.index("vLLM 0.33.0") < engines.index("vLLM 0.8.5.post1")
+
+
+def test_refused_updates_are_read_where_the_file_is_there(
+    sources: SiteSources, tmp_path: Path
+) -> None:
+    project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
+    without = refusals.refusals(project, sources.matrix, ())
+    assert not [each for each in without if each.source == "refused update"]
+    (tmp_path / "images").mkdir()
+    entry = {"package": "vllm", "version": "0.34.0", "reasons": ["a", "b"], "tried": "2026-11-28"}
+    content = {"version": 1, "rows": {}, "refused": {"cu130-vllm": [entry]}}
+    (tmp_path / "images/updates.json").write_text(json.dumps(content))
+    (found,) = [
+        each
+        for each in refusals.refusals(project, sources.matrix, ())
+        if each.source == "refused update"
+    ]
+    assert (found.what, found.reason, found.target) == (
+        "vllm 0.34.0 in cu130-vllm", "a; b", "cu130-vllm",
+    )  # fmt: skip
+    (tmp_path / "images/updates.json").write_text('{"refused": {"cu130-vllm": 5}}')
+    with pytest.raises(InputError, match=r"updates\.json"):
+        refusals.refusals(project, sources.matrix, ())
+
+
+def test_a_stale_lock_has_a_page_without_digest(
+    sources: SiteSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = tmp_path / "images"
+    for name in ("lock.json", "digests.json", "smoke.json"):
+        source = ROOT / "images/cu126-vllm" / name
+        place = images / "cu126-vllm" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(source.read_bytes().replace(b"0.20.0", b"0.20.1"))
+    (tmp_path / "matrix.yaml").touch()
+    project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
+    monkeypatch.setattr(catalogue, "revision", lambda _: "")
+    chosen = {"cu126-vllm": sources.matrix.targets["cu126-vllm"]}
+    matrix = msgspec.structs.replace(sources.matrix, targets=chosen)
+    changed = msgspec.structs.replace(sources, project=project, matrix=matrix)
+    shown = catalogue.read_catalogue(changed, None, SiteHistory(), reporter=SILENT)
+    (only,) = shown.targets
+    assert "does not match the lock" in only.stale
+    assert (only.lock, only.digests, only.commands) == (None, None, ())

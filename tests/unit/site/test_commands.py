@@ -1,0 +1,62 @@
+"""Commands to copy: what they pull, and that they are what a shell and Kubernetes read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import typer.main
+import yaml
+
+from imgbuild.cli._app import app
+from imgbuild.site import pages
+from imgbuild.site.model import SiteCatalogue, SiteTarget
+from tests.support.site_history import HISTORY
+
+
+@pytest.fixture
+def shown(made: SiteCatalogue) -> SiteTarget:
+    return next(each for each in made.targets if each.name == "cu130-verl0.9")
+
+
+def text(shown: SiteTarget, title: str) -> str:
+    return next(command.text for command in shown.commands if command.title == title)
+
+
+@pytest.mark.parametrize("title", ["Docker", "podman", "Apptainer", "Kubernetes"])
+def test_an_image_is_named_by_its_digest(shown: SiteTarget, title: str) -> None:
+    assert shown.digests is not None
+    assert f"registry.example/owner/images@{shown.digests.digest}" in text(shown, title)
+
+
+def test_commands_are_words_of_a_shell(shown: SiteTarget) -> None:
+    for command in shown.commands:
+        if command.title != "Kubernetes":
+            lines = command.text.replace("\\\n", "").splitlines()
+            assert all(len(shlex.split(line)) > 2 for line in lines if line != "sbatch job.sh")
+
+
+def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
+    job = yaml.safe_load(text(shown, "Kubernetes"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    assert job["metadata"]["name"] == "cu130-verl0-9"
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None:
+    program = typer.main.get_command(app)
+    flags = {
+        name: {flag for option in command.params for flag in option.opts}
+        for name, command in program.commands.items()  # type: ignore[attr-defined]
+    }
+    shown = set()
+    for path, data in pages.pages(made, HISTORY):
+        if path.endswith((".html", ".js")):
+            shown |= set(re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", data.decode()))
+    used = {
+        (verb, flag) for verb, rest in shown for flag in re.findall(r"(--[a-z-]+)(?: |$)", rest)
+    }
+    assert {"build", "init", "render", "resolve", "slurm"} <= {verb for verb, _ in used | shown}
+    assert {(verb, flag) for verb, flag in used if flag not in flags.get(verb, ())} == set()

@@ -1,0 +1,56 @@
+"""The data file of the history: what is read, refused and merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from imgbuild import codec
+from imgbuild.errors import InputError
+from imgbuild.site import history
+from imgbuild.site.history import SiteHistory
+from tests.support.site_history import CHANGE, HISTORY
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    place = tmp_path / "history.json"
+    place.write_bytes(codec.encode(HISTORY))
+    assert history.read(place) == HISTORY
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ('"format": 1', '"format": 2', "unsupported format 2"),
+        ("0.8.4", "<b>", r"changes\[0\]\.old"),
+        ("2026-11-27T10", "yesterday", "date"),
+        ("newer vLLM", "newer \\u001b[31m", "subject"),
+        ("cu124-vllm", "../etc", "targets"),
+        ('"format"', "{", "JSON"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, old: str, new: str, match: str) -> None:
+    place = tmp_path / "history.json"
+    place.write_text(codec.encode(HISTORY).decode().replace(old, new, 1))
+    with pytest.raises(InputError) as error:
+        history.read(place)
+    assert "history.json" in str(error.value.message)
+    told = str(error.value.message) + str(error.value.problems)
+    assert match.replace("\\", "") in told or "valid" in told
+
+
+def test_the_longer_history_of_a_target_is_kept() -> None:
+    other = msgspec.structs.replace(CHANGE, commit="b" * 40)
+    shallow = SiteHistory(targets={"cu124-vllm": (CHANGE,), "new": (CHANGE,)})
+    whole = SiteHistory(targets={"cu124-vllm": (CHANGE, other)})
+    merged = history.merge(shallow, whole)
+    assert merged == history.merge(whole, shallow)
+    assert merged.targets == {"cu124-vllm": (CHANGE, other), "new": (CHANGE,)}
+
+
+def test_the_catalogue_has_no_git() -> None:
+    from imgbuild import project_paths
+
+    assert history.collect(project_paths.catalogue()) == SiteHistory()

@@ -1,0 +1,51 @@
+"""Frameworks in a later release than that of the target that a row is like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.solve.kept_releases import moves
+from imgbuild.solve.problem import SolveProblem
+from imgbuild.system.console import console
+from imgbuild.values import Arch
+from tests.support import extended, samples
+
+LIKE = "  alike:\n    like: small\n    summary: as it\n    requirements: [requirements.txt]\n"
+HAS = {"transformers": "4.57.6", "vllm": "0.11.2", "peft": "0.18.1"}
+
+
+@pytest.fixture
+def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SolveProblem:
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
+    wheels = [samples.wheel(name, version, 5000) for name, version in HAS.items()]
+    path = extended.repository(
+        tmp_path / "ours", extended.MATRIX + LIKE, extended.published(*wheels)
+    )
+    (path.parent / "requirements.txt").write_text("trl\npeft>=0.19\n")
+    return SolveProblem(extended.read(path), "alike", Arch.X86_64, Context.open(console))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "bounds"),
+    [
+        ({"transformers": "5.1.0"}, ["transformers<5"]),
+        ({"transformers": "4.58.0", "vllm": "0.11.3"}, []),
+        ({"transformers": "4.40.0"}, []),
+        ({"vllm": "0.12.0"}, ["vllm<0.12"]),
+        ({"peft": "0.19.0"}, []),  # the project does not accept the target's
+        ({"trl": "1.0"}, []),  # the target has none
+        ({"transformers": "5.0", "vllm": "1.0"}, ["transformers<5", "vllm<0.12"]),
+    ],
+)
+def test_what_was_moved_and_the_bounds_that_keep_it(
+    problem: SolveProblem, chosen: dict[str, str], bounds: list[str]
+) -> None:
+    assert [each.bound for each in moves(problem, chosen)] == bounds
+
+
+def test_a_target_that_extends_has_no_moves(problem: SolveProblem) -> None:
+    extends = SolveProblem(problem.matrix, extended.OWN, Arch.X86_64, problem.context)
+    assert moves(extends, {"transformers": "5.1.0"}) == []

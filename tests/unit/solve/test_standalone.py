@@ -1,0 +1,95 @@
+"""The archive of a base's standalone Python: downloaded once, checked, refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
+from imgbuild.http.client import Http
+from imgbuild.matrix.model import StandalonePython
+from imgbuild.solve import standalone
+from imgbuild.values import Arch, sha256
+from tests.support.servers import Site, serve
+from tests.support.standalone_python import pack, sample
+
+X86 = Arch.X86_64
+NAME = "cpython-3.12.11+20260101-x86_64-unknown-linux-gnu-install_only.tar.gz"
+PATH = NAME.replace("+", "%2B")
+
+
+@pytest.fixture(name="site")
+def _site() -> Iterator[Site]:
+    with serve(Site(files={PATH: pack(sample())})) as site:
+        yield site
+
+
+@pytest.fixture(name="context")
+def _context(tmp_path: Path) -> Context:
+    return Context(Store.open(tmp_path / "cache"), Http(attempts=1))
+
+
+def source(site: Site, digest: str = "", arch: Arch = X86) -> StandalonePython:
+    return StandalonePython(
+        version="3.12",
+        origin="standalone",
+        archives={arch: site.url(PATH)},
+        sha256={arch: digest} if digest else {},
+    )
+
+
+def test_what_a_lock_has_of_an_archive(site, context):
+    locked = standalone.resolve(source(site), X86, context)
+    data = site.files[PATH]
+    assert (locked.file, locked.size, locked.sha256) == (NAME, len(data), sha256(data))
+    assert locked.version == "3.12.11"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_archive_is_downloaded_once(site, context, named):
+    python = source(site, sha256(site.files[PATH]) if named else "")
+    first = standalone.resolve(python, X86, context)
+    count = len(site.requests)
+    assert standalone.resolve(python, X86, context) == first
+    assert len(site.requests) == count
+
+
+def test_another_file_than_the_matrix_names_is_refused(site, context):
+    with pytest.raises(IntegrityError, match=f"the matrix has {'0' * 64}") as caught:
+        standalone.resolve(source(site, "0" * 64), X86, context)
+    assert sha256(site.files[PATH]) in caught.value.message
+    assert "list of checksums" in str(caught.value.hint)
+
+
+def test_an_architecture_without_an_archive_is_refused(site, context):
+    with pytest.raises(InputError, match=r"no archive of Python 3\.12 for arm64"):
+        standalone.resolve(source(site), Arch.ARM64, context)
+
+
+def test_an_archive_that_cannot_be_fetched_or_used_is_refused(site, context):
+    with pytest.raises(IntegrityError, match="is not a program for arm64"):
+        standalone.resolve(source(site, arch=Arch.ARM64), Arch.ARM64, context)
+    site.files[PATH] = b"<html>not found</html>"
+    other = Context(Store.open(context.store.root / "other"), Http(attempts=1))
+    with pytest.raises(IntegrityError, match=r"^cpython-3\.12\.11"):
+        standalone.resolve(source(site), X86, other)
+    del site.files[PATH]
+    other = Context(Store.open(context.store.root / "third"), Http(attempts=1))
+    with pytest.raises(FetchFailed, match="404"):
+        standalone.resolve(source(site), X86, other)
+
+
+def test_without_a_server_only_the_cache_is_asked(site, context):
+    offline = Context(context.store, Http(attempts=1, offline=True))
+    with pytest.raises(FetchFailed):
+        standalone.resolve(source(site), X86, offline)
+    locked = standalone.resolve(source(site), X86, context)
+    assert standalone.resolve(source(site), X86, offline) == locked
+
+
+def test_a_file_name_has_plain_characters_only():
+    assert standalone.file_name("https://x.example/a%2Fb%00%20c.tar.gz") == "a_b__c.tar.gz"

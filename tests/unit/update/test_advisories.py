@@ -1,0 +1,67 @@
+"""Which newer versions fix an advisory, by a server with OSV's API on this machine."""
+
+from __future__ import annotations
+
+import datetime
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
+from imgbuild.system.reporter import Silent
+from imgbuild.update.advisories import Advisories
+from tests.support import advisories
+from tests.support.advisories import HEADERS, REGEX, TORCH
+
+NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
+
+
+class Warnings(Silent):
+    """A reporter that keeps warnings."""
+
+    def __init__(self):
+        self.texts = []
+
+    def warn(self, text):
+        """Keep `text`."""
+        self.texts.append(text)
+
+
+def asked(site, folder, reporter=None):
+    context = Context(Store.open(folder), Http(attempts=1), reporter or Silent())
+    return Advisories(site.url, context, NOW)
+
+
+def test_a_version_without_the_advisory_fixes_it(tmp_path):
+    with advisories.serve(advisories.site_of()) as site:
+        found = asked(site, tmp_path)
+        assert found.fixed("torch", "2.5.1", "2.6.0") == (TORCH,)
+        assert found.fixed("torch", "2.5.1+cu124", "2.6.0") == (TORCH,)
+        assert found.fixed("torch", "2.6.0", "2.7.0") == ()
+        assert set(found.fixed("vllm", "0.8.5.post1", "0.9.0")) == {HEADERS, REGEX}
+
+
+def test_a_version_with_the_same_advisory_fixes_nothing(tmp_path):
+    site = advisories.site_of()
+    site.about["PyPI", "torch", "2.5.2"] = [TORCH]
+    with advisories.serve(site):
+        assert asked(site, tmp_path).fixed("torch", "2.5.1", "2.5.2") == ()
+
+
+def test_a_server_that_does_not_answer_is_one_warning(tmp_path):
+    site, reporter = advisories.site_of(), Warnings()
+    site.refusals = [500] * 9
+    with advisories.serve(site):
+        found = asked(site, tmp_path, reporter)
+        assert found.fixed("torch", "2.5.1", "2.6.0") == ()
+        assert found.fixed("vllm", "0.8.5.post1", "0.9.0") == ()
+    (text,) = reporter.texts
+    assert "the cool-down also applies to security fixes" in text
+
+
+def test_no_advisory_that_the_newer_version_could_not_be_asked_about(tmp_path):
+    site = advisories.site_of()
+    with advisories.serve(site):
+        found = asked(site, tmp_path)
+        assert found.fixed("torch", "2.5.1", "2.6.0")
+        site.refusals = [500] * 9
+        assert found.fixed("torch", "2.5.1", "2.7.0") == ()

@@ -1,0 +1,72 @@
+"""The text of a pull request: differences and reasons, as Markdown that nothing breaks out of."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from imgbuild.show.image_diff import ArchDiff, Change, Diff
+from imgbuild.update import lock_changes
+from imgbuild.update.refusals import RefusedVersion
+from imgbuild.update.run import Move, RowUpdate
+from imgbuild.values import Arch
+
+HOSTILE = "@octocat fixes #1 </details> | `x` <script> [a](https://example.org) ![i](x) \n# head"
+DAY = datetime.date(2026, 11, 28)
+
+
+def row_update(text="1.16.0", reason="trl 1.16.0 requires torch<2.15"):
+    part = ArchDiff(
+        changes=(
+            Change(kind="wheel", package="trl", before="1.9.2", after=text),
+            Change(kind="deb", package="curl", before="", after="7.88"),
+        ),
+        layers=("trl",),
+        pull=10_000_000,
+        total=3_000_000_000,
+    )
+    refusal = RefusedVersion(package="torch", version="2.15.0", reasons=(reason,), tried=DAY)
+    return RowUpdate(
+        source="cu130-trl",
+        row="cu130-trl1.16.0",
+        moves=(Move(package="trl", before="1.9.2", after=text, fixes=("GHSA-1",)),),
+        refused=(refusal,),
+        diff=Diff(target="cu130-trl1.16.0", before="cu130-trl", arch={Arch.X86_64: part}),
+    )
+
+
+def test_versions_bytes_and_reasons_are_in_the_text():
+    text = lock_changes.markdown([row_update()])
+    assert "## `cu130-trl1.16.0`" in text
+    assert "| `trl` | `1.9.2` | `1.16.0` | `GHSA-1` |" in text
+    assert "x86_64: 2 packages changed, 10.0 MB of 3.0 GB to pull" in text
+    assert "| `curl (Debian)` |  | `7.88` |" in text
+    assert "- `torch 2.15.0`\n  - `trl 1.16.0 requires torch<2.15`" in text
+
+
+def test_texts_of_others_are_code_alone():
+    text = lock_changes.markdown([row_update(HOSTILE, HOSTILE)])
+    outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+    for mark in ("@", "#1", "<script>", "https:", "[a]"):
+        assert mark not in outside
+    assert outside.count("</details>") == outside.count("<details>") == 1
+    assert not [line for line in text.splitlines() if line.startswith(("@", "# "))]
+    columns = {
+        line.count("|") - line.count("\\|") for line in text.splitlines() if "octocat" in line
+    }
+    assert columns <= {5, 4, 0}
+
+
+def test_without_a_new_row_the_text_says_so():
+    item = RowUpdate(source="a", refused=row_update().refused)
+    text = lock_changes.markdown([item])
+    assert text.startswith(lock_changes.NOTHING)
+    assert "### `a`" in text
+
+
+def test_a_long_text_is_cut_at_a_line():
+    refusal = RefusedVersion(package="torch", version="2.15.0", reasons=("x" * 900,) * 8, tried=DAY)
+    text = lock_changes.markdown([RowUpdate(source="a", refused=(refusal,) * 20)])
+    assert len(text) <= 65_536
+    assert text.endswith(lock_changes.CUT)
+    assert text.removesuffix(lock_changes.CUT).endswith("`")

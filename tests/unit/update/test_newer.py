@@ -1,0 +1,169 @@
+"""Newer versions on an index: which can be taken, what moves with them, what stops the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.update import newer
+from imgbuild.update.newer import NewerVersion, RequiredVersion, VersionSet
+from imgbuild.values import Arch
+from imgbuild.wheel.tags import Tags
+from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.servers import Site, serve
+
+X86 = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
+ARM = Tags(python="3.11.2", glibc="2.36", arch=Arch.ARM64)
+PINNED = {
+    "torch": RequiredVersion(spec="==2.6.0", place="the target"),
+    "engine": RequiredVersion(spec="==1.0", place="the target"),
+}
+
+
+@pytest.fixture(name="site")
+def _site() -> Iterator[Site]:
+    index = LocalIndex()
+    index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])
+    index.wheel("torch", "2.7.0", ["nvidia-cuda-runtime-cu12==12.6.77"])
+    for version, requires in (
+        ("1.0", ["torch==2.6.0", "helper<2"]),
+        ("1.1", ["torch==2.6.0", "helper>=2"]),
+        ("1.2", ["torch==2.7.0"]),
+        ("1.3rc1", ["torch==2.6.0"]),
+    ):
+        index.wheel("engine", version, requires)
+    index.wheel("helper", "1.0")
+    index.wheel("helper", "2.0")
+    index.wheel("helper", "3.0", yanked=True)
+    index.wheel("early", "0.1b1")
+    files = index.site_files(api=False)
+    files["simple/broken/"] = b"{not JSON"
+    index.add("source", "source-2.0.tar.gz", sdist_bytes("source", "2.0", {}))
+    files |= index.site_files(api=False)
+    with serve(Site(files=files)) as site:
+        yield site
+
+
+def look(
+    site: Site,
+    folder: Path,
+    versions: Mapping[str, str],
+    wanted: Mapping[str, RequiredVersion] = PINNED,
+    **fields: object,
+) -> dict[str, NewerVersion]:
+    """What is newer than `versions`, of which engine requires torch and helper."""
+    context = Context.open(root=folder / "cache")
+    address = IndexAddress(name="pypi", address=site.url("simple"), timed=False)
+    indexes = Indexes({"pypi": address}, {}, "pypi", context.http)
+    requires = dict.fromkeys(versions, ()) | {"engine": ("torch==2.6.0", "helper<2")}
+    values = {"name": "set", "tags": (X86,), "versions": versions, "wanted": wanted,
+              "requires": requires, **fields}  # fmt: skip
+    advanced: list[int] = []
+    compared = VersionSet(**values)  # type: ignore[arg-type]
+    rows = newer.look(compared, sorted(versions), indexes, context, advanced.append)
+    assert len(advanced) == len(versions)
+    return {row.package: row for row in rows}
+
+
+BASIC = {"torch": "2.6.0", "engine": "1.0", "helper": "1.0"}
+
+
+def test_pins_stop_and_unpinned_packages_move(site: Site, tmp_path: Path) -> None:
+    rows = look(site, tmp_path, BASIC)
+    assert rows["engine"] == NewerVersion(
+        package="engine",
+        version="1.0",
+        newest="1.2",
+        takes="1.1",
+        moves=("helper",),
+        reasons=("1.2 requires torch==2.7.0, not 2.6.0",),
+    )
+    assert rows["torch"].takes == ""
+    assert rows["torch"].reasons == ("engine 1.0 requires torch==2.6.0",)
+    helper = rows["helper"]  # 3.0 was yanked, and the pinned engine does not accept 2.0
+    assert (helper.newest, helper.takes, helper.required) == ("2.0", "", False)
+    assert helper.reasons == ("engine 1.0 requires helper<2",)
+
+
+def test_a_local_version_counts_as_its_release(site: Site, tmp_path: Path) -> None:
+    rows = look(site, tmp_path, {**BASIC, "torch": "2.7.0+cu126"})
+    assert not rows["torch"].outdated
+    assert "early" not in rows
+
+
+def test_only_pre_releases_are_no_newer_version(site: Site, tmp_path: Path) -> None:
+    rows = look(site, tmp_path, {"early": "0.1a1", "engine": "1.2", "torch": "2.7.0"})
+    assert not rows["early"].outdated
+    assert not rows["engine"].outdated
+
+
+def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> None:
+    wanted = {"torch": PINNED["torch"]}
+    rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
+    assert rows["torch"].reasons == ("its wheel is built for CUDA 12.6, the set has CUDA 12.4",)
+    rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.6")
+    assert rows["torch"].takes == "2.7.0"
+
+
+def test_a_range_of_the_user_is_a_reason_and_a_pin_is_none(site: Site, tmp_path: Path) -> None:
+    wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
+    row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
+    assert row.reasons == ("requirements.txt:3 requires helper<2",)
+    wanted = {"helper": RequiredVersion(spec="==1.0", place="requirements.txt:3")}
+    row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
+    assert (row.takes, row.reasons) == ("2.0", ())
+
+
+def test_kept_packages_and_learned_constraints_stop(site: Site, tmp_path: Path) -> None:
+    learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
+    other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
+    row = look(site, tmp_path, BASIC, other, known=(learned,))["engine"]
+    assert row.takes == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
+    kept = {"helper": "extends: small keeps 1.0"}
+    row = look(site, tmp_path, {"helper": "1.0"}, {}, kept=kept)["helper"]
+    assert (row.takes, row.reasons) == ("", ("extends: small keeps 1.0",))
+
+
+def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) -> None:
+    rows = look(site, tmp_path, {"broken": "1.0", "absent": "1.0", "helper": "1.0"}, {})
+    assert rows["helper"].takes == "2.0"
+    assert rows["absent"].error == "the index has no such package"
+    assert "simple/broken/" in rows["broken"].error
+    assert rows["broken"].outdated
+
+
+def test_an_sdist_alone_can_be_taken_where_it_may_be_built(site: Site, tmp_path: Path) -> None:
+    row = look(site, tmp_path, {"source": "1.0"}, {})["source"]
+    assert (row.takes, row.reasons) == ("", ("only an sdist",))
+    row = look(site, tmp_path, {"source": "1.0"}, {}, sdists=frozenset(("source",)))["source"]
+    assert (row.takes, row.reasons) == ("2.0", ())
+
+
+def file(name: str, python: str | None = None) -> IndexFile:
+    """A file of an index."""
+    return IndexFile(name=name, url=f"https://index.example/{name}", requires_python=python)
+
+
+@pytest.mark.parametrize(
+    ("files", "machines", "reasons"),
+    [
+        ([file("a-1-py3-none-any.whl")], (X86, ARM), ()),
+        ([file("a-1-py3-none-any.whl", ">=3.12")], (X86,),
+         ("requires Python >=3.12, the set has 3.11.2",)),
+        ([file("a-1-cp311-cp311-manylinux_2_17_x86_64.whl")], (X86, ARM),
+         ("no wheel for arm64 with Python 3.11",)),
+        ([file("a-1-cp312-cp312-manylinux_2_17_x86_64.whl")], (X86,),
+         ("no wheel for x86_64 with Python 3.11",)),
+        ([file("a-1.tar.gz")], (X86,), ("only an sdist",)),
+        ([file("a-1-py3-none-any.whl", "not a specifier")], (X86,), ()),
+    ],
+)  # fmt: skip
+def test_why_files_do_not_fit_a_machine(
+    files: list[IndexFile], machines: tuple[Tags, ...], reasons: tuple[str, ...]
+) -> None:
+    assert newer.file_reasons(files, machines) == reasons

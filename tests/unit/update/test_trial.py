@@ -1,0 +1,88 @@
+"""Reasons of refusals in words, what they name, and what a row's refusals depend on."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+
+from imgbuild.cache.context import Context
+from imgbuild.cache.store import Store
+from imgbuild.errors import AuditFailed, FilesDisagree, NoSolution
+from imgbuild.http.client import Http
+from imgbuild.matrix.model import Wanted
+from imgbuild.update import snapshots, trial
+from tests.support import samples
+
+TODAY = datetime.date(2026, 11, 28)
+
+
+def test_the_reasons_of_a_conflict_are_its_lines():
+    error = NoSolution("no set", reasons=("a 1\n  requires b<2", "b 2 is pinned"))
+    refused = trial.refused(error)
+    assert refused.reasons == ("a 1 requires b<2", "b 2 is pinned")
+    assert not refused.audited
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AuditFailed("the audit found 1 error:\n  x86_64: no name f"),
+        FilesDisagree("packages disagree about files:\n  a, b: bin/x"),
+        NoSolution("its packages are incompatible, and no other", reasons=("no name f",)),
+    ],
+)
+def test_what_an_audit_finds_is_marked(error):
+    assert trial.refused(error).audited
+
+
+def test_reasons_are_bounded_and_have_no_control_characters():
+    error = NoSolution("x", reasons=tuple(f"\x1b[31m{'y' * 5000}" for _ in range(30)))
+    reasons = trial.refused(error).reasons
+    assert len(reasons) == trial.REASONS + 1
+    assert reasons[-1] == "and 22 more"
+    assert all(len(reason) <= trial.LINE and "\x1b" not in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        ("Because trl==1.16.0 depends on accelerate>=1.4.0", {"trl", "accelerate"}),
+        ("torch wants cuda-toolkit ==13.2.2", {"torch", "cuda-toolkit"}),
+        ("Because nowhere was not found in the package registry", {"nowhere"}),
+        ("learned: Flash_Attn==2.8 needs torch<3 (calls)", {"flash-attn", "torch"}),
+        ("pytorch-lightning is fine, torchvision too", set()),
+    ],
+)
+def test_packages_that_reasons_name_are_found(reason, named):
+    known = {"trl", "torch", "accelerate", "cuda-toolkit", "flash-attn"}
+    assert trial.mentioned((reason,), known) == named
+
+
+def test_the_hash_of_a_row_is_that_of_its_settings():
+    matrix = samples.matrix()
+    target = matrix.targets["small"]
+    before = trial.settings_hash(matrix, target)
+    pins = dict.fromkeys(target.pins, "9.9")
+    texts = msgspec.structs.replace(target, pins=pins, as_of=TODAY, tested="it ran", summary="b")
+    assert trial.settings_hash(matrix, texts) == before
+    more = {**target.requires, "peft": Wanted(reason="adapters of TRL")}
+    for change in ({"requires": more}, {"cuda": "13.0"}, {"pins": {**pins, "peft": "1"}}):
+        other = msgspec.structs.replace(target, **change)
+        assert trial.settings_hash(matrix, other) != before
+
+
+def test_a_base_without_a_snapshot_of_security_updates_stays(tmp_path):
+    matrix = samples.matrix()
+    lock = samples.lock()
+    context = Context(Store.open(tmp_path), Http(offline=True))
+    (name,) = matrix.bases
+    assert snapshots.newer(matrix.bases, name, lock, TODAY, context) is None
+    for security in ((), ("http://archive.example/debian-security",),
+                     ("http://archive.example/debian-security/20261128T000000Z",)):  # fmt: skip
+        dated = msgspec.structs.replace(matrix.bases[name], security=security)
+        assert snapshots.newer({name: dated}, name, lock, TODAY, context) is None
+    old = ("http://archive.example/debian-security/20200101T000000Z",)
+    dated = msgspec.structs.replace(matrix.bases[name], security=old)
+    assert snapshots.newer({name: dated}, name, None, TODAY, context) is None
