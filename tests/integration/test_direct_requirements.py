@@ -276,7 +276,7 @@ def test_invalid_url_requirement_is_reported_with_line(work, text, message):
 
 def test_redirect_to_local_file_is_refused(work):
     work.site.redirects["/files/byurl-1.5-py3-none-any.whl"] = "file:///etc/passwd"
-    with pytest.raises(FetchFailed, match="not a web address"):
+    with pytest.raises(FetchFailed, match="not an HTTP URL"):
         work.settle(byurl(work))
 
 

@@ -251,10 +251,10 @@ def test_invalid_redirect_urls_are_refused(registry, place):
     )
     with pytest.raises(ImgbuildError, match=r"invalid URL|other than http"):
         client().upload(registry.repository("me/x"), BLOB)
-    with pytest.raises(ImgbuildError, match=r"no valid URL|on another server"):
+    with pytest.raises(ImgbuildError, match=r"no valid URL|no address|on another server"):
         list(client().tags(registry.repository("me/x")))
     registry.faults[:] = [Fault("HEAD", times=9, status=307, headers={"Location": place})]
-    with pytest.raises(ImgbuildError, match="not a web address"):
+    with pytest.raises(ImgbuildError, match="not an HTTP URL"):
         client().has(registry.repository("me/x"), BLOB.digest)
 
 
