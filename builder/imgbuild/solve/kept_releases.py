@@ -20,7 +20,7 @@ FRAMEWORKS = (
 ENGINES = ("vllm", "sglang")
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
     """A package, the version that the target has, and the later release that was chosen."""
 
     package: str
@@ -36,7 +36,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.package} {self.chosen} ({self.has})"
 
 
-def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[Move]:
+def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
     """Frameworks in a later release than that of the target, where the project accepts its own.
 
     Empty for a target that is like no other.
@@ -45,7 +45,7 @@ def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[Move]:
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     specs = problem.requirements.versions
     return [
-        Move(package=package, has=has, chosen=chosen[package])
+        LaterRelease(package=package, has=has, chosen=chosen[package])
         for package in (*FRAMEWORKS, *ENGINES)
         if like is not None and package in chosen and (has := like.versions.get(package))
         if SpecifierSet(specs.get(package, "")).contains(has, prereleases=True)
@@ -70,7 +70,7 @@ def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
     return f"imgbuild add {added} keeps the releases of {row.row.like} ({versions}; by METADATA)"
 
 
-def _solvable(prepared: PreparedTarget, moved: Iterable[Move]) -> bool:
+def _solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> bool:
     lines = (*prepared.requirements, *(each.bound for each in moved))
     try:
         uv.ask(
