@@ -132,7 +132,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
         (("--registry", "UPPER/case"), "--registry 'UPPER/case'"),
         (("--registry", "host.example/name:tag"), "a repository is expected"),
         (("--history-file", "absent.json"), "absent.json"),
-        (("--output", "images"), "is not a site that imgbuild made"),
+        (("--output", "images"), "was not written by imgbuild"),
         (("--output", "matrix.yaml"), "not a folder"),
     ],
 )

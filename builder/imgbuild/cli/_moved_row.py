@@ -132,7 +132,7 @@ def _findings(
             for inputs, lock in (old, new)
         )
     except FetchFailed as error:
-        console.warn(f"the project's code was not compared: {error.message}")
+        console.warn(f"the project's code was not audited: {error.message}")
         return ()
     before = {_place(each) for each in former}
     return tuple(

@@ -89,7 +89,7 @@ def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...
     if base is None:
         return
     if base.error:
-        yield (f"base {base.base}", NONE, NONE, NONE, f"updates are not known: {base.error}")
+        yield (f"base {base.base}", NONE, NONE, NONE, f"updates are unknown: {base.error}")
         return
     security = [each for each in base.updates if each.security]
     others = [each for each in base.updates if not each.security]
@@ -113,7 +113,7 @@ def _vulnerable(known: KnownVulnerabilities | None, *, whole: bool) -> Iterator[
         return
     report = known.report
     if report is None:
-        reason = f"vulnerabilities are not known: {known.error}"
+        reason = f"vulnerabilities are unknown: {known.error}"
         yield ("advisories", NONE, NONE, NONE, reason)
         return
     open_ones = [each for each in report.vulnerabilities if each.accepted is None]

@@ -150,7 +150,7 @@ def _require_places(session: Session, text: Path | None) -> None:
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)
     places = [project.matrix, project.images, project.images / FILE, project.folder / bake.FILE]
-    files.require_writable(places, hint="work on a copy of the project that may be written to")
+    files.require_writable(places, hint="use a writable copy of the project")
     if text is not None:
         files.require_writable([text], hint="choose another place with --pull-request")
 

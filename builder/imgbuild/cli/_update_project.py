@@ -156,7 +156,7 @@ def _planned(
         rows = tuple(name for name, row in value.targets.items() if row.below == old)
     origin = move.lock or value.published[old].origin
     if not origin:
-        message = f"{project.matrix}: published.{old} does not say where it was copied from"
+        message = f"{project.matrix}: published.{old} has no source (`from`)"
         raise InputError(message, hint="add `from:`, or name the place: --to TARGET --lock PLACE")
     place = origin
     if origin == init.INSTALLED:
@@ -220,7 +220,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):
         hint += (
-            f"; `like:` in place of `extends:` in {project.matrix.name} solves all versions anew"
+            f"; `like:` in place of `extends:` in {project.matrix.name} solves all versions again"
         )
     raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 

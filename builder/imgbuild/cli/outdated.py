@@ -178,7 +178,7 @@ def _requires(
             records |= locked_packages.read(item.lock, lacking, open_inputs(session))
         except FetchFailed as error:
             console.warn(
-                f"what {count(len(lacking), 'package')} require is not known: {error.message}"
+                f"what {count(len(lacking), 'package')} require is unknown: {error.message}"
             )
     return {
         normalize(wheel.package): records[wheel.sha256].requires or ()
@@ -288,7 +288,7 @@ def _of_files(
     ]
     by_address = [each.package for each in demanded if each.source]
     if by_address:
-        console.info(f"not looked up, since they have an address: {', '.join(by_address)}")
+        console.info(f"not looked up, since they have a URL: {', '.join(by_address)}")
     every = sorted((*rows, *failed), key=lambda row: row.package)
     return OutdatedReport(
         name=title,

@@ -35,7 +35,7 @@ def site(
         Path | None,
         option(
             "--history-file",
-            "A history.json of an earlier site, where the git history is not complete or absent.",
+            "A history.json of an earlier site, where the git history is incomplete or absent.",
             metavar="FILE",
             often=True,
         ),
@@ -44,7 +44,7 @@ def site(
         Path | None,
         option(
             "--cves",
-            "What `imgbuild cves --all --json` wrote: known vulnerabilities for the pages.",
+            "The output of `imgbuild cves --all --json`: known vulnerabilities for the pages.",
             metavar="FILE",
             often=True,
         ),

@@ -101,7 +101,7 @@ def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBu
     match = _VERSION.search(headers)
     version = match[1].decode() if match is not None else ""
     if not version.startswith(f"{python}."):
-        _refuse(label, f"is of Python {version or 'without a version'}, not {python}")
+        _refuse(label, f"has Python {version or 'without a version'}, not {python}")
     return StandaloneBuild(version=version)
 
 

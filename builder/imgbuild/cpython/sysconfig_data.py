@@ -51,7 +51,7 @@ def _pair(key: ast.expr | None, value: ast.expr) -> tuple[str, str | int]:
     match key:
         case ast.Constant(value=str() as name):
             return name, _value(name, value)
-    message = f"a key of {VARIABLE} is not a text"
+    message = f"a key of {VARIABLE} is not text"
     raise ValueError(message)
 
 

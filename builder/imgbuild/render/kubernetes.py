@@ -83,7 +83,7 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
     if not container.ray:
         message = (
             f"--format kuberay: {container.target} lacks packages of ray[default]"
-            f" (ray, {', '.join(RAY_JOBS)}), without which Ray takes no jobs"
+            f" (ray, {', '.join(RAY_JOBS)}), which Ray needs to accept jobs"
         )
         raise InputError(message, hint="add them in an image that extends it: imgbuild add")
     _require_command(container, "kuberay")

@@ -29,7 +29,7 @@ from imgbuild.values import Bytes
 MARKER = "imgbuild-site.json"
 NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
 DOCUMENTS = ("locks/", "sbom/", history.FILE)  # of these the size of pages has no part
-ELSEWHERE = "name another folder with --output, or move what is there"
+ELSEWHERE = "name another folder with --output, or move its contents"
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ def _require_replaceable(above: OpenFolder, output: Path) -> None:
         if not folder.names():
             return
         if folder.require_file(MARKER) is None:
-            message = f"{output} is not a site that imgbuild made: it has no {MARKER}"
+            message = f"{output} was not written by imgbuild: it has no {MARKER}"
             raise InputError(message, hint=ELSEWHERE)
         marker = codec.decode(
             folder.read(MARKER), _Marker, file=f"{output}/{MARKER}", what="list", hint=ELSEWHERE

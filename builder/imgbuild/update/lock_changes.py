@@ -16,7 +16,7 @@ from imgbuild.values import Arch
 
 NOTHING = "No newer version could be taken."
 LIMIT = 60_000  # letters; GitHub takes 65,536
-CUT = "\n\nThe rest is left out: the text is too long.\n"
+CUT = "\n\nThe rest is omitted: the text is too long.\n"
 
 
 def markdown(updates: Sequence[RowUpdate]) -> str:

@@ -60,7 +60,7 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
     debs = lock.arch[arch].debs
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
-        return msgspec.structs.replace(state, error="its base is an image of a registry")
+        return msgspec.structs.replace(state, error="its base is a registry image")
     try:
         date, security = apt.security_updates(base, debs, arch, context)
         others = apt.archive_updates(base, debs, arch, context)

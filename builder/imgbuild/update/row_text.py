@@ -22,7 +22,7 @@ from imgbuild.update.trial import Row
 WIDTH = 96
 WIDE = 1 << 20  # lines are not folded
 DROPPED = ("recommended", "retired")
-BY_HAND = "add the row by hand; or write each target, and each base, on lines of its own"
+BY_HAND = "add the row by hand; or write each target and each base on separate lines"
 
 
 def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
@@ -64,7 +64,7 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
     key = re.compile(rf"^( +)(['\"]?){re.escape(name)}\2:[ ]*(#.*)?\n", re.MULTILINE)
     found = key.search(text, start.end(), end) if start else None
     if found is None:
-        message = f"{file}: {section}.{name} is not on lines of its own"
+        message = f"{file}: {section}.{name} is not on separate lines"
         raise InputError(message, hint=BY_HAND)
     after = re.compile(rf"^ {{0,{len(found[1])}}}\S", re.MULTILINE).search(text, found.end(), end)
     last = after.start() if after else end

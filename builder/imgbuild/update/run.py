@@ -298,7 +298,7 @@ class Updater:
         self._refused[package, release.version] = refusal
         updates = refusals.read(self._project.images).refusing(self._start.origin, refusal)
         refusals.write(self._project.images, updates, self._project.root)
-        first = outcome.reasons[0] if outcome.reasons else "no reason is known"
+        first = outcome.reasons[0] if outcome.reasons else "the reason is unknown"
         self._inputs.context.reporter.info(
             f"{self._start.source}: refused {package} {release.version}: {first}"
         )

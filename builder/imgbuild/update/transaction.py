@@ -94,7 +94,7 @@ def recover(project: Project) -> str:
     if not (folder / JOURNAL).is_file():
         complete = (folder / DONE).is_file()
         discard(project)
-        undone = "an interrupted update was undone: it had changed nothing"
+        undone = "an interrupted update was removed; it had changed no file"
         return "" if complete else undone
     journal = codec.read(folder / JOURNAL, Journal, what="journal", hint=hint)
     refused = [change.path for change in journal.files if not _permitted(project, change.path)]
@@ -121,7 +121,7 @@ def _apply(project: Project, folder: Path, journal: Journal) -> None:
             with OpenFolder.open(folder / NEW) as new:
                 content = new.read(change.path)
             if sha256(content) != change.after:
-                message = f"{folder / NEW / change.path} is not what the journal says"
+                message = f"{folder / NEW / change.path} does not match the journal"
                 raise InputError(message, hint=f"remove {folder}, and run imgbuild update again")
             root.write(change.path, content)
     (folder / JOURNAL).replace(folder / DONE)

@@ -163,7 +163,7 @@ def test_the_table_has_all_kinds_of_rows() -> None:
     assert "lib7 1-1 1-2 1-2 security update of Debian (2026-11-26)" in text
     assert "lib8" not in text
     assert "base debian-12 - - - and 2 security updates and 1 others: --packages" in text
-    assert "advisories - - - vulnerabilities are not known: no connection" in text
+    assert "advisories - - - vulnerabilities are unknown: no connection" in text
     assert "vllm 0.33.0: cannot be solved\ntorch is pinned" in text
     assert "peft 0.20: can be solved, with torch 2.6.0 -> 2.7.0\naudit: no error" in text
     whole = _outdated_report.lines(REPORT, whole=True)

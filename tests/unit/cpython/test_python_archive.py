@@ -140,7 +140,7 @@ def test_an_archive_without_a_licence_is_refused(tmp_path):
 
 
 def test_another_release_or_architecture_is_refused(tmp_path):
-    with pytest.raises(IntegrityError, match=r"is of Python 3\.11\.9, not 3\.12"):
+    with pytest.raises(IntegrityError, match=r"has Python 3\.11\.9, not 3\.12"):
         described(tmp_path, sample(patch="3.11.9"))
     with pytest.raises(IntegrityError, match="is not a program for arm64"):
         described(tmp_path, sample(), Arch.ARM64)

@@ -72,7 +72,7 @@ def test_other_folders_are_left_alone(
     output.mkdir()
     (output / "thesis.tex").write_text("years")
     for check in (lambda: make(sources, small, output), lambda: write.require_replaceable(output)):
-        with pytest.raises(InputError, match="is not a site that imgbuild made"):
+        with pytest.raises(InputError, match="was not written by imgbuild"):
             check()
     (output / "thesis.tex").unlink()
     make(sources, small, output)

@@ -39,7 +39,7 @@ NEW = {
 }
 
 
-UNDONE = "an interrupted update was undone: it had changed nothing"
+UNDONE = "an interrupted update was removed; it had changed no file"
 FINISHED = "finished an interrupted update: row on b"
 
 
@@ -148,7 +148,7 @@ def test_new_content_that_is_not_what_the_journal_says_is_refused(
     assert interrupted(project, monkeypatch, 6)
     (path,) = (transaction.folder_of(project) / "new").rglob("matrix.yaml")
     path.write_bytes(b"other\n")
-    with pytest.raises(InputError, match="is not what the journal says"):
+    with pytest.raises(InputError, match="does not match the journal"):
         transaction.recover(project)
 
 
