@@ -459,6 +459,7 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
         target,
         summary=row.summary,
         cuda=row.cuda or target.cuda,
+        gpu=row.gpu or target.gpu,
         arch=row.arch or target.arch,
         as_of=row.as_of or target.as_of,
         pins=dict(sorted(pins.items())),

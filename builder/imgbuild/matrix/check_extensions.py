@@ -7,7 +7,7 @@ import re
 from packaging.requirements import InvalidRequirement
 
 from imgbuild.matrix.check import check_index, check_mirrors, check_sdists, debian_packages
-from imgbuild.matrix.check_targets import check_row
+from imgbuild.matrix.check_targets import check_gpus, check_row
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.notes import Notes, Path
 from imgbuild.matrix.settings import folder, leads_out, place
@@ -50,6 +50,10 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
     if row.cuda is not None and row.extends is not None:
         message = "the published target has a CUDA release already"
         notes.note((*path, "cuda"), message, expected="no `cuda`, or `like` instead of `extends`")
+    if row.gpu and row.extends is not None:
+        message = "the published target has its GPUs already"
+        notes.note((*path, "gpu"), message, expected="no `gpu`, or `like` instead of `extends`")
+    check_gpus(notes, (*path, "gpu"), row.gpu)
     _requirements(notes, path, row)
     for package, index in row.indexes.items():
         here = (*path, "indexes", package)

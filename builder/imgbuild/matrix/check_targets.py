@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -97,9 +97,14 @@ def _architectures(notes: Notes, path: Path, target: Target) -> None:
         if arch in target.arch:
             message = f"{arch} is excluded and also listed in arch"
             notes.note((*path, "exclude", arch), message, key=True, expected="one of the two")
-    notes.once((*path, "gpu"), target.gpu)
-    for number, capability in enumerate(target.gpu):
-        here = (*path, "gpu", number)
+    check_gpus(notes, (*path, "gpu"), target.gpu)
+
+
+def check_gpus(notes: Notes, path: Path, capabilities: Sequence[str]) -> None:
+    """Check a list of compute capabilities at `path`."""
+    notes.once(path, capabilities)
+    for number, capability in enumerate(capabilities):
+        here = (*path, number)
         notes.form(here, capability, r"[0-9]+\.[0-9]", 'a compute capability, such as "9.0"')
 
 

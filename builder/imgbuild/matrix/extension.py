@@ -142,6 +142,13 @@ class Extension(_Strict, frozen=True):
         CudaVersion | None,
         msgspec.Meta(description="only with `like`, if it is another than that target's"),
     ] = None
+    gpu: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="only with `like`: compute capabilities that the image is for, if they are"
+            ' others than those of that target: "9.0"'
+        ),
+    ] = ()
     arch: Annotated[
         tuple[Arch, ...], msgspec.Meta(description="empty: all that the published target has")
     ] = ()

@@ -68,6 +68,18 @@ def test_rows_on_a_published_target_keep_its_tools_and_user_packages(tmp_path: P
         assert base.tools == ("htop",)
 
 
+def test_row_with_like_may_be_for_other_gpus(tmp_path: Path) -> None:
+    like = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
+    path = extended.repository(tmp_path, like + '    gpu: ["9.0"]\n')
+    assert extended.read(path).targets["alike"].gpu == ("9.0",)
+    text = extended.MATRIX.replace("    extends: small\n", '    extends: small\n    gpu: ["9"]\n')
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        extended.read(path)
+    for problem in ("has its GPUs already", "a compute capability, such as"):
+        assert problem in caught.value.message
+
+
 def test_a_row_that_says_least(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
     target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]

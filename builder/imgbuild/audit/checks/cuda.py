@@ -247,8 +247,8 @@ def _for_gpus(
             version=version,
             file=file,
             subject=subject,
-            remedy=f"remove {', '.join(missing)} from the target's gpu, or choose a {package} that"
-            f" {condition}",
+            remedy=f"leave {', '.join(missing)} out of `gpu:` in matrix.yaml, or choose a {package}"
+            f" that {condition}",
         )
 
 
