@@ -76,8 +76,9 @@ def test_row_with_like_may_be_for_other_gpus(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         extended.read(path)
-    for problem in ("has its GPUs already", "a compute capability, such as"):
-        assert problem in caught.value.message
+    problems = " ".join(f"{each.message} {each.expected}" for each in caught.value.problems)
+    assert "has its GPUs already" in problems
+    assert "a compute capability, such as" in problems
 
 
 def test_a_row_that_says_least(tmp_path: Path) -> None:
