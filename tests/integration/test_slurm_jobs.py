@@ -265,7 +265,7 @@ def test_folder_of_other_user_is_not_written_to(
 def test_check_reports_passed_steps(project: Project, tmp_path: Path) -> None:
     words = ("slurm", TARGET, "--job", "check", "--submit", "--nodes", "2", "--cpus-per-task", "1")
     done = project.run(*words)
-    assert "nothing stands in the way on node1 node2" in done.stdout
+    assert "no problem found on node1 node2" in done.stdout
     for node in ("node1", "node2"):
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
         assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
