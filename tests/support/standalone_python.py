@@ -42,6 +42,10 @@ def sample(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:
         f"{lib}/__pycache__/os.cpython-312.pyc": b"bytecode",
         f"{lib}/site-packages/pip/__init__.py": b"",
         "python/lib/pkgconfig/python3.pc": b"prefix=/install\nlibdir=${prefix}/lib\n",
+        f"{lib}/tkinter/__init__.py": b"import _tkinter\n",
+        f"{lib}/lib-dynload/_tkinter.cpython-312-x86_64-linux-gnu.so": b"\x7fELF",
+        "python/lib/libtcl9.0.so": b"\x7fELF",
+        "python/lib/tk9.0/tk.tcl": b"# Tk\n",
         "python/lib/libpython3.so": b"\x7fELF",
         "python/lib/libpython.a": b"static",
     }

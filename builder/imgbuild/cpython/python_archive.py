@@ -2,8 +2,8 @@
 
 It is laid out as the `install_only` archives of python-build-standalone: all of it is below
 `python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links that
-stay in this folder are accepted. A layer has no tests, no IDLE, no static library, no pip and no
-bytecode of it; owners, modes and times are constant.
+stay in this folder are accepted. A layer has no tests, no IDLE, no Tk, no static library, no pip
+and no bytecode of it, as Debian's package has none; owners, modes and times are constant.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _VERSION = re.compile(
 _LICENCE = re.compile(r"lib/python3\.[0-9]+/LICENSE\.txt|licen[cs]es/.*")
 _LEFT_OUT = re.compile(
     r"(?:.*/)?__pycache__(?:/.*)?|.*\.py[co]|.*\.a"
-    r"|lib/python3\.[0-9]+/(?:test|idlelib|turtledemo|site-packages)(?:/.*)?"
+    r"|lib/python3\.[0-9]+/(?:test|idlelib|turtledemo|tkinter|site-packages)(?:/.*)?"
+    r"|lib/python3\.[0-9]+/lib-dynload/_tkinter[^/]*|lib/lib(?:tcl|tk)[0-9][^/]*"
+    r"|lib/(?:tcl|tk|itcl|thread|Tix)[0-9][^/]*(?:/.*)?"
     r"|lib/python3\.[0-9]+/(?:.*/)?(?:tests?|idle_test)(?:/.*)?"
     r"|bin/(?:2to3|idle|pip|pydoc)[0-9.-]*|share/(?:doc|man)(?:/.*)?"
 )

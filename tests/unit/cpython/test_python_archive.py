@@ -54,7 +54,7 @@ def test_the_exact_version_is_that_of_the_headers(tmp_path):
     assert described(tmp_path, sample(patch="3.12.0rc2")) == "3.12.0rc2"
 
 
-def test_a_layer_has_neither_tests_nor_bytecode_nor_pip(tmp_path):
+def test_a_layer_has_neither_tests_nor_bytecode_nor_pip_nor_tk(tmp_path):
     assert sorted(layer(tmp_path, sample())) == [
         "bin/python",
         "bin/python3",
@@ -110,7 +110,11 @@ def test_the_same_bytes_from_another_order_and_other_owners(tmp_path):
 def test_the_programs_that_the_audit_reads(tmp_path):
     path = written(tmp_path, sample())
     programs = {name: content() for name, content in python_archive.programs(path, LABEL, "3.12")}
-    assert programs == {"bin/python3.12": ELF + b"program", "lib/libpython3.so": b"\x7fELF"}
+    assert programs == {
+        "bin/python3.12": ELF + b"program",
+        "lib/libpython3.so": b"\x7fELF",
+        "lib/libtcl9.0.so": b"\x7fELF",
+    }
 
 
 @pytest.mark.parametrize(
