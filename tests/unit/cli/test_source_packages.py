@@ -25,7 +25,7 @@ def imgbuild(
     cuda = {"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist_bytes("flash_attn", "2.7.4", cuda))
     index.add("kernels-x", "kernels_x-1.0.tar.gz", sdist_bytes("kernels_x", "1.0", cuda))
-    python = {"setup.py": b"setup()"}
+    python = {"setup.py": b"setup()", "scorer.py": b""}
     index.add("scorer", "scorer-1.0.tar.gz", sdist_bytes("scorer", "1.0", python))
     index.wheel("fast", "2.0", ["flash-attn>=2"])
     catalogue = folder_index.catalogue_with(index, tmp_path / "index")
