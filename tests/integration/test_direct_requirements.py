@@ -254,7 +254,7 @@ def test_marker_excludes_url_requirement(work):
         ("byurl @ https://files.example/byurl-1.5-py3-none-any.whl?token=secret", r"\(token\)"),
         ("byurl @ http://files.example/byurl-1.5-py3-none-any.whl", "use https"),
         ("byurl @ ftp://files.example/byurl-1.5-py3-none-any.whl", "not a URL scheme"),
-        ("byurl @ https://files.example/byurl-1.5.tar.gz", "names no wheel"),
+        ("byurl @ https://files.example/byurl-1.5.tar.gz", "does not end in .whl"),
         ("byurl @ https://files.example/other-1.5-py3-none-any.whl", "of the package other"),
         ("byurl @ git+https://me:secret@git.example/a", "user name"),
         ("byurl @ git+ext::sh", "not the URL of a repository"),

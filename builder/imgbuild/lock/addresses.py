@@ -87,7 +87,7 @@ def wheel(text: str) -> WheelAddress:
     parts = urlsplit(text)
     if not parts.scheme:
         if not text.endswith(".whl"):
-            message = "the path names no wheel (.whl)"
+            message = "the path does not end in .whl"
             raise ValueError(message)
         return WheelAddress(place=_relative(text))
     _refuse_secrets(text)
@@ -104,7 +104,7 @@ def wheel(text: str) -> WheelAddress:
     )
     address = WheelAddress(place=urlunsplit(parts._replace(fragment="")), hashes=hashes)
     if not address.name.endswith(".whl"):
-        message = "the address names no wheel (.whl): use git+https://… for a repository"
+        message = "the URL does not end in .whl: use git+https://… for a repository"
         raise ValueError(message)
     return address
 
