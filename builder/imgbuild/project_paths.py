@@ -71,7 +71,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
     def below(self, name: str) -> Path:
         """The path `name` below the folder for outputs, in its `.imgbuild` where that exists.
 
-        InputError if a link is on the way: a checkout could lead a build out of its folder. Only a
+        InputError if a link is in between: a checkout could lead a build out of its folder. Only a
         place that the user names, with `--output`, may be reached through links.
         """
         return require_below(self.work, self.outputs / name)

@@ -81,7 +81,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one smoke test; `seconds` is how long it took.
 
-    `notes` are lines of its log that say that a package goes on without a part of itself.
+    `notes` are lines of its log about a package that goes on without a part of itself.
     """
 
     name: str

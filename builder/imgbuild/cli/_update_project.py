@@ -225,7 +225,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 
 
-# -- the new lock, in a folder of its own
+# -- the new lock, in a separate folder
 
 
 def _staged(project: Project, text: bytes, planned: ProjectMove, options: Options) -> Session:

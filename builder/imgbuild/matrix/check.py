@@ -36,7 +36,7 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
     notes.choice(("default_index",), default, indexes, "index", of=("indexes",))
     for name, index in indexes.items():
         # Its files would come from wherever uv looks on this machine: one index may do so. Where
-        # the default is not known, the index without a url may be the one that was meant.
+        # the default is unknown, the index without a url may be the one that was meant.
         if index.url is None and name != default and default in indexes:
             message = "only the default index may have no url"
             notes.note(("indexes", name), message, key=True, expected="url: https://…")

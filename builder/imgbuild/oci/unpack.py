@@ -202,7 +202,7 @@ class _Writer:
             if hidden is not None:
                 self._white_out(hidden)
                 continue
-            # Before anything is removed: a link on the way may be what the entry replaces.
+            # Before anything is removed: a link in the path may be what the entry replaces.
             place = self._tree.place(parts) if parts else ()
             if entry.type == tarfile.DIRTYPE:
                 self._folder(place, entry)

@@ -301,7 +301,7 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
 def _requirements(
     values: Metadata, key: str, arguments: dict[str, Any], place: Place
 ) -> list[tuple[str | RequirementFile, Place]]:
-    """The requirements of an argument of `setup()`; its name is noted if they are not known."""
+    """The requirements of an argument of `setup()`; its name is noted if unknown."""
     if key not in arguments:
         return []
     items = setup_script.flattened(arguments[key], unknown=True)

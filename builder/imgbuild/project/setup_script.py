@@ -68,7 +68,7 @@ class SetupScript:
         self.arguments: dict[str, Any] = {}
         self.conditional: list[ScriptText] = []
         self.line = 0
-        self.incomplete = False  # setup() has arguments whose names are not known
+        self.incomplete = False  # setup() has arguments whose names are unknown
         self._steps = 0
         tree = parse_source(sources.text(file))
         self._run(tree.body, {}, 0)
@@ -185,7 +185,7 @@ class SetupScript:
                 self.arguments[keyword.arg] = value
 
     def _value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
-        """ScriptText, list, dict, RequirementFile or Packages; None if it is not known."""
+        """ScriptText, list, dict, RequirementFile or Packages; None if unknown."""
         value: Any = None
         match node:
             case ast.Constant(value=str() as text):

@@ -1,4 +1,4 @@
-"""Bearer tokens and basic logins for WWW-Authenticate challenges (separate: a protocol).
+"""Bearer tokens and basic credentials for WWW-Authenticate challenges (separate: a protocol).
 
 Credentials are sent over TLS, or only to the server that requested them.
 """

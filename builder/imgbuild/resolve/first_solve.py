@@ -220,7 +220,7 @@ def refuse(query: Query, facts: PackageFacts) -> None:
 
 
 def _provisional(query: Query) -> Target:
-    """A target that fills the addresses of indexes; "0.0" means that CUDA is not known yet."""
+    """A target that fills the addresses of indexes; "0.0" means that CUDA is unknown yet."""
     ask, matrix, cuda = query.ask, query.matrix, query.cuda
     return Target(
         summary="",

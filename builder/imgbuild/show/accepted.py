@@ -47,7 +47,7 @@ Like = Literal["", "record", "launcher", "folder"]
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of the list.
 
-    In `path` a * stands for any part of one name, ** for any part of a path; "configuration" is the
+    In `path` a * means any part of one name, ** for any part of a path; "configuration" is the
     image's configuration. `field` is what differs, with the same stars. With `only`, what differs
     is there on one side alone, and that is one of these builders. `like` names how contents
     must be the same:

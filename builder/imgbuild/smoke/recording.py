@@ -1,7 +1,7 @@
 """Adds runs of the smoke tests to the test records of their targets.
 
 A run is recorded only if it is of the image that the target's digests name now: its configuration
-and, where the run says which layers it had, their diff ids.
+and, where the run records which layers it had, their diff ids.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
     `versions` are those of the packages in LISTED, from the lock. `started` is `date` in the file;
     `seconds` is the wall-clock time of container and tests. `passed`, `failed` and `skipped` are
-    numbers of cases; `notes` are lines of their logs that say that a package goes on without a part
+    numbers of cases; `notes` are lines of their logs about a package that continues without a part
     of itself; `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran
     in (PLACES), `sif` is the digest of the SIF if there was one. `caches` is the content of the
     image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in the image's

@@ -38,7 +38,7 @@ def host_root(
 ) -> Callable[[], Path]:
     """A function that gives the root folder of `base` on `arch`, this machine's architecture.
 
-    `debs` are its packages, and `python` the archive of its standalone Python, where they are known
+    `debs` are its packages, and `python` the archive of its standalone Python, where known
     already, such as from a lock. The function raises InputError for a base that is not made of
     Debian packages.
     """

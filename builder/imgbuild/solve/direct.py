@@ -247,7 +247,7 @@ def _wheel(
 def _fingerprint(
     declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
 ) -> tuple[str, int | None]:
-    """The sha256 of a wheel, and its size if it is known: as declared, else of what is there."""
+    """The sha256 of a wheel, and its size if known: as declared, else of the existing content."""
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
     digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
     if hashes and not digests:
@@ -299,7 +299,7 @@ def _refuse(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """NoSolution if the folder cannot be built, by what its files say."""
+    """NoSolution if the folder cannot be built, by the contents of its files."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
         raise InputError(message, hint="name the folder of the package: #subdirectory=")
@@ -320,7 +320,7 @@ def _refuse(
 def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]) -> DirectPackage:
     """`item` with its version, for which it is built.
 
-    NoSolution, with what its files say about compiling, if it does not yield a pure wheel.
+    NoSolution, with what its files compile, if it does not yield a pure wheel.
     """
     if not item.is_git:
         return item
@@ -336,7 +336,7 @@ def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]
 
 
 def compiled(direct: Direct) -> tuple[str, ...]:
-    """What the names of the wheels say that they are compiled for, in words."""
+    """What the names of the wheels tell that they are compiled for, in words."""
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, as its name says"
         for item in direct.values()
@@ -376,7 +376,7 @@ def of_lock(
 ) -> dict[str, tuple[IndexFile, ...]]:
     """Package → its files by address, for `Indexes`: `locked` are files of the lock by package.
 
-    Without those in a project whose folder is not known.
+    Without those in a project whose folder is unknown.
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:

@@ -1,4 +1,4 @@
-"""Versions from long before those that a project means (separate: a rule of its own).
+"""Versions from long before those that a project means (separate: one rule).
 
 The resolver goes back without an error: `vllm<=0.6.3` means 0.6.3. If nothing can be installed with
 that any more, it takes 0.2.2 of a year before, which only says less about what it needs.

@@ -306,7 +306,7 @@ def _write(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
     return hasher.hexdigest(), size
 
 
-# -- what the files say
+# -- contents of the files
 
 
 def archive(tree: GitTree, store: Store, label: str) -> Path:

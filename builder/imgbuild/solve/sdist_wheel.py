@@ -119,7 +119,7 @@ json.dump(answer, open("/build/answer/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """The build needs more packages; `requirements` are the lines that it asks for."""
+    """The build needs more packages; `requirements` are the lines that it requires."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))

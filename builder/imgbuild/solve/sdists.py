@@ -55,7 +55,7 @@ class SdistWheels:
     """Builds wheels of sdists for one resolution, each once.
 
     `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
-    `root` gives the image's root folder for this machine, and is asked only for a build.
+    `root` gives the image's root folder for this machine, and is only called for a build.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class SdistWheels:
     def _with_builders(
         self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], Made]
     ) -> Made:
-        """What `run` makes of `recipe` with its build requirements, those that it asks for too."""
+        """What `run` makes of `recipe` with its build requirements, those that it requires too."""
         for _ in range(ROUNDS):
             recipe = self._with_requires(recipe, lines)
             more = self._lacking_requirements(recipe)

@@ -497,7 +497,7 @@ def _ask_uv(
 ) -> tuple[uv.ChosenPackage, ...]:
     """Uv's answer; where METADATA of packages installed with `--no-deps` forbids any, without it.
 
-    `--no-deps` is written to overrule versions: what such packages need is installed all the same.
+    `--no-deps` is written to overrule versions: what such packages need is installed anyway.
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:

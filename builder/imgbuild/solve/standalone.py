@@ -95,7 +95,7 @@ def fetched(
 ) -> tuple[PythonArchive, Path] | None:
     """The archive of `base` and its path, downloaded if the store lacks it.
 
-    `locked` is the one of a lock, if it is known. None for a base with Debian's Python; errors as
+    `locked` is the one of a lock, if known. None for a base with Debian's Python; errors as
     for `resolve` and `fetch_all`.
     """
     source = base.standalone

@@ -90,7 +90,7 @@ def _settings_file(variable: str) -> dict[str, str]:
 class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What limits uv's choice in addition to requirements; all are PEP 508 lines.
 
-    `overrides` hold in place of what METADATA says of their packages. `preferences` are exact
+    `overrides` hold in place of METADATA of their packages. `preferences` are exact
     versions that are taken as long as they are possible.
     """
 

@@ -374,7 +374,7 @@ def _try(errors: list[OSError], remove: Callable[..., None], name: str, above: i
 def require_below(top: Path, path: Path) -> Path:
     """`path`, a default place for output below `top`, whether it is there or not.
 
-    InputError if a link is on the way to it, or it is one.
+    InputError if a link leads to it, or it is one.
     """
     try:
         with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:

@@ -1,6 +1,6 @@
 """Runs commands (subprocess): output, exit status, timeouts, signals, `-v` prints them.
 
-`system.programs` says which file a command runs, and with which environment.
+`system.programs` tells which file a command runs, and with which environment.
 """
 
 from __future__ import annotations

@@ -363,7 +363,7 @@ class Updater:
 def planned(
     project: Project, matrix: Matrix, start: Candidates, inputs: Inputs, options: UpdateSettings
 ) -> dict[str, tuple[str, ...]]:
-    """The versions to try by package, as far as they are known; nothing is tried."""
+    """The versions to try by package, as far as known; nothing is tried."""
     versions: dict[str, tuple[str, ...]] = {}
     for package, version in Updater(project, project, matrix, start, inputs, options).pending():
         versions[package] = (*versions.get(package, ()), version)

@@ -144,7 +144,7 @@ def provenances(
     key: PublicKey | None,
     builder: str | None,
 ) -> str:
-    """Whether statements say that the image `digest` was made from the lock with this sha256."""
+    """Whether statements claim that the image `digest` was made from the lock with this sha256."""
     counting = signed_statements(attached_statements, key)
     for statement in attached_statements:
         if digest not in _statement(statement).digests:
@@ -162,7 +162,7 @@ def provenances(
 
 
 def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
-    """Whether a statement says that the image `digest` was made from the lock with this sha256."""
+    """Whether a statement claims that the image `digest` comes from the lock with this sha256."""
     return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 

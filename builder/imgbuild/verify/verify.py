@@ -239,7 +239,7 @@ class Verification:
         return f"{text}; named by a provenance that the key signed"
 
     def provenance(self, expected: ExpectedLock) -> str:
-        """Whether a provenance says that the image was made from the lock."""
+        """Whether a provenance claims that the image was made from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         options = self.wanted

@@ -86,6 +86,6 @@ def _suffix(flags: int) -> str:
 def cubin_arch(flags: int, abi: int) -> str:
     """The architecture of a file of machine code, by the flags and ABI of its ELF header.
 
-    The header does not say whether it is restricted to that architecture.
+    The header does not tell whether it is restricted to that architecture.
     """
     return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

@@ -1,6 +1,6 @@
 """The names of a C++ symbol under the other ABI of std::string (_GLIBCXX_USE_CXX11_ABI).
 
-Findings use them to say which symbol a library has instead.
+Findings use them to tell which symbol a library has instead.
 Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual ABI".
 """
 

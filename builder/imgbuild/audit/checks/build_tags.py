@@ -1,4 +1,4 @@
-"""Part of the check `metadata`: wheels whose names say that they are compiled for something else.
+"""Part of the check `metadata`: wheels whose names tell that they are compiled for something else.
 
 `flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` needs torch 2.6 for CUDA 12 with the older
 C++ ABI, which its METADATA does not say. The check `elf` reads the same from its symbols.

@@ -26,7 +26,7 @@ from imgbuild.audit.source.facts import Attribute, Guard, Import, ModuleFacts, O
 from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "imports"
-# Package set → whether a package has a module of another name in a folder of its own.
+# Package set → whether a package has a module of another name in a separate folder.
 _vendored: WeakKeyDictionary[ImportablePackages, dict[tuple[str, str], bool]] = WeakKeyDictionary()
 
 

@@ -33,7 +33,7 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 class Need(msgspec.Struct, frozen=True):
     """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
 
-    `number` is its line in METADATA, 0 if unknown. `requested`: the user asks for the extra, or
+    `number` is its line in METADATA, 0 if unknown. `requested`: the user requests the extra, or
     for one that brings it.
     """
 
@@ -52,7 +52,7 @@ def check(
 ) -> list[Finding]:
     """Violations of METADATA, file names and learned constraints.
 
-    `extras` are those that the user asks for, by package: what they require is never left out.
+    `extras` are those that the user requests, by package: what they require is never left out.
     """
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     applied = needs(package_set, extras)
@@ -86,7 +86,7 @@ def needs(
     while grown:
         grown = False
         for package in package_set.packages:
-            # A line holds without an extra, else by one that the user asks for, else by another.
+            # A line holds without an extra, else by one that the user requests, else by another.
             first = requested.get(package, set())
             order = ["", *sorted(first), *sorted(extras[package] - first - {""})]
             for need in _needs_of(package_set, package, order, markers):
@@ -176,7 +176,7 @@ def _of_extras(
 ) -> Iterator[Finding]:
     """Warnings for packages that are installed, in versions that no extra naming them allows.
 
-    Nothing requested the extra, but its range says which versions the package's code supports.
+    Nothing requested the extra, but its range tells which versions the package's code supports.
     """
     ranges: dict[str, list[Need]] = {}
     for need in _optional(package_set, package):

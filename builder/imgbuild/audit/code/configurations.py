@@ -167,7 +167,7 @@ def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Itera
 
 
 def _fields(sources: PackageSources) -> frozenset[str]:
-    """The settings that a file may have; empty if they are not known, or others are ignored."""
+    """The settings that a file may have; empty if unknown, or others are ignored."""
     package_set = sources.package_set
     try:
         facts = package_set.module(ARGUMENTS)

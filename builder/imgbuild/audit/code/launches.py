@@ -184,7 +184,7 @@ def _processes(
 
 
 def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any]) -> object:
-    """The ZeRO stage of a command's configuration; None if there is none, or it is not known."""
+    """The ZeRO stage of a command's configuration; None if there is none, or it is unknown."""
     of_accelerate = settings.get("deepspeed_config")
     files_named = [each.text.partition("=")[2] or each.text for each in words]
     if isinstance(of_accelerate, Mapping):
@@ -231,7 +231,7 @@ def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
 
 
 def _is_rejected(option: RejectedOption, value: ast.expr) -> bool:
-    """Whether a literal value is one that is rejected; others are not known."""
+    """Whether a literal value is one that is rejected; others are unknown."""
     if option.value is not None:
         return isinstance(value, ast.Constant) and value.value is option.value
     constant = isinstance(value, ast.Constant) and value.value is not None

@@ -30,7 +30,7 @@ from imgbuild.values import normalize
 class Level(enum.IntEnum):
     """How certain it is that a scope runs; lower is more certain."""
 
-    CERTAIN = 0  # all conditions on the way hold in this package set
+    CERTAIN = 0  # all conditions on the path hold in this package set
     LIKELY = 1  # a method of an object that is constructed
     POSSIBLE = 2  # it depends on data
     REMOTE = 3  # a method without a known call, of an object that is constructed only in some cases

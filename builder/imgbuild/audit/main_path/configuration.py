@@ -13,7 +13,7 @@ from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.errors import FetchFailed
 from imgbuild.system import yaml_data
 
-OPEN = object()  # a part of the configuration whose keys are not known
+OPEN = object()  # a part of the configuration whose keys are unknown
 _MAIN = re.compile(rb"hydra\.main\(([^)]*)\)")
 _SETTING = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
 _DEFAULT = re.compile(r"(?:override\s+)?/?([\w./-]+?)(?:@([\w.]+))?$")

@@ -54,7 +54,7 @@ class _Method(msgspec.Struct, frozen=True):
 
 
 class _Returned(Exception):
-    """The rest of a function does not run, or not for certain; the value if it is known."""
+    """The rest of a function does not run, or not for certain; the value if known."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
         super().__init__()

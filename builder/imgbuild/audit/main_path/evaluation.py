@@ -269,7 +269,7 @@ class Evaluation(Execution):
         return package or ("" if self.present(module) is False else None)
 
     def imported(self, module: str) -> object:
-        """The module; Raised if it is absent, UNKNOWN if that is not known."""
+        """The module; Raised if it is absent, UNKNOWN if unknown."""
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
         is_present = self.present(module)
@@ -317,7 +317,7 @@ class Evaluation(Execution):
     # -- calls
 
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
-        """The result of a call. An argument ... stands for others that are not known."""
+        """The result of a call. An argument ... means others that are unknown."""
         self.step()
         if isinstance(called, Instance):
             method_of = self._objects.attribute(called, "__call__")
@@ -409,7 +409,7 @@ def bound_parameters(
     named: Mapping[str, object],
     default: Callable[[ast.expr], object],
 ) -> dict[str, object]:
-    """Parameter → value. An argument ... stands for others that are not known."""
+    """Parameter → value. An argument ... means others that are unknown."""
     places = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
     every = [*places, *(item.arg for item in parameters.kwonlyargs)]
     values: dict[str, object] = dict.fromkeys(every, UNKNOWN)

@@ -159,7 +159,7 @@ class Execution(ExpressionValues):
         return self._is_any_of(error, names)
 
     def _is_any_of(self, error: Raised, names: Sequence[str]) -> bool:
-        """Whether an exception is one of those called `names`; chosen if that is not known."""
+        """Whether an exception is one of those called `names`; chosen if unknown."""
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
         above = _ancestors(error.name)
@@ -306,7 +306,7 @@ class Execution(ExpressionValues):
 
 
 def _class_names(value: object) -> list[str] | None:
-    """The names of exceptions in an `except`, a class or a tuple; None if one is not known."""
+    """The names of exceptions in an `except`, a class or a tuple; None if one is unknown."""
     parts = list(value) if isinstance(value, tuple) else [value]
     classes = [part for part in parts if isinstance(part, (ClassValue, ModuleValue))]
     if len(classes) < len(parts):
@@ -324,7 +324,7 @@ def _is_builtin(name: str) -> bool:
 
 
 def _ancestors(name: str) -> set[str]:
-    """The names of an exception and of those that it derives from, as far as they are known."""
+    """The names of an exception and of those that it derives from, as far as known."""
     names = {name}
     while name in PARENTS:
         name = PARENTS[name]

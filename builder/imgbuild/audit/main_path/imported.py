@@ -129,7 +129,7 @@ class CertainImports:
 def is_caught(raised: str, caught: Iterable[str]) -> bool:
     """Whether one of the exceptions `caught` ("" for all) may be `raised`.
 
-    What an exception that is not Python's derives from is not known.
+    What an exception that is not Python's derives from is unknown.
     """
     kind = getattr(builtins, raised, None)
     if not isinstance(kind, type):

@@ -54,7 +54,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
-        """The result of a call. An argument ... stands for others that are not known."""
+        """The result of a call. An argument ... means others that are unknown."""
 
     @abstractmethod
     def source(self, module: str) -> ModuleTree | None:
@@ -78,4 +78,4 @@ class Interpreter(ABC):
 
     @abstractmethod
     def imported(self, module: str) -> object:
-        """The module; Raised if it is absent, UNKNOWN if that is not known."""
+        """The module; Raised if it is absent, UNKNOWN if unknown."""

@@ -300,7 +300,7 @@ INTRINSICS: dict[str, Intrinsic] = {
         for name in ("lt", "le", "eq", "ne", "ge", "gt")
     },
 }
-# Those that raise for some arguments that are not known.
+# Those that raise for some arguments that are unknown.
 RAISING = frozenset(
     (
         *("builtins.int", "builtins.float", "packaging.version.Version", "packaging.version.parse"),

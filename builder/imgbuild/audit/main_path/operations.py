@@ -73,7 +73,7 @@ def same(left: object, right: object) -> bool | None:
 
 
 def contained(item: object, holder: object) -> bool | None:
-    """Whether `item in holder`; None if that is not known."""
+    """Whether `item in holder`; None if unknown."""
     if isinstance(holder, VersionText) or not solid(item):
         return None
     if isinstance(holder, str):

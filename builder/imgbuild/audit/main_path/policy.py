@@ -16,7 +16,7 @@ class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     It applies where its package is installed with one of `versions`, and so are those in `beside`;
     a name that such a version does not have is skipped. `also` are objects that it loads by names
-    in strings, or in processes of its own, where no statement leads to them. An `optional` one may
+    in strings, or in separate processes, where no statement leads to them. An `optional` one may
     import packages that are not installed; it does not work then, and nobody misses it.
     """
 

@@ -33,7 +33,7 @@ def taken(
 
 
 def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, name: str) -> bool:
-    """Whether `package` has registered `name` itself, in a registry of its own."""
+    """Whether `package` has registered `name` itself, in its own registry."""
     sources = (
         (package_set.read(package, file), registry.table)
         for registry in rules.registries

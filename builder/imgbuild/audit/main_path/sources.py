@@ -109,7 +109,7 @@ class ModuleTree:
             todo.extend((child, whole, names) for child in reversed(inner))
 
     def caught_at(self, line: int) -> frozenset[str]:
-        """The exceptions that `try` and `with` around a line catch; "" stands for any."""
+        """The exceptions that `try` and `with` around a line catch; "" means any."""
         caught: set[str] = set()
         for node in ast.walk(self.tree):
             body = node.body if isinstance(node, (ast.Try, ast.TryStar, ast.With)) else ()

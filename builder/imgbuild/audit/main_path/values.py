@@ -1,4 +1,4 @@
-"""Values that expressions have in a package set, as far as they are known without running code."""
+"""Values that expressions have in a package set, as far as known without running code."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Raised(Exception):
     """
 
     def __init__(self, name: str, *, line: int = 0, module: str = "", certain: bool = True) -> None:
-        """With the name of its class; empty if that is not known."""
+        """With the name of its class; empty if unknown."""
         super().__init__(name)
         self.name = name
         self.line = line
@@ -204,7 +204,7 @@ def weight(value: object, limit: int) -> int:
 
 
 def truth(value: object) -> bool | None:
-    """Whether a value is true; None if that is not known."""
+    """Whether a value is true; None if unknown."""
     if isinstance(value, Thing):
         return value.truth
     if isinstance(value, ModuleValue):  # sys.flags.optimize has a dotted name, too

@@ -1,6 +1,6 @@
 """The facts of a module by scope, and the definitions that its expressions refer to.
 
-This says which statements run when the module is imported, which when one of its functions is
+This tells which statements run when the module is imported, which when one of its functions is
 called, and what "super().__init__" or "self.llm.generate" is.
 """
 

@@ -1,4 +1,4 @@
-"""The parameters of a function or class; None where they may differ from what the source says.
+"""The parameters of a function or class; None where they may differ from the source.
 
 An unknown decorator, base class or metaclass may change them.
 """
@@ -74,7 +74,7 @@ def signature(
 ) -> CallSignature | None:
     """The parameters of a function, or of a class's constructor; None if unknown.
 
-    `bound` says that a method is called on an instance (or is a classmethod): self is left out
+    `bound`: whether a method is called on an instance (or is a classmethod): self is left out
     then. If a function passes on its `**kwargs`, the parameters of the callees are included.
     """
     results, result = kept_results(modules), lookup_result

@@ -395,7 +395,7 @@ class Library:
         published: PublishedFacts | None = None,
         ahead: bool = True,
     ) -> None:
-        """`ahead` says whether more modules than are needed may be read where that is faster."""
+        """`ahead` tells whether more modules than are needed may be read where that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http

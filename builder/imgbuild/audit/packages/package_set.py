@@ -140,7 +140,7 @@ class PackageSet:
         return None
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, without reading it; None if that is not known."""
+        """Whether `module` can be imported, without reading it; None if unknown."""
         if self._is_stdlib(module):
             return stdlib.opaque(module, self.python) is not None
         if module in self._owners or module in self._folders:

@@ -47,7 +47,7 @@ class ImportablePackages(InstalledPackages, Protocol):
     """Package sets for guards, the main path and the checks of imports and calls."""
 
     def exists(self, module: str) -> bool | None:
-        """Whether `module` can be imported, without reading it; None if that is not known."""
+        """Whether `module` can be imported, without reading it; None if unknown."""
 
     def owner(self, module: str) -> str | None:
         """The package that has `module`; None if there is none."""

@@ -107,7 +107,7 @@ class DebFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one wheel; None is what is not known.
+    """The facts about one wheel; None is what is unknown.
 
     `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `modules`,
     `imports` and `mentions` as in `PublishedPackageFacts`.
@@ -123,14 +123,14 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     elf_facts: tuple[ElfFacts, ...] | None = None
 
     def module(self, name: str) -> ModuleFacts | None:
-        """The facts of a module; None if they are not known."""
+        """The facts of a module; None if unknown."""
         raw = self.modules.get(name)
         return absolute_lines(raw) if raw is not None else None
 
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
         """Path (as in RECORD), CRC and size of each file that is installed with `key`.
 
-        None if what is installed with these arguments is not known.
+        None if what is installed with these arguments is unknown.
         """
         difference = next((each for each in self.installed if key in each.keys), None)
         if difference is None:
@@ -158,12 +158,12 @@ class PublishedFacts:
         return known.wheel(sha256, self._file) if known is not None else None
 
     def elf_facts(self, package: str, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
-        """The shared objects of a wheel; None if they are not known."""
+        """The shared objects of a wheel; None if unknown."""
         known = self._package(package)
         return known.elf_facts(sha256) if known is not None else None
 
     def deb(self, sha256: Sha256) -> tuple[ElfFacts, ...] | None:
-        """The libraries of a Debian package; None if they are not known."""
+        """The libraries of a Debian package; None if unknown."""
         if self._debs is None:
             debs = _decoded(self._file.entry(DEBS), DebFacts) or DebFacts((), ElfLists((), (), ()))
             pairs = zip(debs.debs, elf_facts_of(debs.elf_facts), strict=True)

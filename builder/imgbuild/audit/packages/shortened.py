@@ -1,4 +1,4 @@
-"""Source without docstrings and comments; lines stay (separate: a transformation of its own)."""
+"""Source without docstrings and comments; lines stay (separate: one transformation)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Assignments:
     """Reads the statements that bind names."""
 
     def __init__(self, expressions: Expressions, *, package: bool) -> None:
-        """For the module that `expressions` reads; `package` says that it is an `__init__`."""
+        """For the module that `expressions` reads; `package`: whether it is an `__init__`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names

@@ -81,7 +81,7 @@ class Expressions:
         self.guards = before
 
     def annotation(self, node: ast.expr) -> None:
-        """Read an annotation, which Python before 3.14 evaluates where it stands."""
+        """Read an annotation, which Python before 3.14 evaluates in place."""
         if not self.lazy_annotations:
             self.visit_under(_EVALUATED, node)
 
@@ -315,7 +315,7 @@ class Expressions:
         self.names.leave()
 
     def _visit_with_names(self, names: list[str], *nodes: ast.AST) -> None:
-        """Read expressions in which `names` are bound anew."""
+        """Read expressions in which `names` are bound again."""
         scope = Scope(self.scope.name, "function", self.scope)
         scope.instance = self.scope.instance if self.scope.kind == "function" else ""
         scope.owner = self.scope.owner

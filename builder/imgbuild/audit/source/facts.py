@@ -170,8 +170,8 @@ class Assigned(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
 
-    `positional` counts plain positional arguments; `star` and `double_star` say that more are
-    unpacked. `receiver` is the type of the callee without its last part, if it is known in
+    `positional` counts plain positional arguments; `star` and `double_star`: whether more are
+    unpacked. `receiver` is the type of the callee without its last part, if known in
     the scope: that of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
     self ("self.llm.generate" with self.llm = LLM(…)). It is written as there: a type
     ("AsyncEngineArgs"), or an expression whose call makes the object, followed by "()"
@@ -234,7 +234,7 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     (transformers derives its table from the `__all__` of the files in the folder); "a.b.*" means
     every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
     "*" for computed parts), `aliases` those of other modules by their names. `deleted` are
-    module-level names that `del` removes. `dynamic` says that names are bound in ways that were not
+    module-level names that `del` removes. `dynamic`: whether names are bound in ways that were not
     understood (`__getattr__` without a readable table, `globals().update`,
     `sys.modules[__name__] = …`). `broken` is the message of a syntax error; everything else is
     empty then. `refusals` are the `raise` statements outside of functions and classes. `windows`
@@ -297,7 +297,7 @@ class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     libtorch's hundred thousand fit. `wants` maps a library to the symbol versions that are needed
     of it ("libc.so.6": ("GLIBC_2.28",)); `offers` are the versions that it defines itself.
     `assembles` are the architectures that a ptxas knows ("sm_90a").
-    `numpy` says which C API it was compiled against: 1, 2, or 0 for none seen.
+    `numpy` tells which C API it was compiled against: 1, 2, or 0 for none seen.
     """
 
     file: str

@@ -36,9 +36,9 @@ def read_module(
 ) -> ModuleFacts:
     """The facts of one module; `broken` has the message if it cannot be parsed.
 
-    `module` is the dotted name, `file` the path in the wheel, `package` says that it is an
+    `module` is the dotted name, `file` the path in the wheel, `package`: whether it is an
     `__init__`. With `program` the statements at its top are also read as those of a function
-    `PROGRAM`, whose names have types: nobody else binds the names of a program.
+    `PROGRAM`, whose names have types: no other module binds the names of a program.
     """
     # A tree has no cycles, and the search for them takes a third of the time.
     collecting = gc.isenabled()

@@ -30,8 +30,8 @@ class NameValue(msgspec.Struct, frozen=True):
     """The value of a name. If it is unknown, all fields have their defaults.
 
     `truthy` and `falsy` are the guards that hold where the value is true, and where it is false;
-    None if it never is. `is_none` says that it is None, `is_literal` that it is any literal.
-    `derived` says that it was computed from a version in a way that is not understood: conditions
+    None if it never is. `is_none`: whether it is None, `is_literal` that it is any literal.
+    `derived`: whether it was computed from a version in a way that is not understood: conditions
     on it are unknown.
     """
 
@@ -102,7 +102,7 @@ class Frame:
     ) -> None:
         """A scope whose `names` are bound from its start; "inner" is a comprehension.
 
-        `expressions` says that those of this module may bind names (`:=`).
+        `expressions`: whether those of this module may bind names (`:=`).
         """
         self.kind = kind
         self.parent = parent
@@ -148,7 +148,7 @@ class NameValues:
             for name in declaration.split(b",")
         }
         # Attributes and functions whose values depend on what is installed, by their last names as
-        # their owners are not known: whether a true value does, and whether a false one does.
+        # their owners are unknown: whether a true value does, and whether a false one does.
         self.answers: dict[str, tuple[bool, bool]] = {}
 
     # Scopes

@@ -25,7 +25,7 @@ class Statements:
     """Reads the statements of a module, in their order, each once."""
 
     def __init__(self, conditions: Conditions, *, package: bool) -> None:
-        """For the module that `conditions` reads; `package` says that it is an `__init__`."""
+        """For the module that `conditions` reads; `package`: whether it is an `__init__`."""
         self.conditions = conditions
         self.names = conditions.names
         self.expressions = Expressions(conditions)

@@ -80,7 +80,7 @@ def subscripted() -> frozenset[str]:
 
 
 def unread(python: str) -> tuple[Unread, ...]:
-    """What is not known of a Python that no base has."""
+    """What is unknown of a Python that no base has."""
     minor = ".".join(python.split(".")[:2])
     if minor in RUN:
         return ()

@@ -82,7 +82,7 @@ def _caught(handler: ast.ExceptHandler) -> list[str]:
 def _of_absence(names: list[str], *, more: bool) -> bool:
     """Whether a handler of these exceptions runs only if a package or name is absent.
 
-    `more` says that the body does more than import and read versions.
+    `more`: whether the body does more than import and read versions.
     """
     wide = bool(_OF_ANYTHING & set(names))
     return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
