@@ -113,7 +113,7 @@ def test_pins_are_read_from_arguments_or_stdin(
 def test_pin_without_wheel_is_skipped_and_fails(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.0\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
-    assert "not read: vllm==7.0: no wheel of the index fits this machine" in done.stdout
+    assert "not read: vllm==7.0: no compatible wheel on the index" in done.stdout
     assert "not all packages were read: vllm==7.0" in done.stderr
 
 
@@ -176,10 +176,10 @@ def test_wheel_by_url_replaces_index_wheel(project: Project, site: Site) -> None
     line = f"vllm @ {site.url(f'elsewhere/{name}')}"
     done = project.run("audit", "trl==9.0", line, *options)
     assert "0 errors" in done.stdout
-    assert "was not read" not in done.stdout + done.stderr
+    assert "could not read" not in done.stdout + done.stderr
     line = f"vllm @ {site.url(f'absent/{name}')}"
     done = project.run("audit", "trl==9.0", line, *options, status=4)
-    assert f"{site.url(f'absent/{name}')} was not read" in done.stdout + done.stderr
+    assert f"could not read {site.url(f'absent/{name}')}" in done.stdout + done.stderr
 
 
 def test_cuda_build_contradicting_torch_is_an_error(project: Project, site: Site) -> None:

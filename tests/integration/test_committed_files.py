@@ -104,7 +104,7 @@ def test_only_subfolder_of_repository_is_read(repository: GitRepository, tmp_pat
 
 
 def test_uncommitted_folder_is_refused(repository: GitRepository, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not in a git checkout"):
+    with pytest.raises(InputError, match="is not in a readable git checkout"):
         committed_files.find(tmp_path)
     with pytest.raises(InputError, match="has no commit"):
         committed_files.find(repository.folder)

@@ -155,7 +155,7 @@ def test_missing_keyring_error_has_hint(
 def test_unreachable_mirrors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(Site()) as site:
         monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
-        with pytest.raises(FetchFailed, match="no mirror answers for Debian bookworm"):
+        with pytest.raises(FetchFailed, match="no mirror responded for Debian bookworm"):
             resolved(tmp_path)
     monkeypatch.setattr(apt, "mirrors", lambda _: ())
     with pytest.raises(FetchFailed, match="no Debian mirror is known"):

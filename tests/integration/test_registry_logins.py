@@ -88,7 +88,7 @@ def test_credential_helper_may_return_identity_token(tmp_path):
     ("script", "result"),
     [
         ("echo credentials not found in native keychain; exit 1", ""),
-        ("echo no session of my-secret >&2; exit 1", "gives no login for h:1"),
+        ("echo no session of my-secret >&2; exit 1", "has no credentials for h:1"),
         ("echo my-secret", "returned invalid credentials for h:1"),
         ("echo '{}'", ""),
     ],

@@ -291,7 +291,7 @@ def test_changes_are_in_memory_on_disk_without_overlay_support(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["other", "hello", "new"] * 2
-    assert done.stderr.count("what the command writes is kept in memory") == 2
+    assert done.stderr.count("so changes are kept in memory") == 2
 
 
 def test_image_is_unpacked_without_overlay_support(
