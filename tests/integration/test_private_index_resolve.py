@@ -274,7 +274,7 @@ def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     with pytest.raises(NoSolution, match="would mix CUDA releases") as caught:
         wheels(matrix, tmp_path)
     assert caught.value.reasons == (
-        "nvidia-cublas-cu11 11.11.3.6 is of CUDA 11, the target of CUDA 12",
+        "nvidia-cublas-cu11 11.11.3.6 is for CUDA 11, but the target has CUDA 12",
     )
 
 

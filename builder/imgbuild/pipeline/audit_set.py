@@ -238,10 +238,10 @@ def _pinned_files(
         unread.append(Unread(what=pin, why=why))
     for package, pinned in listed.pins.items():
         if package in failed:
-            why = f"could not read {pinned.url} ({failed[package]}); the version on the index was read instead"
+            why = f"could not read {pinned.url} ({failed[package]}), but the version on the index"
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
         elif pinned.url and package not in local and package not in by_address:
-            why = f"could not read {pinned.url}; the version on the index was read instead"
+            why = f"could not read {pinned.url}, but the version on the index"
             unread.append(Unread(what=f"{package}=={pinned.version}", why=why))
     lacking = {name.partition("==")[0] for name in picked.lacking} - sdists.packages
     here = (*local.values(), *sdists.wheels)
