@@ -233,7 +233,7 @@ def test_lock_of_other_image_is_refused(
     elsewhere(place, monkeypatch, tmp_path)
     result = command("build", "--from", reference)
     assert result.status == 9
-    assert f"not of {plan.top.digest}, which it is attached to" in result.stderr
+    assert f"but is attached to {plan.top.digest}" in result.stderr
     assert not (tmp_path / "empty/build").exists()
 
 
@@ -242,7 +242,7 @@ def test_lock_of_other_image_is_refused(
     [
         (["--from", "HOST/me/rl:absent"], 7, "no such image"),
         (["--from", f"HOST/me/rl:{TARGET}"], 3, "has no lock attached"),
-        (["--from", "HOST/me/rl"], 2, "does not name an image in the repository"),
+        (["--from", "HOST/me/rl"], 2, "has no tag or digest"),
         (["--from", "./nowhere"], 2, "no such folder"),
         (["--from", "x", TARGET], 2, "--from x cannot be combined"),
         (["--from", "x", "--builder", "docker"], 2, "--from x cannot be combined"),

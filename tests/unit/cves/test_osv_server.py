@@ -177,7 +177,7 @@ def test_busy_osv_server_is_retried(asking: Asking) -> None:
         ),
         (f"/v1/vulns/{TORCH}", b"{}", "missing required field `id`"),
         (f"/v1/vulns/{TORCH}", b'{"id": "GHSA-0000-0000-0000"}', "another advisory, GHSA-0000"),
-        (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sends more than"),
+        (f"/v1/vulns/{TORCH}", b" " * (33 << 20), "sent a document of more than"),
     ],
 )
 def test_invalid_osv_responses_are_refused(

@@ -36,7 +36,7 @@ def test_report_entries_match_packages_of_lock(tmp_path: Path, scanner: str) -> 
         "CVE-2024-6119": ("openssl", "high", FIXED),
         "CVE-2025-27587": ("openssl", "unknown", ""),
     }
-    assert answer.unread == (f"{answer.of}: 1 package that are not in the lock: absent 1.0",)
+    assert answer.unread == (f"{answer.of}: 1 package not in the lock: absent 1.0",)
 
 
 def test_withdrawn_advisory_is_omitted(tmp_path: Path) -> None:
