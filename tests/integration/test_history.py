@@ -72,6 +72,19 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
+def test_catalogue_that_links_into_a_checkout_has_its_revisions(
+    project: Project, tmp_path: Path
+) -> None:
+    """As `data/catalogue` of an editable installation: a link to images, elsewhere in it."""
+    git(project.root, "init", "--quiet")
+    data, _ = locked_as(project, "1.0")
+    (tmp_path / "catalogue").mkdir()
+    (tmp_path / "catalogue/images").symlink_to(project.images)
+    found = revisions.locked_at(Project(matrix=tmp_path / "catalogue/matrix.yaml"), TARGET, "HEAD")
+    assert found is not None
+    assert codec.encode(found[0]) == data
+
+
 def test_unknown_revision_is_refused(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")

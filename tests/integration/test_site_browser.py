@@ -260,6 +260,35 @@ def test_what_runs_on_a_machine(
     assert window.texts('.answer[data-state="fits"] h3') == fits
 
 
+def test_an_image_of_two_architectures_is_compared_in_that_of_the_machine(
+    site: Path, window: Browser
+) -> None:
+    content = data(site)
+    x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
+    names = {content["targets"][number]["name"] for number in x86_64}
+    shown(window, site, "machine.html", machine="A100, driver 535")
+    cards = window.run(
+        "return [...document.querySelectorAll('.answer')]"
+        ".map(each => [each.dataset.target, each.textContent])"
+    )
+    assert {name for name, _ in cards} >= names
+    assert not [name for name, text in cards if name in names and "it is for arm64" in text]
+    shown(window, site, "requirements.html", requirements="torch")
+    (first, *_), (facts, *_) = window.texts(".answer h3"), window.texts(".answer p")
+    assert first not in names or facts.startswith("x86_64 ·")
+
+
+@pytest.mark.parametrize(
+    "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
+)
+def test_versions_with_spaces_between_them_are_compared(
+    site: Path, window: Browser, text: str
+) -> None:
+    shown(window, site, "together.html", versions=text)
+    assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
+    assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
+
+
 @pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
 def test_an_unknown_gpu_is_never_fine(site: Path, window: Browser, text: str) -> None:
     shown(window, site, "machine.html", machine=text)

@@ -54,8 +54,7 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
     Only commits that changed the digest are part of it. InputError without a repository, or if no
     commit has the target.
     """
-    # The catalogue of an editable installation is a link into the checkout.
-    folder = project.images.resolve().parent
+    folder = _folder(project)
     path = f"./images/{target}/{DIGESTS_FILE}"
     text = _git(project, "log", "--format=%H%x09%cs%x09%s", "--", path, folder=folder)
     revisions: list[Revision] = []
@@ -96,9 +95,14 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
             yield target, about.split()[2]
 
 
+def _folder(project: Project) -> Path:
+    """The folder that has `images`; that of an editable installation is a link into a checkout."""
+    return project.images.resolve().parent
+
+
 def _git(project: Project, command: git.Reading, *words: str, folder: Path | None = None) -> str:
     """What git prints, in the folder that has `images`, or another."""
-    done = git.run(folder or project.folder, command, *words)
+    done = git.run(folder or _folder(project), command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
@@ -144,7 +148,7 @@ def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, Targe
     files = []
     for name in (LOCK, DIGESTS_FILE):
         place = f"{commit}:./images/{target}/{name}"
-        shown = git.run(project.folder, "cat-file", "blob", place)
+        shown = git.run(_folder(project), "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())

@@ -67,11 +67,13 @@ def _commands(
     yield Command(
         title="Slurm",
         text=(
-            f"imgbuild build {name} --format sif\n"
-            f"imgbuild slurm {name} --gpus 8 --time 4:00:00 -- {PROGRAM} > job.sh\n"
+            f"{get}\n"
+            f"imgbuild slurm {name} --sif-file {sif} --gpus 8 --time 4:00:00 \\\n"
+            f"  -- {PROGRAM} > job.sh\n"
             "sbatch job.sh"
         ),
-        note=f"Without imgbuild: srun --gpus=8 apptainer exec --nv {target}.sif {PROGRAM}",
+        note="The job script mounts the folder, the model cache and the kernel cache. Without it:"
+        f" srun --gpus=8 apptainer exec --nv --cleanenv {sif} {PROGRAM}",
     )
     yield Command(
         title="Kubernetes",

@@ -70,7 +70,10 @@ def state_of(target: SiteTarget) -> tuple[str, str]:
     runs = [run for image in target.page.images for run in image.runs]
     failed = [run for run in runs if not run.good]
     gpu = list(dict.fromkeys(name for run in runs if run.good for name in gpu_names(run)))
-    passed = f"passed on {', '.join(gpu)}" if gpu else ""
+    images = target.page.images
+    ran = [each.arch for each in images if any(run.good and run.gpu for run in each.runs)]
+    places = f" ({', '.join(ran)})" if len(ran) < len(images) else ""
+    passed = f"passed on {', '.join(gpu)}{places}" if gpu else ""
     if failed:
         tiers = ", ".join(dict.fromkeys(run.tier for run in failed))
         return "failed", "; ".join(filter(None, (f"failed: {tiers}", passed)))

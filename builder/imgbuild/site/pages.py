@@ -26,7 +26,7 @@ from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import RecordedRun, words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
-from imgbuild.values import Arch, Digest, normalize
+from imgbuild.values import Digest, normalize
 
 TEMPLATES = files.data("site")
 SCRIPTS = (
@@ -195,7 +195,7 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     """The highest tier that passed on each kind of GPU, failures, else the tiers without GPUs."""
     chips: dict[str, dict[str, str]] = {}
     for image in images:
-        suffix = f" {image.arch}" if len(images) > 1 and image.arch != Arch.X86_64 else ""
+        suffix = f" {image.arch}" if len(images) > 1 else ""
         for run in image.runs:
             names = names_of_run(run)
             number = f"{len(run.gpu)} x " if len(run.gpu) > 1 else ""

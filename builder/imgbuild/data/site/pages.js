@@ -44,9 +44,11 @@
       requests.every(request => request.name in pins && allows(request, pins[request.name]));
   }
 
-  /** Requests that are separated by commas, semicolons or words, one a line. */
+  /** Requests that are separated by commas, semicolons, words or spaces, one a line. */
   function lines(text) {
-    return text.replace(/;|,(?=\s*[A-Za-z])|\s+(?:with|and)\s+|\s\+\s/g, "\n");
+    return text.replace(/['"]/g, "")
+      .replace(/;|,(?=\s*[A-Za-z])|\s+(?:with|and)\s+|\s\+\s/g, "\n")
+      .replace(/([\d*])[^\S\n]+(?=[A-Za-z])/g, "$1\n");
   }
 
   function allows(request, version) {
@@ -112,10 +114,11 @@
       if (value.gpu) machine.gpus = [JSON.parse(value.gpu)];
       if (value.arch) machine.arch = value.arch;
       if (!machine.gpus.length && !machine.driver) return show([]);
+      const other = entry => entry.image.arch !== machines.architecture(machine);
       const judged = best(
         data.images.map((image, number) => [image, number]),
         image => machines.judge(machine, image, data),
-        (left, right) => rank(left) - rank(right),
+        (left, right) => rank(left) - rank(right) || other(left) - other(right),
       );
       const current = judged.filter(entry => !target(entry).retired);
       const [fits, unknown, no] = Object.keys(WORDS).map(
@@ -179,7 +182,8 @@
       left.value.other.length - right.value.other.length ||
       left.value.absent.length - right.value.absent.length ||
       target(left).retired - target(right).retired ||
-      !target(left).recommended - !target(right).recommended;
+      !target(left).recommended - !target(right).recommended ||
+      (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
       const given = versions.requirements(value.requirements, false);
       if (!given.read.length && !given.skipped.length) return show([]);
@@ -237,7 +241,11 @@
       });
       const targets = distinct(together.map(image => data.targets[image.target]));
       const recorded = targets.length ? [] : reasons(data, given.read);
-      const exact = given.read.map(({ name, specifier }) => `'${name}${specifier}'`).join(" ");
+      // A whole release, which was read as all its builds, can be audited.
+      const exact = given.read.map(({ name, specifier }) =>
+        [name, specifier.replace(/^==(\d+\.\d+\.\d+)\.\*$/, "==$1")]);
+      const words = exact.map(([name, specifier]) => `'${name}${specifier}'`).join(" ");
+      const pinned = exact.every(([, specifier]) => /^==[^*,\s]+$/.test(specifier));
       const why = recorded.length ? " The recorded reasons:" : " No reason is recorded.";
       show([
         paragraph(targets.length
@@ -248,8 +256,9 @@
         ...targets.length ? [] : [
           element("h3", { text: "What the images have" }),
           list(given.read.map(request => where(data, request))),
-          paragraph("To solve and audit exactly these versions:"),
-          code(`imgbuild resolve ${exact}`),
+          paragraph(pinned ? "What stops these versions, from their code and libraries:"
+            : "To solve for such versions:"),
+          code(`imgbuild ${pinned ? "audit" : "resolve"} ${words}`),
         ],
         skipped("Not understood", given.skipped),
       ]);
