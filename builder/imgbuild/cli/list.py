@@ -294,8 +294,9 @@ def list_targets(
     matches = filters.test(project)
     every = table.ordered(table.rows(read, published.shown(read, selected)))
     whole = selection.everything or bool(patterns)
-    hidden = [] if whole else [row.target for row in every if row.retired]
-    every = [row for row in every if row.target not in hidden]
+    retired = [] if whole else [row for row in every if row.retired]
+    every = [row for row in every if row not in retired]
+    hidden = [row.target for row in retired if matches(row, None)]
     states = {}
     if wide or form == "markdown" or console.json or filters.state:  # the narrow table has none
         states = status.states(project, read, [row.target for row in every], _cache())

@@ -95,3 +95,14 @@ def test_a_retired_target_is_listed_last_and_only_if_requested() -> None:
 def test_a_filter_leaves_retired_targets_out_and_a_line_counts_them() -> None:
     assert _names("--json", "--with", "vllm") == ["cu124-vllm"]
     assert "retired: 1, listed by: imgbuild list --all" in CliRunner().invoke(app, ["list"]).stderr
+
+
+def test_retired_targets_that_no_filter_excludes_are_counted(retired: Path) -> None:
+    matrix = retired / "matrix.yaml"
+    old, line, current = matrix.read_text(encoding="utf-8").partition("  cu124-vllm:\n")
+    older = old.replace('vllm: "0.8.5.post1"', 'vllm: "0.8.4"')
+    assert older != old
+    matrix.write_text(older + line + current, encoding="utf-8")
+    shown = CliRunner().invoke(app, ["list", "--with", "vllm>=0.8.5"])
+    assert "cu124-vllm" in shown.stdout
+    assert "retired" not in shown.stderr
