@@ -27,6 +27,8 @@ from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.published import load, project_row
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import declared_files, locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
@@ -136,8 +138,8 @@ def _of_target(
     )
     names = [name for name in sorted(compared.versions) if every or name in compared.wanted]
     indexes = version_sets.indexes_of(matrix, lock.target, context)
-    base = matrix.bases[matrix.targets[lock.target].base]
     target = matrix.targets[lock.target]
+    base = matrix.bases[target.base]
     case = CveCase(
         lock=lock, arch=item.arches[0], accepted=target.accept_cves, shared=matrix.accept_cves
     )
@@ -163,7 +165,7 @@ def _of_target(
         packages=outdated_rows,
         base=bases[0],
         vulnerabilities=advisories[0],
-        solved=_solved(session, compared, outdated_rows, context) if solve else (),
+        solved=_solved(session, compared, outdated_rows, known, context) if solve else (),
     )
 
 
@@ -209,11 +211,14 @@ def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
 
 
 def _solved(
-    session: Session, compared: VersionSet, rows: Sequence[NewerVersion], context: Context
+    session: Session,
+    compared: VersionSet,
+    rows: Sequence[NewerVersion],
+    known: tuple[Constraint, ...],
+    context: Context,
 ) -> tuple[SolvedVersion, ...]:
     """Each newer version of what is required, solved; those that `extends` keeps are left out."""
     matrix, name = session.matrix, compared.name
-    known = published.known_constraints(matrix, session.project.images)
     arch = compared.tags[0].arch
     required = {
         package: version
@@ -253,7 +258,7 @@ def _of_files(
     declared = declared_files.read_places([str(path) for path in files])
     for line in declared_files.left_out(declared):
         console.info(f"not read: {line}")
-    tags = _tags(declared, python, arch)
+    tags = _tags(declared, python, arch, matrix)
     demanded = demands.demands(declared, tags.markers)
     context = Context.open(console)
     of_files = (
@@ -300,9 +305,8 @@ def _of_files(
     )
 
 
-def _tags(declared: Declared, python: str | None, arch: Arch) -> Tags:
+def _tags(declared: Declared, python: str | None, arch: Arch, matrix: Matrix) -> Tags:
     """The machine that files are looked up for: the Python named, else one that they accept."""
-    matrix = load(project_paths.catalogue().matrix)
     ask = request.ResolveRequest(
         requests=(), arches=(arch,), python=None if python is None else request.python_of(python)
     )

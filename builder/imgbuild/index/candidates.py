@@ -88,6 +88,21 @@ def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile 
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
+def public(version: str) -> Version:
+    """A version without its local part: a build for a CUDA release counts as the release."""
+    return Version(Version(version).public)
+
+
+def final_releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]:
+    """The files of each final version that is not yanked, local versions with their public one."""
+    releases: dict[Version, list[IndexFile]] = {}
+    for file in files:
+        version = file.version
+        if version is not None and not version.is_prerelease and not file.yanked:
+            releases.setdefault(Version(version.public), []).append(file)
+    return releases
+
+
 def is_sdist(file: IndexFile) -> bool:
     """Whether the file name is that of a source distribution."""
     return file.name.endswith(SDIST_ENDINGS) and file.version is not None

@@ -22,13 +22,13 @@ def table() -> dict[str, Any]:
     `variant` matches may follow.
     """
     patterns = [
-        (_plain(name).replace("#", r"\d"), number)
+        (gpu_models.plain(name).replace("#", r"\d"), number)
         for number, model in enumerate(gpu_models.load())
         for name in model.names
     ]
     return {
-        "brands": sorted(gpu_models._BRANDS),  # noqa: SLF001 - the same rule, in a browser
-        "variant": gpu_models._VARIANT.pattern,  # noqa: SLF001
+        "brands": sorted(gpu_models.BRANDS),
+        "variant": gpu_models.VARIANT.pattern,
         "models": [model_data(model) for model in gpu_models.load()],
         "patterns": sorted(patterns, key=lambda pair: -len(pair[0])),
     }
@@ -49,7 +49,3 @@ def choices() -> list[dict[str, str]]:
     """The models that an image can be compared with, the oldest first."""
     known = capabilities()
     return [model_data(model) for model in gpu_models.load() if model.capability in known]
-
-
-def _plain(name: str) -> str:
-    return gpu_models._plain(name)  # noqa: SLF001

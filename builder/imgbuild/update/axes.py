@@ -13,6 +13,7 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.errors import InputError
+from imgbuild.index.candidates import final_releases, public
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.matrix.model import Target
 from imgbuild.values import sha256
@@ -74,12 +75,7 @@ def names(target: Target) -> tuple[str, ...]:
 
 def releases(files: Iterable[IndexFile]) -> dict[Version, Release]:
     """The final releases of a package that were not yanked, by version."""
-    by_version: dict[Version, list[IndexFile]] = {}
-    for file in files:
-        version = file.version
-        if version is not None and not version.is_prerelease and not file.yanked:
-            by_version.setdefault(Version(version.public), []).append(file)
-    return {version: _release(version, each) for version, each in by_version.items()}
+    return {version: _release(version, each) for version, each in final_releases(files).items()}
 
 
 def _release(version: Version, files: Sequence[IndexFile]) -> Release:
@@ -93,17 +89,12 @@ def _release(version: Version, files: Sequence[IndexFile]) -> Release:
     )
 
 
-def parsed(version: str) -> Version:
-    """A version without its local part."""
-    return Version(Version(version).public)
-
-
 def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixed: Fixed) -> Axis:
     """The newer releases of a pinned package.
 
     `fixed` is called only for releases in the cool-down. FetchFailed if the index does not answer.
     """
-    present = parsed(version)
+    present = public(version)
     newer = [
         release
         for found, release in sorted(releases(indexes.files(package)).items(), reverse=True)
@@ -157,7 +148,7 @@ def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target])
     for name, target in targets.items():
         for package, version in target.pins.items():
             place = indexes[name].place(package)
-            present = parsed(version)
+            present = public(version)
             newer = [
                 release
                 for found, release in releases(indexes[name].files(package)).items()

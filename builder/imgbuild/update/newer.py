@@ -16,21 +16,20 @@ from packaging.version import Version
 from imgbuild.attest.sbom import needs
 from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
-from imgbuild.index.candidates import best, is_sdist
+from imgbuild.index.candidates import best, final_releases, is_sdist, public
 from imgbuild.index.cuda_releases import METAPACKAGE, active, is_cpu_build
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.project.model import exact_version
+from imgbuild.solve.torch import TORCH, build_of
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 THREADS = 16
 TRIED = 6  # versions of a package of which METADATA is read, the newest first
-RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
-TORCH = "torch"
 
 Progress = Callable[[int], object]
 
@@ -147,11 +146,11 @@ class _Lookup:
 
     def newer(self, package: str) -> NewerVersion:
         """What the index of `package` has newer than its version."""
-        has = _public(self._set.versions[package])
+        has = public(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
             return self.row(package, error="the index has no such package")
-        releases = _releases(files)
+        releases = final_releases(file for file in files if file.is_wheel or is_sdist(file))
         later = sorted((version for version in releases if version > has), reverse=True)
         if not later:
             return self.row(package, newest=self._set.versions[package])
@@ -252,23 +251,6 @@ class _Lookup:
         return [f"learned: {entry.package}{entry.versions} needs {entry.needs}" for entry in new]
 
 
-def _public(version: str) -> Version:
-    """A version without its local part: a build for a CUDA release counts as the release."""
-    return Version(Version(version).public)
-
-
-def _releases(files: Iterable[IndexFile]) -> dict[Version, list[IndexFile]]:
-    """The files of each final version that is not yanked, local versions with their public one."""
-    releases: dict[Version, list[IndexFile]] = {}
-    for file in files:
-        version = file.version
-        if version is None or version.is_prerelease or file.yanked:
-            continue
-        if file.is_wheel or is_sdist(file):
-            releases.setdefault(Version(version.public), []).append(file)
-    return releases
-
-
 def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[str, ...]:
     """Why the files of one version cannot be installed on all of `machines`; empty if they can."""
     wheels = [file for file in files if file.is_wheel]
@@ -314,20 +296,7 @@ def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) 
     """Whether a torch is built for another CUDA release than the set has."""
     if is_cpu_build(version, required):
         return [f"torch {version} has no CUDA on this index"]
-    release = cuda_of(version, required)
-    if release in ("", cuda):
+    release = build_of(version, required).cuda
+    if release in (None, cuda):
         return []
     return [f"its wheel is built for CUDA {release}, the set has CUDA {cuda}"]
-
-
-def cuda_of(version: Version, required: Sequence[Requirement]) -> str:
-    """The CUDA release ("12.8") that a torch is built for; "" if METADATA does not say."""
-    local = version.local or ""
-    if local.startswith("cu") and local[2:].isdigit():
-        return f"{local[2:-1]}.{local[-1]}"
-    for requirement in required:
-        if normalize(requirement.name) in (METAPACKAGE, *RUNTIMES):
-            exact = [each.version for each in requirement.specifier if each.operator == "=="]
-            for text in exact:
-                return ".".join(text.removesuffix(".*").split(".")[:2])
-    return ""

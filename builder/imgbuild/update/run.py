@@ -13,6 +13,7 @@ import msgspec
 import imgbuild
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.errors import ImgbuildError, InputError
+from imgbuild.index.candidates import public
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
@@ -213,9 +214,9 @@ class Updater:
         known = refusals.read(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
-            present = axes.parsed(self._present(axis))
+            present = public(self._present(axis))
             for release in axis.releases:
-                if axes.parsed(release.version) <= present:
+                if public(release.version) <= present:
                     break
                 refusal = known.get((axis.package, release.version))
                 if refusal is None or not refusals.holds(refusal, self._inputs_of(release)):

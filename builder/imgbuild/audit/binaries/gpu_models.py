@@ -18,11 +18,11 @@ from imgbuild.values import Arch
 CAPABILITY = re.compile(r"(?:sm_?)?([0-9]{1,2})\.?([0-9])a?", re.ASCII)
 LONGEST = 80  # characters of a name
 # Words that say who made a GPU or where it is, not which one it is.
-_BRANDS = frozenset(
+BRANDS = frozenset(
     {"nvidia", "tesla", "geforce", "jetson", "dgx", "hgx", "egx", "graphics", "gpu", "corporation"}
 )
 # What may follow a name: memory, socket, cooling, variants with the same chip family.
-_VARIANT = re.compile(
+VARIANT = re.compile(
     r"(?:\d{1,3}gb|\d{1,3}g|sxm\d?|pcie|hbm\d?e?|nvl\d*|cnx|oam|ti|super|laptop|mobile|maxq|d"
     r"|blackwell|generation|server|workstation|edition|with|design|devkit|ac|developer|kit|superchip)*"
 )
@@ -56,7 +56,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
     names = [(name, model) for model in load() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
-        (re.compile(_plain(name).replace("#", r"\d") + _VARIANT.pattern, re.ASCII), model)
+        (re.compile(plain(name).replace("#", r"\d") + VARIANT.pattern, re.ASCII), model)
         for name, model in names
     )
 
@@ -73,20 +73,20 @@ def find(text: str) -> GpuModel | None:
         return GpuModel(
             capability=capability, names=(), arch=Arch.ARM64 if tegra else None, tegra=tegra
         )
-    plain = _plain(text)
-    if not plain or len(text) > LONGEST:
+    name = plain(text)
+    if not name or len(text) > LONGEST:
         return None
-    return next((model for pattern, model in _patterns() if pattern.fullmatch(plain)), None)
+    return next((model for pattern, model in _patterns() if pattern.fullmatch(name)), None)
 
 
 def similar(text: str) -> str:
     """The name in the table that is most like `text`; "" if none is."""
-    names = {_plain(name): name for model in load() for name in model.names if "#" not in name}
-    close = difflib.get_close_matches(_plain(text[:LONGEST]), names, 1, 0.75)
+    names = {plain(name): name for model in load() for name in model.names if "#" not in name}
+    close = difflib.get_close_matches(plain(text[:LONGEST]), names, 1, 0.75)
     return names[close[0]] if close else ""
 
 
-def _plain(text: str) -> str:
-    """A name in lower case, without the words of `_BRANDS`, spaces and hyphens."""
+def plain(text: str) -> str:
+    """A name in lower case, without the words of `BRANDS`, spaces and hyphens."""
     words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
-    return "".join(word for word in words if word not in _BRANDS)
+    return "".join(word for word in words if word not in BRANDS)
