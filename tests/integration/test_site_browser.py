@@ -31,6 +31,7 @@ PROGRAM = (sys.executable, "-m", "imgbuild")
 VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
 SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
+    "tests.html",
     "changes.html", "targets/cu130-flashinfer.html", "debian/debian-13-x86_64.html",
 )  # fmt: skip
 SMI = """\
@@ -164,6 +165,10 @@ def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
         shown(window, site, "machine.html")
         assert "The comparison needs a script" in window.texts("noscript")[0]
         assert "580.65.06" in window.texts("td")
+        rows = {text for text in window.texts(".by-gpu tr") if "A100" in text}
+        assert any("525.60.13" in row and "cu124-vllm0.8.5" in row for row in rows)
+        shown(window, site, "tests.html")
+        assert any("trl rloo" in text for text in window.texts("tr.detail"))
     finally:
         window.devtools("Emulation.setScriptExecutionDisabled", value=False)
 
@@ -177,6 +182,7 @@ def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
         ({"driver": "535", "gpu": "8.0"}, "cu128-vllm", "cu130-vllm"),
         ({"packages": "verl, vllm>=0.11", "arch": "arm64"}, "cu130-verl0.9", "cu128-verl0.6"),
         ({"tested": "H100"}, "cu130-vllm0.33.0", "cu130-vllm"),
+        ({"packages": "transformers>=5.20"}, "cu130-vllm0.33.0", "cu130-verl0.9"),
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
         ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
         ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),
@@ -202,6 +208,21 @@ def test_a_filter_that_is_cleared(site: Path, window: Browser) -> None:
     window.type("[name=packages]", "")
     assert window.texts("#current tbody th a") == every
     assert window.run("return location.hash") == ""
+
+
+def test_the_smallest_download_is_first_where_that_is_chosen(site: Path, window: Browser) -> None:
+    shown(window, site, "index.html")
+    every = window.texts("#current tbody th a")
+    shown(window, site, "index.html", order="size", packages="trl")
+    sizes = window.run(
+        "return [...document.querySelectorAll('#current tr[data-size]:not([hidden])')]"
+        ".map(row => Number(row.dataset.size))"
+    )
+    assert sizes == sorted(sizes)
+    shown(window, site, "index.html", order="size")
+    assert window.texts("#count")[0] == f"{len(every)} images"
+    shown(window, site, "index.html")
+    assert window.texts("#current tbody th a") == every
 
 
 def test_copy_buttons(site: Path, window: Browser) -> None:
@@ -423,6 +444,17 @@ def test_which_image_for_requirements(
     assert window.texts(".answer .chip")[0] == words
     skipped = [line for line in window.texts("#answer .muted") if line.startswith("Not compared")]
     assert bool(skipped) == text.startswith("-r")
+
+
+def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window: Browser) -> None:
+    shown(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
+    digest = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())["digest"]
+    use, project = window.texts(".answer .code code")[:2]
+    pull = f"docker pull registry.example/owner/images@{digest}"
+    assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
+    assert project == ("imgbuild init --from requirements.txt --target cu130-verl0.9 imgbuild lock")
+    buttons = window.run("return document.querySelectorAll('.answer button.copy').length")
+    assert buttons == len(window.texts(".answer .code"))
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
     images = _images(sources, locked, numbers)
     return {
         "format": DATA_FORMAT,
-        "targets": [_target(target) for target in locked],
+        "targets": [_target(target, catalogue.registry) for target in locked],
         "images": images,
         "gpus": gpu_names.table(),
         "capabilities": gpu_names.capabilities(),
@@ -85,8 +85,9 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
     }
 
 
-def _target(target: SiteTarget) -> dict[str, Any]:
+def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
     row = target.row
+    digest = target.digests.digest if target.digests else ""
     return {
         "name": target.name,
         "summary": row.summary,
@@ -96,6 +97,7 @@ def _target(target: SiteTarget) -> dict[str, Any]:
         "recommended": row.recommended,
         "retired": bool(row.retired),
         "pins": [f"{name} {version}" for name, version in row.pins.items()],
+        "pull": f"{registry}@{digest}" if registry and digest else "",
     }
 
 

@@ -36,6 +36,7 @@ from imgbuild.site.model import (
     SiteCatalogue,
     SiteTarget,
 )
+from imgbuild.smoke.records import LISTED
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Sha256
 
@@ -143,6 +144,7 @@ def _target(
         needs=() if lock or stale else status.needs(matrix, name),
         stale=stale,
         stacks=tuple(stack for stack in STACKS if stack in row.pins or stack in versions),
+        versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
         layers=tuple(_layers(target_digests)) if target_digests else (),
         commands=commands.commands(lock, target_digests, repository)
@@ -162,6 +164,14 @@ def _versions(lock: Lock | None) -> dict[str, str]:
     for resolution in lock.arch.values() if lock else ():
         versions |= resolution.versions
     return versions
+
+
+def _shown_versions(row: TableRow, lock: Lock | None) -> Iterable[tuple[str, str]]:
+    """The pins of a target, and then the versions of the packages in LISTED that it has."""
+    yield from row.pins.items()
+    for package in _packages(lock) if lock else ():
+        if package.name in LISTED and package.name not in row.pins:
+            yield package.name, " / ".join(package.versions)
 
 
 def _packages(lock: Lock) -> Iterable[PackageVersions]:

@@ -12,34 +12,43 @@ from imgbuild.smoke.records import RecordedRun
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 WITHOUT = "no engine"
+LABELS = {"trl": "TRL", "verl": "verl", "unsloth": "unsloth", "deepspeed": "deepspeed",
+          "transformers": "transformers"}  # fmt: skip
 
 
 def grid(targets: Sequence[SiteTarget]) -> Grid:
-    """Rows: vLLM, SGLang, neither; columns: CUDA releases; of all the newest first."""
-    cuda = tuple(sorted({target.row.cuda for target in targets}, key=numbers, reverse=True))
-    engines: dict[tuple[int, Version, str], list[SiteTarget]] = {}
-    for target in targets:
-        engines.setdefault(_engine(target), []).append(target)
+    """Rows: CUDA releases; columns: vLLM, SGLang, neither; of all the newest first."""
+    cuda = sorted({target.row.cuda for target in targets}, key=numbers, reverse=True)
+    families = {_family(target) for target in targets}
+    engines = tuple(each for each in (*ENGINES.values(), WITHOUT) if each in families)
     return Grid(
-        cuda=cuda,
+        engines=engines,
         rows=tuple(
-            GridRow(
-                engine=key[2],
-                cells=tuple(
-                    tuple(_cell(target) for target in engines[key] if target.row.cuda == release)
-                    for release in cuda
-                ),
-            )
-            for key in sorted(engines, reverse=True)
+            GridRow(cuda=release, cells=tuple(_cells(targets, release, each) for each in engines))
+            for release in cuda
         ),
     )
 
 
-def _engine(target: SiteTarget) -> tuple[int, Version, str]:
-    for rank, (package, name) in enumerate(ENGINES.items()):
-        if version := target.row.pins.get(package):
-            return len(ENGINES) - rank, _version(version), f"{name} {version}"
-    return 0, Version("0"), WITHOUT
+def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[Cell, ...]:
+    """The targets of a field, the newest engine first, retired ones last."""
+    here = [each for each in targets if each.row.cuda == cuda and _family(each) == engine]
+    here.sort(key=_engine_version, reverse=True)
+    here.sort(key=lambda each: bool(each.row.retired))
+    return tuple(map(_cell, here))
+
+
+def _engine(target: SiteTarget) -> str:
+    """The package of the engine, "" for a target without one."""
+    return next((package for package in ENGINES if package in target.row.pins), "")
+
+
+def _family(target: SiteTarget) -> str:
+    return ENGINES.get(_engine(target), WITHOUT)
+
+
+def _engine_version(target: SiteTarget) -> Version:
+    return _version(target.row.pins.get(_engine(target), "0"))
 
 
 def _version(text: str) -> Version:
@@ -51,12 +60,16 @@ def _version(text: str) -> Version:
 
 def _cell(target: SiteTarget) -> Cell:
     state, words = state_of(target)
-    labels = [
-        f"{name.upper() if name == 'trl' else name} {version}"
-        for name, version in target.row.pins.items()
-        if name in ("trl", "verl", "unsloth", "deepspeed")
-    ]
-    return Cell(target=target.name, label=", ".join(labels), state=state, words=words)
+    engine = _engine(target)
+    return Cell(
+        target=target.name,
+        engine=f"{ENGINES[engine]} {target.row.pins[engine]}" if engine else "",
+        labels=tuple(
+            f"{LABELS[name]} {version}" for name, version in target.versions if name in LABELS
+        ),
+        state=state,
+        words=words,
+    )
 
 
 def state_of(target: SiteTarget) -> tuple[str, str]:

@@ -68,7 +68,8 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     `lock` and `digests` are None for a target without a current lock; `needs` is what its lock
     needs besides the default index, `stale` why a lock is out of date. `stacks` are the packages
-    for which people choose images. `debian` is the page of its Debian packages.
+    for which people choose images, `versions` are those of the packages that the target pins, and
+    of others for which people choose images. `debian` is the page of its Debian packages.
     """
 
     row: TableRow
@@ -78,6 +79,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     stale: str = ""
     stacks: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
     packages: tuple[PackageVersions, ...] = ()
     layers: tuple[ImageLayers, ...] = ()
     neighbours: Neighbours = Neighbours()
@@ -109,26 +111,28 @@ class DebianList(msgspec.Struct, frozen=True, kw_only=True):
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """A target in the grid. `state`: tested on GPUs, on CPUs, not, failed, retired, or not locked.
 
-    `words` says it in words, with the GPUs.
+    `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` says the state in
+    words, with the GPUs.
     """
 
     target: str
-    label: str
+    engine: str
+    labels: tuple[str, ...]
     state: str
     words: str
 
 
 class GridRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of the engine, and for each CUDA release the targets that have it."""
+    """A CUDA release, and for each engine the targets that have it."""
 
-    engine: str
+    cuda: str
     cells: tuple[tuple[Cell, ...], ...]
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrix as a picture: rows are engines, columns CUDA releases, labels versions of TRL."""
+    """The matrix as a picture: rows are CUDA releases, columns engines."""
 
-    cuda: tuple[str, ...]
+    engines: tuple[str, ...]
     rows: tuple[GridRow, ...]
 
 

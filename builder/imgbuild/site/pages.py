@@ -11,23 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
+import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.show import table
 from imgbuild.show.page import PageImage
-from imgbuild.site import browser_data, gpu_names
+from imgbuild.site import browser_data, gpu_names, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.lock_changes import VersionChange
 from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
-from imgbuild.smoke.records import RecordedRun, words
+from imgbuild.smoke.records import words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
-from imgbuild.values import Digest, normalize
+from imgbuild.values import Bytes, Digest, normalize
 
 TEMPLATES = files.data("site")
 SCRIPTS = (
@@ -39,12 +40,19 @@ SCRIPTS = (
 NAVIGATION = (
     ("index.html", "Images"),
     ("matrix.html", "Matrix"),
+    ("tests.html", "Tests"),
     ("machine.html", "My machine"),
     ("requirements.html", "My requirements"),
     ("together.html", "Why not"),
     ("changes.html", "Changes"),
 )
-COLUMNS = (("torch", "torch"), ("vllm", "vLLM"), ("trl", "TRL"), ("verl", "verl"))
+COLUMNS = (
+    ("torch", "torch"),
+    ("vllm", "vLLM"),
+    ("trl", "TRL"),
+    ("verl", "verl"),
+    ("transformers", "transformers"),
+)
 RECENT = 40  # changes on the page of all changes
 SHOWN = 24  # packages of a change
 LISTED = 60  # vulnerabilities of an image
@@ -77,6 +85,8 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     )
     for name in ("matrix", "machine", "requirements", "together"):
         yield _page(f"{name}.html", f"{name}.html")
+    shown = [target for target in locked if not target.row.retired]
+    yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(shown))
     yield _page("changes.html", "changes.html", changes=_recent(catalogue, history))
     for target in catalogue.targets:
         yield _page(f"targets/{target.name}.html", "target.html", target=target)
@@ -137,6 +147,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         "pythons": sorted({target.row.python for target in targets}, key=gpus.numbers),
         "tested": sorted(tested),
         "branches": browser_data.whole_branches(),
+        "runs": _runs_by_gpu(targets),
         "gpus": [(f"{each['capability']} {each['arch']}".strip(), each["name"]) for each in models],
         "machines": [(json.dumps(each), each["name"]) for each in models],
         "models": gpu_names.table()["models"],
@@ -149,6 +160,30 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
             for release in data.releases
         ],
     }
+
+
+def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
+    """For each kind of GPU the current images that run on it, by their oldest driver."""
+    images = [
+        (image, target.name)
+        for target in targets
+        if not target.row.retired
+        for image in target.page.images
+        if image.driver
+    ]
+    rows: dict[str, dict[str, Any]] = {}
+    for model in gpu_names.choices():
+        able: dict[str, dict[str, None]] = {}
+        for image, name in images:
+            if model["capability"] in (*image.gpu, *image.gpu_ptx) and model["arch"] in (
+                "",
+                image.arch,
+            ):
+                able.setdefault(image.driver, {})[name] = None
+        drivers = [(driver, [*able[driver]]) for driver in sorted(able, key=gpus.numbers)]
+        same = rows.setdefault(repr(drivers), {"gpus": [], "drivers": drivers})
+        same["gpus"].append(f"{model['name']} ({model['capability']})")
+    return [*rows.values()]
 
 
 # -- filters
@@ -166,9 +201,19 @@ def _images_json(target: SiteTarget) -> str:
 
 
 def _pins_json(target: SiteTarget) -> str:
-    """For the filters: the versions of the packages that the target names."""
-    pins = {normalize(name): version for name, version in target.row.pins.items()}
+    """For the filters: the versions of the packages that a page shows first."""
+    pins = {normalize(name): version.partition(" / ")[0] for name, version in target.versions}
     return json.dumps(pins, separators=(",", ":"))
+
+
+def _bytes_to_pull(target: SiteTarget) -> Bytes:
+    """For the order of the table: what a pull of the first architecture downloads."""
+    return target.page.images[0].size if target.page.images else 0
+
+
+def _version(target: SiteTarget, package: str) -> str:
+    """The version of a package that the page of a target shows first, "" if it has none."""
+    return dict(target.versions).get(package, "")
 
 
 def _driver(target: SiteTarget) -> str:
@@ -207,28 +252,6 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     return [chip for chip in chips.values() if chip["state"] != "cpu"] or [*chips.values()]
 
 
-def _test_runs(target: SiteTarget) -> list[dict[str, Any]]:
-    """The runs that count, as lines of a table."""
-    return [_test_run(image, run) for image in target.page.images for run in image.runs]
-
-
-def _test_run(image: PageImage, run: RecordedRun) -> dict[str, Any]:
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    gpu = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in kinds.items())
-    return {
-        "tier": run.tier,
-        "machine": f"{image.arch}, {gpu}" if gpu else str(image.arch),
-        "good": run.good,
-        "passed": run.passed,
-        "failed": run.failed,
-        "skipped": run.skipped,
-        "driver": run.driver,
-        "date": run.started[:10],
-        "through": run.through,
-        "first": f"{run.first.case}: {run.first.message}" if run.first else "",
-    }
-
-
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
     """The severe and the accepted ones, at most LISTED."""
     rows = [each for each in report.vulnerabilities if each.severity in SEVERE or each.accepted]
@@ -259,7 +282,10 @@ def _more_changes(changes: Sequence[VersionChange]) -> int:
 
 
 def _also(target: SiteTarget) -> str:
-    return table.also_pinned(target.row)
+    """The pins that have no column."""
+    own = {package for package, _ in COLUMNS}
+    pins = {name: version for name, version in target.row.pins.items() if name not in own}
+    return table.also_pinned(msgspec.structs.replace(target.row, pins=pins))
 
 
 FILTERS: Mapping[str, Callable[..., object]] = {
@@ -272,10 +298,13 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "images_json": _images_json,
     "more_changes": _more_changes,
     "pins_json": _pins_json,
+    "pull": _bytes_to_pull,
     "runs": _run_chips,
     "short": _short,
+    "version": _version,
     "size": size_text,
     "state_words": _state_words,
-    "test_runs": _test_runs,
+    "other_digests": test_runs.other_digests,
+    "test_lines": test_runs.lines,
     "tested_on": _tested_on,
 }

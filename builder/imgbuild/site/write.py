@@ -101,7 +101,7 @@ def _documents(
     if target.lock is None or target.digests is None:
         return
     yield f"locks/{target.name}.json", codec.encode(target.lock)
-    for arch in target.lock.arch:
+    for arch in sorted(target.lock.arch, reverse=True):
         sbom = document.sbom(target.lock, target.digests, arch, recorded)
         yield f"sbom/{target.name}-{arch}.cdx.json", cyclonedx.document(sbom)
 

@@ -11,7 +11,7 @@ import pytest
 
 from imgbuild import project_paths
 from imgbuild.errors import InputError
-from imgbuild.site import catalogue, grid, refusals
+from imgbuild.site import catalogue, grid, refusals, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
@@ -94,8 +94,42 @@ def test_states_of_the_grid(made: SiteCatalogue, name: str, state: str, words: s
 def test_the_grid_has_every_target_once(made: SiteCatalogue) -> None:
     cells = Counter(cell.target for row in made.grid.rows for cells in row.cells for cell in cells)
     assert cells == Counter(each.name for each in made.targets)
-    engines = [row.engine for row in made.grid.rows]
-    assert engines.index("vLLM 0.33.0") < engines.index("vLLM 0.8.5.post1")
+    assert made.grid.engines == ("vLLM", "SGLang", "no engine")
+    releases = [row.cuda for row in made.grid.rows]
+    assert releases == sorted(releases, key=float, reverse=True)
+    names = [cell.target for cell in made.grid.rows[0].cells[0]]
+    assert names[0] == "cu130-vllm0.33.0"  # the newest
+    assert names.index("cu130-vllm") < names.index("cu130-vllm0.26.0")  # which is retired
+    cell = made.grid.rows[0].cells[0][0]
+    assert (cell.engine, cell.labels) == ("vLLM 0.33.0", ("TRL 1.16.0", "transformers 5.20.2"))
+
+
+def test_versions_are_the_pins_and_others_that_people_choose_by(made: SiteCatalogue) -> None:
+    verl = dict(target(made, "cu130-verl0.9").versions)
+    assert "transformers" not in target(made, "cu130-verl0.9").row.pins
+    assert (verl["verl"], verl["transformers"]) == ("0.9.1", "5.10.4")
+    assert next(iter(verl)) == "torch"
+
+
+def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteCatalogue) -> None:
+    lines = test_runs.lines(target(made, "cu124-vllm0.8.5"))
+    others = test_runs.other_digests(lines)
+    assert {each.digest for each in others} == {line.digest for line in lines if not line.same}
+    first = next(each for each in others if "multi-gpu" in each.runs)
+    assert first.runs == "multi-gpu on 2 x NVIDIA H200"
+    assert first.digest != first.current == target(made, "cu124-vllm0.8.5").page.images[0].digest
+    assert test_runs.other_digests(test_runs.lines(target(made, "cu124-vllm"))) == []
+
+
+def test_all_runs_are_listed_by_gpu_the_failed_first(made: SiteCatalogue) -> None:
+    groups = dict(test_runs.by_gpu(made.targets))
+    assert list(groups)[-1] == test_runs.NO_GPU
+    assert sum(map(len, groups.values())) == sum(
+        len(image.runs) for each in made.targets for image in each.page.images
+    )
+    states = [line.good for line in groups["H200"]]
+    assert states == sorted(states)
+    assert any(line.target == "cu130-verl0.9" and not line.good for line in groups["H200"])
 
 
 def test_refused_updates_are_read_where_the_file_is_there(

@@ -45,18 +45,27 @@
     return navigator.clipboard.writeText(text).then(() => true, withoutClipboard);
   }
 
-  function addCopyButtons() {
-    for (const place of all("[data-copy]")) {
-      const label = `Copy ${place.getAttribute("data-copy")}`;
-      const attributes = { type: "button", class: "copy", "aria-label": label, text: "Copy" };
-      const button = element("button", attributes);
-      button.addEventListener("click", async () => {
-        const done = await copy(place.querySelector("code").textContent);
-        button.textContent = done ? "Copied" : "Select and copy";
-        setTimeout(() => { button.textContent = "Copy"; }, 2000);
-      });
-      place.append(button);
-    }
+  function addCopyButton(place) {
+    const label = `Copy ${place.getAttribute("data-copy")}`;
+    const attributes = { type: "button", class: "copy", "aria-label": label, text: "Copy" };
+    const button = element("button", attributes);
+    button.addEventListener("click", async () => {
+      const done = await copy(place.querySelector("code").textContent);
+      button.textContent = done ? "Copied" : "Select and copy";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    place.append(button);
+  }
+
+  const addCopyButtons = () => all("[data-copy]").forEach(addCopyButton);
+
+  /** Commands with a button that copies them; `label` names them for a screen reader. */
+  function commands(label, lines) {
+    const text = element("code", { text: lines.join("\n") });
+    const pre = element("pre", { tabindex: "0" }, [text]);
+    const place = element("div", { class: "code", "data-copy": label }, [pre]);
+    addCopyButton(place);
+    return place;
   }
 
   /** The values of a form by the names of its fields. */
@@ -92,6 +101,6 @@
   }
 
   window.imgbuildElements = {
-    addCopyButtons, all, code, count, details, distinct, element, list, paragraph, whenChanged,
+    addCopyButtons, all, code, commands, count, details, distinct, element, list, paragraph, whenChanged,
   };
 })();

@@ -4,7 +4,7 @@
 
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
-  const { all, code, count, details, distinct, element, list, paragraph } = window.imgbuildElements;
+  const { all, code, commands, count, details, distinct, element, list, paragraph } = window.imgbuildElements;
   const { addCopyButtons, whenChanged } = window.imgbuildElements;
 
   // -- the table of targets
@@ -13,17 +13,22 @@
     const branches = form.hasAttribute("data-branches");
     const rows = all("tr[data-images]").map(row => ({
       row,
+      body: row.parentElement,
+      size: Number(row.getAttribute("data-size")),
       current: row.closest("#current") !== null,
       images: JSON.parse(row.getAttribute("data-images")),
       pins: JSON.parse(row.getAttribute("data-pins")),
     }));
     whenChanged(form, value => {
       for (const each of rows) each.row.hidden = !matches(each, value, branches);
+      const smaller = (left, right) => left.size - right.size;
+      const ordered = value.order === "size" ? [...rows].sort(smaller) : rows;
+      for (const each of ordered) each.body.append(each.row);
       const shown = rows.filter(each => !each.row.hidden);
       const current = shown.filter(each => each.current).length;
       const more = shown.length - current;
       const total = count(rows.filter(each => each.current).length, "image");
-      const active = Object.values(value).some(Boolean);
+      const active = Object.entries(value).some(([name, text]) => text && name !== "order");
       document.getElementById("count").textContent = active
         ? `${current} of ${total}${more ? `; ${more} retired match` : ""}`
         : total;
@@ -220,13 +225,24 @@
     const { has, other, absent } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : absent.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
-    const extend = `imgbuild init --from requirements.txt --target ${target.name}\nimgbuild lock`;
     return card(target, image, state, words, [
       list(other),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
-      absent.length && !other.length ? code(extend) : null,
+      ...other.length ? [] : commandsOf(target, absent.length > 0),
     ]);
+  }
+
+  /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
+  function commandsOf({ name, pull }, incomplete) {
+    const project = commands(`the commands that make a project of ${name}`,
+      [`imgbuild init --from requirements.txt --target ${name}`, "imgbuild lock"]);
+    if (incomplete) return [project];
+    const runs = [...pull ? [`docker pull ${pull}`] : [], `imgbuild run ${name} -- python train.py`];
+    return [
+      paragraph("Use it as it is:"), commands(`the commands that run ${name}`, runs),
+      paragraph("Or as a project, with a lock and packages that you add:"), project,
+    ];
   }
 
   // -- why not these versions together
