@@ -454,7 +454,8 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
     assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
     assert project == ("imgbuild init --from requirements.txt --target cu130-verl0.9 imgbuild lock")
     buttons = window.run("return document.querySelectorAll('.answer button.copy').length")
-    assert buttons == len(window.texts(".answer .code"))
+    places = window.run("return document.querySelectorAll('.answer .code').length")
+    assert buttons == places > 2
 
 
 @pytest.mark.parametrize(

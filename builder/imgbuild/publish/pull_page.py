@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from imgbuild.publish.listing import ListedTag, Listing
 from imgbuild.system import quoting
-from imgbuild.system.amounts import size_text
+from imgbuild.system.amounts import count, size_text
 
 NAMED = ("torch", "vllm", "trl", "verl", "sglang")  # versions that the page has
 _WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # what a shell leaves as it is
@@ -18,15 +18,49 @@ def lines(listing: Listing) -> Iterator[str]:
 
     Images of no target, damaged ones, and names that a shell would change are left out.
     """
-    entries = [entry for entry in listing.entries if entry.target and not entry.other]
-    entries = [entry for entry in entries if _WORD.fullmatch(_tagged(entry))]
+    entries = _shown(listing)
     if not entries:
         yield "No image of a target is published yet."
         return
-    for number, entry in enumerate(sorted(entries, key=lambda each: each.target)):
+    for number, entry in enumerate(entries):
         if number:
             yield ""
         yield from _entry(entry)
+
+
+def brief(listing: Listing, first: Sequence[str]) -> list[str] | None:
+    """A block of commands by tag: of the targets `first`, or of all if none of these is published.
+
+    None if no image of a target is. The block is marked as one that tests of documents do not run.
+    """
+    entries = {entry.target: entry for entry in sorted(_shown(listing), key=_age)}
+    if not entries:
+        return None
+    chosen = [entries[name] for name in first if name in entries] or [*entries.values()]
+    more = len(entries) - len(chosen)
+    rest = f", and those of {count(more, 'more target')}" if more else ""
+    listed = f"`imgbuild registry ls {chosen[0].repository} --format markdown`"
+    return [
+        "<!-- not run: needs GitHub -->",
+        "```console",
+        *(f"$ docker pull {_tagged(entry)}" for entry in chosen),
+        *(f"$ apptainer pull {_file(entry)}.sif docker://{_tagged(entry)}" for entry in chosen),
+        "```",
+        "",
+        f"{listed} prints these commands with digests{rest}.",
+    ]
+
+
+def _age(entry: ListedTag) -> tuple[bool, str]:
+    """Orders the images of a target: the one with the stable tag last, before it the newest."""
+    return entry.target in entry.tags, max(entry.dates, default="")
+
+
+def _shown(listing: Listing) -> list[ListedTag]:
+    """The intact images of targets whose references every shell takes, by target."""
+    entries = [entry for entry in listing.entries if entry.target and not entry.other]
+    safe = [entry for entry in entries if _WORD.fullmatch(_tagged(entry))]
+    return sorted(safe, key=lambda each: each.target)
 
 
 def _entry(entry: ListedTag) -> Iterator[str]:

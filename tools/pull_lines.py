@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Writes into README.md the commands that pull the images of a registry.
+
+    tools/pull_lines.py ghcr.io/OWNER/REPOSITORY    write the commands
+    tools/pull_lines.py                             write the text of a checkout without a registry
+
+The text is between the comments `pull` and `/pull`; a README without them is left as it is. The
+recommended targets are listed, or all where none of them is published. A change is printed in a
+line, for the text of the pull request of update.yml, which runs this for its own repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from imgbuild.errors import ImgbuildError
+from imgbuild.lock import published
+from imgbuild.project_paths import find
+from imgbuild.publish import listing, pull_page
+from imgbuild.registry import image_reference
+from imgbuild.registry.client import Client
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- pull -->", "<!-- /pull -->"
+NOTE = "<!-- made by tools/pull_lines.py, by update.yml for the registry of its repository -->"
+WITHOUT = """\
+Where workflows publish the images of a repository, `imgbuild registry ls HOST/REPOSITORY --format
+markdown` prints the `docker pull` and `apptainer pull` lines of each. The workflow `update` of a
+[fork](docs/howto/publish.md) writes those of its own registry into this place."""
+
+
+def block(place: str, recommended: Sequence[str]) -> list[str] | None:
+    """The text for the images in `place`; None if it has no image of a target."""
+    client = Client()
+    images = listing.listing(client, [image_reference.parse_repository(place)])
+    return pull_page.brief(images, recommended)
+
+
+def replaced(text: str, lines: Sequence[str]) -> str | None:
+    """`text` with `lines` between BEGIN and END; None if it lacks these."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        return None
+    return "".join((before, "\n".join((BEGIN, NOTE, "", *lines, "", END)), after))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the text; the exit status, 1 if the registry could not be read."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("place", nargs="?", metavar="REGISTRY/REPOSITORY")
+    options = parser.parse_args(words)
+    matrix = published.load(find(ROOT).matrix)
+    recommended = [name for name, target in matrix.targets.items() if target.recommended]
+    try:
+        lines = block(options.place, recommended) if options.place else None
+    except ImgbuildError as error:
+        print(f"README.md is left as it is: {error.message}", file=sys.stderr)
+        return 1
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    changed = replaced(text, lines or [WITHOUT])
+    if changed is None:
+        print(f"README.md has no comments {BEGIN} and {END}: it is left as it is", file=sys.stderr)
+    elif changed != text:
+        path.write_text(changed, encoding="utf-8")
+        print("\nREADME.md: the commands that pull the published images")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
