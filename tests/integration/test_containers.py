@@ -2,7 +2,8 @@
 
 Compose is podman-compose, since Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
-(kubernetes-validate) and SkyPilot by its package.
+(kubernetes-validate) and SkyPilot by its package. Models of JobSet are those of Kubeflow Trainer,
+which are generated from JobSet's schema; no package of PyPI or npm was found with KubeRay's.
 """
 
 from __future__ import annotations
@@ -132,6 +133,28 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
         "kubernetes-validate",
     )
     assert "job.yaml" in run(folder, *words, "--strict", "job.yaml", timeout=600)
+
+
+@pytest.mark.network
+def test_models_made_of_jobsets_schema_have_every_field_of_a_jobset(folder: Path) -> None:
+    """Fields that the models do not have are lost in them, and wrong types are an error."""
+    image = f"registry.example/rl@{DIGEST}"
+    options = {"command": ("torchrun", "train.py"), "gpus": "8", "nodes": 2, "rdma": "rdma/ib"}
+    (folder / "jobset.yaml").write_text(kubernetes.jobset(container(image, **options), "test"))
+    script = (
+        "import sys, json, yaml; from kubeflow_trainer_api.models import JobsetV1alpha2JobSet as J;"
+        "document = yaml.safe_load(open('jobset.yaml'));"
+        "same = J.from_dict(document).to_dict() == document;"
+        "document['spec']['replicatedJobs'][0]['template']['spec']['unknown'] = 1;"
+        "other = J.from_dict(document).to_dict() == document;"
+        "print(json.dumps([same, other]))"
+    )
+    words = (
+        find_uv_bin(), "run", "--system-certs", "--no-project", "--with",
+        "kubeflow-trainer-api==2.3.0", "--with", "pyyaml", "--python", sys.executable,
+    )  # fmt: skip
+    printed = run(folder, *words, "python", "-c", script, timeout=600)
+    assert json.loads(printed.splitlines()[-1]) == [True, False]
 
 
 @pytest.mark.long
