@@ -183,6 +183,7 @@ def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
         ({"packages": "verl, vllm>=0.11", "arch": "arm64"}, "cu130-verl0.9", "cu128-verl0.6"),
         ({"tested": "H100"}, "cu130-vllm0.33.0", "cu130-vllm"),
         ({"packages": "transformers>=5.20"}, "cu130-vllm0.33.0", "cu130-verl0.9"),
+        ({"packages": "llguidance, tilelang"}, "cu130-verl0.9", "cu124-vllm"),
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
         ({"cuda": "12.6"}, "cu126-vllm", "cu128-vllm"),
         ({"python": "3.13"}, "cu130-vllm0.33.0", "cu130-vllm"),
@@ -465,8 +466,15 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.8.5 with torch 2.7", "torch 2.7.0 is in cu126-vllm"),
         ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("verl 0.9.1, vllm 99", "No reason is recorded."),
+        ("verl 0.9.1, vllm 99", "No reason against them is recorded."),
         ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
+        ("verl 0.9 with python 3.13", "python 3.13 is in cu130-vllm0.33.0"),
+        ("vllm 0.26.0, cuda 12.8", "imgbuild resolve 'vllm==0.26.0' --cuda 12.8"),
+        ("vllm 0.26.0 with cuda 13.0", "These versions are together in 3 images."),
+        (
+            "sglang 0.5.23, vllm 0.33",
+            "sglang 0.5.23 requires torch==2.14.1; vllm 0.33.0 requires torch==2.14.0",
+        ),
     ],
 )
 def test_why_not_together(site: Path, window: Browser, text: str, words: str) -> None:

@@ -28,7 +28,7 @@ from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
-from imgbuild.values import Bytes, Digest, normalize
+from imgbuild.values import Bytes, Digest
 
 TEMPLATES = files.data("site")
 SCRIPTS = (
@@ -200,12 +200,6 @@ def _images_json(target: SiteTarget) -> str:
     )
 
 
-def _pins_json(target: SiteTarget) -> str:
-    """For the filters: the versions of the packages that a page shows first."""
-    pins = {normalize(name): version.partition(" / ")[0] for name, version in target.versions}
-    return json.dumps(pins, separators=(",", ":"))
-
-
 def _bytes_to_pull(target: SiteTarget) -> Bytes:
     """For the order of the table: what a pull of the first architecture downloads."""
     return target.page.images[0].size if target.page.images else 0
@@ -297,7 +291,6 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "gpus": _gpus,
     "images_json": _images_json,
     "more_changes": _more_changes,
-    "pins_json": _pins_json,
     "pull": _bytes_to_pull,
     "runs": _run_chips,
     "short": _short,

@@ -4,20 +4,35 @@
 
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
-  const { all, code, commands, count, details, distinct, element, list, paragraph } = window.imgbuildElements;
+  const { all, commands, count, details, distinct, element, list, paragraph } = window.imgbuildElements;
   const { addCopyButtons, whenChanged } = window.imgbuildElements;
 
   // -- the table of targets
 
-  function filterTable(form) {
+  /** The name of each target → its packages → their versions. */
+  function packagesOf(data) {
+    const targets = new Map(data.targets.map(target => [target.name, {}]));
+    for (const [name, every] of Object.entries(data.versions)) {
+      for (const [version, numbers] of Object.entries(every)) {
+        for (const number of numbers) {
+          const packages = targets.get(data.targets[data.images[number].target].name);
+          (packages[name] ||= []).push(version);
+        }
+      }
+    }
+    return targets;
+  }
+
+  function filterTable(form, data) {
     const branches = form.hasAttribute("data-branches");
+    const packages = packagesOf(data);
     const rows = all("tr[data-images]").map(row => ({
       row,
       body: row.parentElement,
       size: Number(row.getAttribute("data-size")),
       current: row.closest("#current") !== null,
       images: JSON.parse(row.getAttribute("data-images")),
-      pins: JSON.parse(row.getAttribute("data-pins")),
+      versions: packages.get(row.getAttribute("data-target")) || {},
     }));
     whenChanged(form, value => {
       for (const each of rows) each.row.hidden = !matches(each, value, branches);
@@ -36,7 +51,7 @@
     });
   }
 
-  function matches({ row, images, pins }, value, branches) {
+  function matches({ row, images, versions: has }, value, branches) {
     const words = name => (row.getAttribute(`data-${name}`) || "").split(" ");
     const named = ["cuda", "python", "stack", "tested"];
     const [capability, arch] = value.gpu.split(" ");
@@ -46,7 +61,7 @@
       (!capability || gpus.split(" ").includes(capability)));
     const requests = versions.requirements(lines(value.packages), true).read;
     return runs && named.every(name => !value[name] || words(name).includes(value[name])) &&
-      requests.every(request => request.name in pins && allows(request, pins[request.name]));
+      requests.every(request => (has[request.name] || []).some(each => allows(request, each)));
   }
 
   /** Requests that are separated by commas, semicolons, words or spaces, one a line. */
@@ -247,6 +262,35 @@
 
   // -- why not these versions together
 
+  const FACTS = ["cuda", "python"]; // which people name with packages
+
+  /** The data, with the CUDA release and the Python of each image as if they were packages. */
+  function withFacts(data) {
+    const facts = { cuda: {}, python: {} };
+    data.images.forEach(({ cuda, target }, number) => {
+      (facts.cuda[cuda] ||= []).push(number);
+      (facts.python[data.targets[target].python] ||= []).push(number);
+    });
+    return { ...data, versions: { ...data.versions, ...facts } };
+  }
+
+  /** What to type for versions that no image has together. */
+  function nextCommand(requests) {
+    const cuda = requests.filter(({ name }) => name === "cuda")
+      .map(({ specifier }) => ` --cuda ${specifier.replace(/[=*~><!]|\.\*$/g, "").split(",")[0]}`);
+    // A whole release, which was read as all its builds, can be audited.
+    const exact = requests.filter(({ name }) => !FACTS.includes(name)).map(
+      ({ name, specifier }) => [name, specifier.replace(/^==(\d+\.\d+\.\d+)\.\*$/, "==$1")]);
+    const words = exact.map(([name, specifier]) => `'${name}${specifier}'`).join(" ");
+    const pinned = exact.every(([, specifier]) => /^==[^*,\s]+$/.test(specifier)) &&
+      exact.length === requests.length;
+    return [
+      paragraph(pinned ? "What stops these versions, from their code and libraries:"
+        : "To solve for such versions:"),
+      commands("the command", [`imgbuild ${pinned ? "audit" : "resolve"} ${words}${cuda.join("")}`]),
+    ];
+  }
+
   function answerTogether(form, data) {
     whenChanged(form, value => {
       const given = versions.requirements(lines(value.versions), true);
@@ -257,12 +301,8 @@
       });
       const targets = distinct(together.map(image => data.targets[image.target]));
       const recorded = targets.length ? [] : reasons(data, given.read);
-      // A whole release, which was read as all its builds, can be audited.
-      const exact = given.read.map(({ name, specifier }) =>
-        [name, specifier.replace(/^==(\d+\.\d+\.\d+)\.\*$/, "==$1")]);
-      const words = exact.map(([name, specifier]) => `'${name}${specifier}'`).join(" ");
-      const pinned = exact.every(([, specifier]) => /^==[^*,\s]+$/.test(specifier));
-      const why = recorded.length ? " The recorded reasons:" : " No reason is recorded.";
+      const why = recorded.length ? " The recorded reasons:"
+        : " No reason against them is recorded.";
       show([
         paragraph(targets.length
           ? `These versions are together in ${count(targets.length, "image")}.`
@@ -272,9 +312,7 @@
         ...targets.length ? [] : [
           element("h3", { text: "What the images have" }),
           list(given.read.map(request => where(data, request))),
-          paragraph(pinned ? "What stops these versions, from their code and libraries:"
-            : "To solve for such versions:"),
-          code(`imgbuild ${pinned ? "audit" : "resolve"} ${words}`),
+          ...nextCommand(given.read),
         ],
         skipped("Not understood", given.skipped),
       ]);
@@ -294,10 +332,11 @@
   }
 
   function reasons(data, requests) {
-    const found = requests.flatMap(request => [
+    const found = requests.flatMap((request, number) => [
       ...known(data, request).flatMap(version => requests
         .filter(other => other !== request)
         .flatMap(other => reasonsOf(data, request.name, version, other))),
+      ...requests.slice(number + 1).flatMap(other => apart(data, request, other)),
       ...refused(data, request),
     ]);
     return distinct(found);
@@ -325,6 +364,21 @@
     ];
   }
 
+  /** What two packages require of a third, if one of them requires a version that the other excludes. */
+  function apart(data, left, right) {
+    const needs = request => known(data, request).flatMap(version =>
+      ((data.requires[request.name] || {})[version] || []).map(line => ({
+        line: `${request.name} ${version} requires ${line}`,
+        need: versions.requirements(line, false).read[0],
+      }))).filter(({ need }) => need);
+    const pin = ({ specifier }) => (/^==\s*([^*,\s]+)$/.exec(specifier) || [])[1];
+    const excludes = (one, other) => pin(one) && !versions.satisfies(pin(one), other.specifier);
+    return needs(left).flatMap(one => needs(right)
+      .filter(other => one.need.name === other.need.name &&
+        (excludes(one.need, other.need) || excludes(other.need, one.need)))
+      .map(other => `${one.line}; ${other.line}`));
+  }
+
   function refused(data, request) {
     const about = candidates(data, request).map(version => `${request.name} ${version} in `);
     return data.refusals.filter(({ what }) => about.some(text => what.startsWith(text)))
@@ -350,12 +404,12 @@
   function start() {
     addCopyButtons();
     const questions = {
-      machine: answerMachine, requirements: answerRequirements, together: answerTogether,
+      filter: filterTable, machine: answerMachine, requirements: answerRequirements,
+      together: (form, data) => answerTogether(form, withFacts(data)),
     };
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
-      if (question === "filter") filterTable(form);
-      else if (window.imgbuildData) questions[question](form, window.imgbuildData);
+      if (window.imgbuildData) questions[question](form, window.imgbuildData);
     }
   }
 
