@@ -167,6 +167,11 @@ def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
         assert "580.65.06" in window.texts("td")
         rows = {text for text in window.texts(".by-gpu tr") if "A100" in text}
         assert any("525.60.13" in row and "cu124-vllm0.8.5" in row for row in rows)
+        shown(window, site, "together.html")
+        window.devtools("Emulation.setScriptExecutionDisabled", value=False)
+        required = window.run("return document.querySelector('.required').textContent")
+        assert "torch==2.7.0" in required
+        window.devtools("Emulation.setScriptExecutionDisabled", value=True)
         shown(window, site, "tests.html")
         assert any("trl rloo" in text for text in window.texts("tr.detail"))
     finally:

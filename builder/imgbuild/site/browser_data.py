@@ -7,24 +7,18 @@ order of images, the architecture of a machine by its GPU. The browser compares 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packaging.requirements import InvalidRequirement
-
-from imgbuild.attest.sbom.packages import Package
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
 from imgbuild.doctor.targets import TargetNeeds, diagnose, judge, offer
-from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Floors
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.model import SiteCatalogue, SiteTarget
-from imgbuild.smoke.records import LISTED
-from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, Bytes, Sha256, markers, normalize
+from imgbuild.values import Arch, Bytes, normalize
 
 DATA_FORMAT = 1
 FILE = "data.js"
@@ -54,7 +48,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
             for release in gpus.load().releases
         ],
         "versions": _package_versions(locked, images),
-        "requires": _requirements(sources.records, locked),
+        "requires": catalogue.requires,
         "constraints": [
             {
                 "package": entry.package,
@@ -168,36 +162,3 @@ def _package_versions(
         for name, version in resolution.items():
             versions.setdefault(normalize(name), {}).setdefault(version, []).append(number)
     return {name: versions[name] for name in sorted(versions)}
-
-
-def _requirements(
-    records: Mapping[Sha256, Package], locked: Sequence[SiteTarget]
-) -> dict[str, dict[str, list[str]]]:
-    """Main package → version → its requirements with versions on packages of the catalogue."""
-    main = {*LISTED, *(package for target in locked for package in target.row.pins)}
-    requirements: dict[str, dict[str, list[str]]] = {}
-    for target in locked:
-        for arch, resolution in target.lock.arch.items() if target.lock else ():
-            python = target.lock.base.python if target.lock else ""
-            for wheel in installed_wheels(resolution):
-                name = normalize(wheel.package)
-                record = records.get(wheel.sha256)
-                by_version = requirements.setdefault(name, {}) if name in main else {}
-                if name not in main or record is None or wheel.version in by_version:
-                    continue
-                lines = _applied(record.requires or (), python, arch)
-                by_version[wheel.version] = sorted({*lines})
-    return {name: versions for name, versions in sorted(requirements.items()) if versions}
-
-
-def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
-    """Those of the requirements that apply without extras and allow not every version."""
-    environment = {**markers(python, arch), "extra": ""}
-    for line in lines:
-        try:
-            requirement = parse_requirement(line)
-        except InvalidRequirement:
-            continue
-        applies = requirement.marker is None or requirement.marker.evaluate(environment)
-        if applies and requirement.specifier and not requirement.url:
-            yield f"{normalize(requirement.name)}{requirement.specifier}"

@@ -26,7 +26,7 @@ from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
 from imgbuild.show import page, status, table
 from imgbuild.show.table import TableRow
-from imgbuild.site import commands, grid, neighbours, refusals
+from imgbuild.site import commands, grid, neighbours, refusals, requirements
 from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
@@ -109,6 +109,7 @@ def read_catalogue(
         debian=debian,
         grid=grid.grid(complete),
         refusals=refusals.refusals(sources.project, sources.matrix, sources.learned),
+        requires=requirements.requirements(sources.records, complete),
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
         revision=revision(project),
     )
@@ -187,9 +188,10 @@ def _packages(lock: Lock) -> Iterable[PackageVersions]:
 
 
 def _layers(target_digests: TargetDigests) -> Iterable[ImageLayers]:
+    sizes = [layer.size for image in target_digests.arch.values() for layer in image.layers]
+    largest = max(sizes, default=1) or 1
     for arch, image in sorted(target_digests.arch.items(), reverse=True):
         total = sum(layer.size for layer in image.layers) or 1
-        largest = max((layer.size for layer in image.layers), default=1) or 1
         yield ImageLayers(
             arch=arch,
             bars=tuple(

@@ -31,7 +31,7 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: `percent` of the image's bytes to pull, `scale` percent of the largest layer."""
+    """A layer: `percent` of the bytes to pull, `scale` percent of the target's largest layer."""
 
     name: str
     size: Bytes
@@ -154,5 +154,6 @@ class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     debian: tuple[DebianList, ...]
     grid: Grid
     refusals: tuple[RecordedRefusal, ...]
+    requires: dict[str, dict[str, tuple[str, ...]]] = {}  # main package → version → lines
     made: str  # the day, year-month-day
     revision: str = ""  # the commit, "" outside of git

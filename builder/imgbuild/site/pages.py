@@ -18,7 +18,7 @@ from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.show import table
 from imgbuild.show.page import PageImage
-from imgbuild.site import browser_data, gpu_names, test_runs
+from imgbuild.site import browser_data, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
@@ -83,8 +83,10 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
         retired=[target for target in locked if target.row.retired],
         unlocked=[target for target in catalogue.targets if not target.lock],
     )
-    for name in ("matrix", "machine", "requirements", "together"):
+    for name in ("matrix", "machine", "requirements"):
         yield _page(f"{name}.html", f"{name}.html")
+    required = requirements.between(catalogue.requires)
+    yield _page("together.html", "together.html", required=required)
     shown = [target for target in locked if not target.row.retired]
     yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(shown))
     yield _page("changes.html", "changes.html", changes=_recent(catalogue, history))

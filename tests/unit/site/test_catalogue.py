@@ -11,7 +11,7 @@ import pytest
 
 from imgbuild import project_paths
 from imgbuild.errors import InputError
-from imgbuild.site import catalogue, grid, refusals, test_runs
+from imgbuild.site import catalogue, grid, refusals, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
@@ -42,7 +42,6 @@ def test_digests_layers_and_packages_are_those_of_the_lock(made: SiteCatalogue) 
         assert [(bar.name, bar.size) for bar in image.bars] == [
             (layer["name"], layer["size"]) for layer in layers
         ]
-        assert max(bar.scale for bar in image.bars) == 100
         assert abs(sum(bar.percent for bar in image.bars) - 100) < 3
     lock = json.loads((ROOT / "images/cu130-verl0.9/lock.json").read_text())
     names = {wheel["package"] for each in lock["arch"].values() for wheel in each["wheels"]}
@@ -174,3 +173,19 @@ def test_a_stale_lock_has_a_page_without_digest(
     (only,) = shown.targets
     assert "does not match the lock" in only.stale
     assert (only.lock, only.digests, only.commands) == (None, None, ())
+
+
+def test_requirements_between_main_packages_are_listed_the_newest_first(
+    made: SiteCatalogue,
+) -> None:
+    shown = dict(requirements.between(made.requires))
+    versions = [version for version, _ in shown["vllm"]]
+    assert versions.index("0.33.0") < versions.index("0.9.2") < versions.index("0.8.5.post1")
+    assert "torch==2.7.0" in dict(shown["vllm"])["0.9.2"]
+
+
+def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> None:
+    layers = target(made, "cu130-verl0.9").layers
+    bars = sorted((bar.size, bar.scale) for image in layers for bar in image.bars)
+    assert [scale for _, scale in bars] == sorted(scale for _, scale in bars)
+    assert bars[-1][1] == 100

@@ -1,0 +1,70 @@
+"""What the main packages of a catalogue require, from the METADATA of their wheels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from packaging.requirements import InvalidRequirement
+from packaging.version import parse as parse_version
+
+from imgbuild.attest.sbom.packages import Package
+from imgbuild.plan.plan import installed_wheels
+from imgbuild.site.model import SiteTarget
+from imgbuild.smoke.records import LISTED
+from imgbuild.system.syntax import parse_requirement
+from imgbuild.values import Arch, Sha256, markers, normalize
+
+
+def requirements(
+    records: Mapping[Sha256, Package], targets: Sequence[SiteTarget]
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Main package → version → its requirements with versions, as PEP 508 lines."""
+    locked = [target for target in targets if target.lock]
+    main = {*LISTED, *(package for target in locked for package in target.row.pins)}
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for target in locked:
+        for arch, resolution in target.lock.arch.items() if target.lock else ():
+            python = target.lock.base.python if target.lock else ""
+            for wheel in installed_wheels(resolution):
+                name = normalize(wheel.package)
+                record = records.get(wheel.sha256)
+                by_version = found.setdefault(name, {}) if name in main else {}
+                if name not in main or record is None or wheel.version in by_version:
+                    continue
+                lines = _applied(record.requires or (), python, arch)
+                by_version[wheel.version] = tuple(sorted({*lines}))
+    return {name: versions for name, versions in sorted(found.items()) if versions}
+
+
+def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
+    """Those of the requirements that apply without extras and allow not every version."""
+    environment = {**markers(python, arch), "extra": ""}
+    for line in lines:
+        try:
+            requirement = parse_requirement(line)
+        except InvalidRequirement:
+            continue
+        applies = requirement.marker is None or requirement.marker.evaluate(environment)
+        if applies and requirement.specifier and not requirement.url:
+            yield f"{normalize(requirement.name)}{requirement.specifier}"
+
+
+def between(
+    requires: Mapping[str, Mapping[str, Sequence[str]]],
+) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """Of each main package its versions, the newest first, and their lines on main packages."""
+    shown = []
+    for package, versions in requires.items():
+        rows = [
+            (version, [line for line in lines if _name(line) in LISTED])
+            for version, lines in versions.items()
+        ]
+        rows = [(version, lines) for version, lines in rows if lines]
+        rows.sort(key=lambda row: parse_version(row[0]), reverse=True)
+        if rows:
+            shown.append((package, rows))
+    return shown
+
+
+def _name(line: str) -> str:
+    return parse_requirement(line).name
