@@ -17,8 +17,10 @@ from imgbuild.index.candidates import public
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.tried_updates import MadeRow, RefusedVersion, Updates
 from imgbuild.plan import image_digests
 from imgbuild.project_paths import Project
 from imgbuild.show import image_diff
@@ -27,7 +29,6 @@ from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
 from imgbuild.update.axes import BASE, Axis, CoolDown, Fixed, Release
-from imgbuild.update.refusals import MadeRow, RefusedVersion, Updates
 from imgbuild.update.snapshots import Snapshot
 from imgbuild.update.trial import RefusedTrial, Row, Tried
 
@@ -94,7 +95,7 @@ def candidates(
 
     InputError if a package is pinned by none of the rows, or if the cool-down cannot be judged.
     """
-    updates = refusals.read(project.images)
+    updates = tried_updates.read(project.images)
     sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
     targets = {name: _chosen(matrix.targets[name], options) for name in sources}
     _require_pinned(targets, options)
@@ -211,7 +212,7 @@ class Updater:
 
     def _pending(self) -> list[tuple[Axis, Release]]:
         """Newer versions without a refusal that holds, in the order of the trials."""
-        known = refusals.read(self._project.images).of(self._start.origin)
+        known = tried_updates.read(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
             present = public(self._present(axis))
@@ -297,8 +298,8 @@ class Updater:
             imgbuild=imgbuild.__version__,
         )
         self._refused[package, release.version] = refusal
-        updates = refusals.read(self._project.images).refusing(self._start.origin, refusal)
-        refusals.write(self._project.images, updates, self._project.root)
+        updates = tried_updates.read(self._project.images).refusing(self._start.origin, refusal)
+        tried_updates.write(self._project.images, updates, self._project.root)
         first = outcome.reasons[0] if outcome.reasons else "the reason is unknown"
         self._inputs.context.reporter.info(
             f"{self._start.source}: refused {package} {release.version}: {first}"
@@ -338,7 +339,7 @@ class Updater:
         if start.snapshot is not None and self._accepted is not None:
             days = start.snapshot.before, start.snapshot.after
             moves = (*moves, PinMove(package=BASE, before=days[0], after=days[1]))
-        known = refusals.read(self._project.images).of(start.origin)
+        known = tried_updates.read(self._project.images).of(start.origin)
         tried = {key: known[key] for key in self._refused if key in known}
         newer = {(axis.package, each.version) for axis in start.axes for each in axis.releases}
         return RowUpdate(
