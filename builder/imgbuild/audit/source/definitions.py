@@ -208,7 +208,7 @@ def function_facts(
 
 
 def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
-    """"Self" if a classmethod returns only results of `cls(…)`, else empty."""
+    """`Self` if a classmethod returns only results of `cls(…)`, else empty."""
     text = source.span(node)
     matches = _RETURN.findall(text)
     constructed = {cls + b"("}
