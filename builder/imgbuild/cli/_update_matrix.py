@@ -40,8 +40,8 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--axis",
-            "Only newer versions of this package, or of the Debian snapshot ('base'); repeatable."
-            " Default: all packages that a row pins.",
+            "Only newer versions of this package, of the Debian snapshot ('base') or of the"
+            " standalone Python ('python'); repeatable. Default: all packages that a row pins.",
             metavar="PACKAGE",
             panel=SELECT,
             often=True,
