@@ -329,21 +329,22 @@ class _Search:
             suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
             return [f"none of these is built{suffix}", has]
         if len(core) > 1:
-            return [reason for demand in core if (reason := self._of_abi(demand))]
+            return [text for text in map(self._of_abi, core) if text]
         pin = _exact(core[0].spec)
         reason = refusal.of_pin(self.facts.catalogue, TORCH, pin) if pin else None
         return [reason or has]
 
-
     def _of_abi(self, demand: Demand) -> str:
         """Why a compiled package requires exactly one torch; "" if `demand` is not of that kind."""
         left = self.left(demand.asker, self.demands.get(demand.asker, ())) if demand.asker else ()
-        tag = self.facts.compiled_tag(demand.asker, left[0]) if left else ""
-        if not tag or _exact(demand.spec) is None:
+        if not left or _exact(demand.spec) is None:
             return ""
+        tag = self.facts.compiled_tag(demand.asker, left[0])
         return (
             f"{demand.asker} {left[0]} is compiled ({tag}): with another torch than the one it"
             " requires, it may lack symbols of torch's C++ ABI"
+            if tag
+            else ""
         )
 
 

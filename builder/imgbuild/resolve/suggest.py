@@ -6,7 +6,7 @@ reports which code was not read for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet

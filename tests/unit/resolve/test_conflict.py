@@ -157,8 +157,10 @@ def test_two_requests_that_name_different_torches(ask):
         "you asked for torch==2.6.0",
         "you asked for vllm==0.9",
         "vllm 0.9 requires torch==2.7.0 (its METADATA)",
-        f"vllm 0.9 is compiled ({X86}): with another torch than the one it requires, it may lack"
-        " symbols of torch's C++ ABI",
+        (
+            f"vllm 0.9 is compiled ({X86}): with another torch than the one it requires, it may"
+            " lack symbols of torch's C++ ABI"
+        ),
     )
     assert near(facts, demands, None) == (
         "torch 2.7.0 for CUDA 12.6",
