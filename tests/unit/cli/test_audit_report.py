@@ -83,8 +83,8 @@ def test_many_absent_packages_do_not_hide_what_conflicts() -> None:
     assert lines[0] == f"error: {conflicting.message} [imports]"
     assert lines[-3:] == [
         (
-            "error: 8 packages are required and not in this package set: lib0, lib1, lib2, lib3, lib4"
-            " and 3 more; --json lists them [metadata]"
+            "error: 8 packages are required and not in this package set: lib0, lib1, lib2, lib3,"
+            " lib4 and 3 more; --json lists them [metadata]"
         ),
         (
             "error: 3 modules are imported, and no package in this package set provides them: mod0,"
