@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import at_most_one, choose
+from imgbuild.cli._selection import SelectedLock, at_most_one, choose
 from imgbuild.cli._sessions import single, single_arch
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import Group, option, verb
@@ -35,10 +35,11 @@ from imgbuild.doctor import collect, image
 from imgbuild.doctor.collect import Collected
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, comparable, diagnose, offer, only
+from imgbuild.doctor.targets import Diagnosis, TargetNeeds, comparable, diagnose, offer, only
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
 from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.project_paths import Project
 from imgbuild.show.table import RETIRED
 from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system.console import console
@@ -144,12 +145,7 @@ def doctor(
     every = choose(project, [], everything=True, arches=[]) if patterns else chosen
     host = host or read_host()
     names = {item.lock.target for item in chosen}
-    matrix = published.load(project.matrix)
-    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
-    all_of = diagnose(
-        host,
-        [offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in every],
-    )
+    all_of = diagnose(host, _offers(project, every))
     diagnosis = only(all_of, names)
     answer(diagnosis, folded(_lines(diagnosis)), _style)
     unfit = (
@@ -163,6 +159,15 @@ def doctor(
         message = f"{', '.join(unfit)} is not compatible with {host.phrase}"
         hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
+
+
+def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
+    """What the targets need, and whether the matrix has retired them."""
+    matrix = published.load(project.matrix)
+    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
+    return [
+        offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in selected
+    ]
 
 
 def _require_through(inside: Mapping[str, object]) -> None:

@@ -337,7 +337,7 @@ def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, mess
 
 
 def test_last_line_of_check_has_the_text_that_submit_looks_for():
-    script = jobs.text(job_script(ScriptKind.CHECK), None)
+    script = job_script(ScriptKind.CHECK)
     assert script.rstrip().splitlines()[-1] == (
         f'echo "$SLURM_JOB_NAME:" \'{jobs.PASSED}\' "${{nodes[*]}}"'
     )
