@@ -42,6 +42,7 @@ from imgbuild.pipeline.session import built_layout, open_session
 from imgbuild.project_paths import Project
 from imgbuild.show.table import RETIRED
 from imgbuild.smoke.runner import ImageUnderTest
+from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -57,6 +58,13 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
         list[Arch] | None,
         ARCH("Of another machine. Default: x86_64, or what its GPU is built with."),
     ] = None
+
+    def filters(self) -> str:
+        """The same as options of `imgbuild list`, which takes one GPU."""
+        words = ["--driver", self.driver] if self.driver else []
+        words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
+        words += [word for arch in self.arch or () for word in ("--arch", arch)]
+        return "".join(f" {quoting.word(word)}" for word in words)
 
     def host(self, *, inside: bool) -> Host | None:
         """The machine, None if no option is given; InputError if an image is to be checked."""
@@ -148,6 +156,8 @@ def doctor(
     all_of = diagnose(host, _offers(project, every))
     diagnosis = only(all_of, names)
     answer(diagnosis, folded(_lines(diagnosis)), _style)
+    if diagnosis.best and not console.json:
+        console.info(f"versions of these: imgbuild list{another.filters() or ' --fits'}")
     unfit = (
         [verdict.target for verdict in diagnosis.verdicts if not verdict.fits] if patterns else []
     )
