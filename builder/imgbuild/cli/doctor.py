@@ -158,15 +158,17 @@ def doctor(
     answer(diagnosis, folded(_lines(diagnosis)), _style)
     if diagnosis.best and not console.json:
         console.info(f"versions of these: imgbuild list{another.filters() or ' --fits'}")
-    unfit = (
-        [verdict.target for verdict in diagnosis.verdicts if not verdict.fits] if patterns else []
-    )
-    if (
-        unfit and console.json
-    ):  # the answer has been given; an error of its own would be a second one
+    if patterns:
+        _require_fits(diagnosis)
+
+
+def _require_fits(diagnosis: Diagnosis) -> None:
+    """WorkFailed if a target does not fit; with `--json` Exit, as the answer has been given."""
+    unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
+    if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} is not compatible with {host.phrase}"
+        message = f"{', '.join(unfit)} is not compatible with {diagnosis.host.phrase}"
         hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
 
