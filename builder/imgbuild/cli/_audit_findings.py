@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +20,11 @@ from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import audit_code
 from imgbuild.pipeline.audit_code import Code
 from imgbuild.pipeline.session import Session
-from imgbuild.report import Finding, Report, Severity, Unread
+from imgbuild.report import Finding, Relation, Report, Severity, Unread
 from imgbuild.system.console import console
 
 INDENT = "    "
+MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed one by one; names
 
 
 class Format(enum.StrEnum):
@@ -122,7 +124,8 @@ def read_code(
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
     """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
 
-    Findings with one subject are shown once, at the first of their places.
+    Findings with one subject are shown once, at the first of their places; if many packages are
+    absent, these are two lines after the others.
 
     The counts come last; of several reports, each has them as its heading.
     """
@@ -138,8 +141,12 @@ def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
         for finding in report.findings:
             if notes or finding.severity is not Severity.NOTE:
                 groups.setdefault(_subject(finding), []).append(finding)
-        for group in groups.values():
-            yield from _words(group)
+        absent = {key: group for key, group in groups.items() if is_absent(group[0])}
+        if len(absent) <= MOST_ABSENT:
+            absent = {}
+        for key, group in groups.items():
+            yield from _words(group) if key not in absent else ()
+        yield from _absent([group[0] for group in absent.values()])
         for entry in report.unread:
             yield unread_line(entry)
         if len(reports) == 1:
@@ -168,6 +175,42 @@ def _subject(finding: Finding) -> tuple[str, ...]:
         evidence.other,
         evidence.subject,
     )
+
+
+def is_absent(finding: Finding) -> bool:
+    """Whether it is an error because a package is not in the package set."""
+    evidence = finding.evidence
+    return (
+        finding.severity is Severity.ERROR
+        and evidence is not None
+        and (
+            evidence.relation is Relation.PACKAGE
+            or (evidence.relation is Relation.REQUIREMENT and not evidence.other_version)
+        )
+    )
+
+
+def _absent(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line for absent packages that are required, and one for those that are imported."""
+    required: dict[str, None] = {}
+    imported: dict[str, None] = {}
+    for finding in findings:
+        evidence = finding.evidence
+        if evidence is not None and evidence.relation is Relation.REQUIREMENT:
+            required[evidence.other or re.split(r"[^\w.-]", evidence.subject)[0]] = None
+        elif evidence is not None:
+            imported[evidence.subject.partition(".")[0]] = None
+    for names, text, check in (
+        (required, "required and not in this package set", "metadata"),
+        (imported, "imported, and no package in this package set provides them", "imports"),
+    ):
+        if names:
+            more = (
+                f" and {len(names) - NAMED} more; --json lists them" if len(names) > NAMED else ""
+            )
+            what = count(len(names), "package" if names is required else "module")
+            are = "is" if len(names) == 1 else "are"
+            yield f"error: {what} {are} {text}: {', '.join([*names][:NAMED])}{more} [{check}]"
 
 
 def _words(group: Sequence[Finding]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import msgspec
 from imgbuild.cli._output import GAP, aligned, count, folded, terminal_width
 from imgbuild.cves.check import Vulnerability
 from imgbuild.update.newer import NewerVersion
+from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
@@ -37,6 +38,8 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
     base: BaseUpdates | None = None
     vulnerabilities: KnownVulnerabilities | None = None
     solved: tuple[SolvedVersion, ...] = ()
+    retired: str = ""
+    targets: tuple[NewerTarget, ...] = ()
 
 
 def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
@@ -48,7 +51,22 @@ def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
         *_debian(report.base, whole=whole),
         *_vulnerable(report.vulnerabilities, whole=whole),
     ]
-    return [*folded([_title(report)]), *_table(rows), *folded(_solved(report.solved))]
+    return [
+        *folded([_title(report)]),
+        *_table(rows),
+        *folded(_solved(report.solved)),
+        *folded(_targets(report)),
+    ]
+
+
+def _targets(report: OutdatedReport) -> Iterator[str]:
+    """Why the target is retired, and targets that have newer versions."""
+    if report.retired:
+        yield f"{report.name} is retired: {report.retired}"
+    for each in report.targets:
+        versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
+        driver = f", driver {each.driver} or newer" if each.driver else ""
+        yield f"newer target: {each.target} has {versions} (CUDA {each.cuda}{driver})"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

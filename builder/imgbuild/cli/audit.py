@@ -29,6 +29,7 @@ from imgbuild.cli._audit_findings import (
     Replace,
     audit_lines,
     audit_targets,
+    is_absent,
     read_code,
     refuse_paths,
 )
@@ -50,7 +51,7 @@ from imgbuild.pipeline.audit_code import Code
 from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.report import Case, Relation, Report, Severity
+from imgbuild.report import Case, Report, Severity
 from imgbuild.resolve import request
 from imgbuild.resolve.request import cuda_of, python_of
 from imgbuild.show import findings
@@ -450,14 +451,9 @@ def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool)
 
 
 def _lacks_packages(report: Report) -> bool:
-    """Whether most errors are imports of packages that the package set does not have."""
-    errors = [finding.evidence for finding in report.findings if finding.severity is Severity.ERROR]
-    lacking = [
-        evidence
-        for evidence in errors
-        if evidence is not None and evidence.relation is Relation.PACKAGE
-    ]
-    return 2 * len(lacking) > len(errors)
+    """Whether most errors are requirements and imports that the package set lacks."""
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    return 2 * sum(map(is_absent, errors)) > len(errors)
 
 
 def _end(reports: Sequence[Report], hint: str) -> None:

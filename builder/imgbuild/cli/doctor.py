@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import at_most_one, choose
+from imgbuild.cli._selection import SelectedLock, at_most_one, choose
 from imgbuild.cli._sessions import single, single_arch
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import Group, option, verb
@@ -35,12 +35,14 @@ from imgbuild.doctor import collect, image
 from imgbuild.doctor.collect import Collected
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, comparable, diagnose, offer, only
+from imgbuild.doctor.targets import Diagnosis, TargetNeeds, comparable, diagnose, offer, only
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
 from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.project_paths import Project
 from imgbuild.show.table import RETIRED
 from imgbuild.smoke.runner import ImageUnderTest
+from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 
@@ -56,6 +58,13 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
         list[Arch] | None,
         ARCH("Of another machine. Default: x86_64, or what its GPU is built with."),
     ] = None
+
+    def filters(self) -> str:
+        """The same as options of `imgbuild list`, which takes one GPU."""
+        words = ["--driver", self.driver] if self.driver else []
+        words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
+        words += [word for arch in self.arch or () for word in ("--arch", arch)]
+        return "".join(f" {quoting.word(word)}" for word in words)
 
     def host(self, *, inside: bool) -> Host | None:
         """The machine, None if no option is given; InputError if an image is to be checked."""
@@ -144,25 +153,33 @@ def doctor(
     every = choose(project, [], everything=True, arches=[]) if patterns else chosen
     host = host or read_host()
     names = {item.lock.target for item in chosen}
-    matrix = published.load(project.matrix)
-    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
-    all_of = diagnose(
-        host,
-        [offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in every],
-    )
+    all_of = diagnose(host, _offers(project, every))
     diagnosis = only(all_of, names)
     answer(diagnosis, folded(_lines(diagnosis)), _style)
-    unfit = (
-        [verdict.target for verdict in diagnosis.verdicts if not verdict.fits] if patterns else []
-    )
-    if (
-        unfit and console.json
-    ):  # the answer has been given; an error of its own would be a second one
+    if diagnosis.best and not console.json:
+        console.info(f"versions of these: imgbuild list{another.filters() or ' --fits'}")
+    if patterns:
+        _require_fits(diagnosis)
+
+
+def _require_fits(diagnosis: Diagnosis) -> None:
+    """WorkFailed if a target does not fit; with `--json` Exit, as the answer has been given."""
+    unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
+    if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
     if unfit:
-        message = f"{', '.join(unfit)} is not compatible with {host.phrase}"
+        message = f"{', '.join(unfit)} is not compatible with {diagnosis.host.phrase}"
         hint = f"{diagnosis.best} is compatible" if diagnosis.best else None
         raise WorkFailed(message, hint=hint)
+
+
+def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
+    """What the targets need, and whether the matrix has retired them."""
+    matrix = published.load(project.matrix)
+    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
+    return [
+        offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in selected
+    ]
 
 
 def _require_through(inside: Mapping[str, object]) -> None:

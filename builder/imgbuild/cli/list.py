@@ -258,8 +258,9 @@ def list_targets(
     Without a name all targets are listed, except those that are retired because a newer one takes
     their place; --all lists these too. A target with * is recommended for its stack; these are
     first. The column "tested" has the highest tier of smoke tests that passed for the current
-    digest, or the GPU that they ran on. A wide terminal has more columns: the oldest driver,
-    what a pull downloads, other packages. Filters are combined: a target must match all of them.
+    digest, or the GPU that they ran on; runs on images of equal configuration count, and --wide
+    names their digests. A wide terminal has more columns: the oldest driver, what a pull downloads,
+    other packages. Filters are combined: a target must match all of them.
 
     A target is locked, stale, not locked, or needs something that the default index does not have:
     another index, or a wheel that you supply. --json has all values of the matrix, the reasons for

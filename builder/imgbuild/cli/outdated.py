@@ -38,8 +38,9 @@ from imgbuild.resolve import declared_requests, demands, request
 from imgbuild.solve import uv
 from imgbuild.system import boundary, threads
 from imgbuild.system.console import console
-from imgbuild.update import newer, other_updates, solved_version, version_sets
+from imgbuild.update import newer, newer_targets, other_updates, solved_version, version_sets
 from imgbuild.update.newer import NewerVersion, VersionSet
+from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
@@ -166,7 +167,18 @@ def _of_target(
         base=bases[0],
         vulnerabilities=advisories[0],
         solved=_solved(session, compared, outdated_rows, known, context) if solve else (),
+        retired=" ".join(target.retired.split()),
+        targets=_newer_targets(session, item),
     )
+
+
+def _newer_targets(session: Session, item: SelectedLock) -> tuple[NewerTarget, ...]:
+    """Targets of the matrix with newer versions; none for a row of a project, which is moved."""
+    project, matrix = session.project, session.matrix
+    if project_row(matrix, item.lock.target) is not None:
+        return ()
+    locks = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
+    return newer_targets.find(project, matrix, item.lock, item.arches[0], locks)
 
 
 def _requires(

@@ -139,12 +139,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
                 console.info(message)
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
-        gpus = _gpus(self.gpus)
-        if dry and self.gpus is None and not gpus:
-            console.info(
-                "no GPU is visible on this machine, so the command requests none;"
-                " for a machine with GPUs add --gpus all"
-            )
+        gpus = _gpus(self.gpus, dry=dry)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
         env = {name: value for name, value in env.items() if name not in named} | given
@@ -276,10 +271,17 @@ def _volume(text: str) -> Mount:
     return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
 
 
-def _gpus(text: str | None) -> bool | int:
-    if text is None:
-        return driver.gpus() > 0
-    return True if text == "all" else int(text)
+def _gpus(text: str | None, *, dry: bool) -> bool | int:
+    """The number of GPUs, or whether all; with `dry` it is reported if there are none here."""
+    if text is not None:
+        return True if text == "all" else int(text)
+    present = driver.gpus() > 0
+    if dry and not present:
+        console.info(
+            "no GPU is visible on this machine, so the command requests none;"
+            " for a machine with GPUs add --gpus all"
+        )
+    return present
 
 
 def _home(config: CommandConfig, user: str | None) -> str | None:

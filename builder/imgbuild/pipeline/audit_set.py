@@ -36,9 +36,10 @@ from imgbuild.lock import addresses
 from imgbuild.lock.resolution import Wheel
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline.sdist_pins import read_sdists
+from imgbuild.project import releases
 from imgbuild.report import Finding, Report, Unread
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.request import TAG, today
+from imgbuild.resolve.request import today
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Sha256, sha256
 from imgbuild.wheel.tags import Tags
@@ -109,7 +110,8 @@ def audit_pins(
     request = msgspec.structs.replace(request, terms=terms)
     if not request.terms.cuda and "torch" in listed.pins:
         # The index may lack this build, so that another one is read.
-        terms = msgspec.structs.replace(request.terms, cuda=_cuda_tag(listed.pins["torch"].version))
+        build = Version(listed.pins["torch"].version).local
+        terms = msgspec.structs.replace(request.terms, cuda=releases.of_local(build) or "")
         request = msgspec.structs.replace(request, terms=terms)
     local = {
         package: _local_wheel(path, package, pin.version, context.store)
@@ -291,13 +293,12 @@ def _by_address(
 
 def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexes]:
     """The matrix's indexes of builds for the CUDA release of `tag` ("cu130")."""
-    release = TAG.fullmatch(tag)
-    if release is None or matrix is None:
+    cuda = releases.of_tag(tag)
+    if cuda is None or matrix is None:
         return []
     build_indexes = []
     for name, index in matrix.indexes.items():
         if "{cuda_tag}" in (index.url or "") and "{torch}" not in (index.url or ""):
-            cuda = f"{release[1]}.{release[2]}"
             address = pages.fill(index, cuda=cuda, torch=None) or ""
             place = IndexAddress(name=name, address=address, flat=index.flat, timed=False)
             build_indexes.append(Indexes({name: place}, {}, name, request.context.http))
@@ -410,16 +411,10 @@ def cuda_of(package_set: PackageSet) -> str:
     version = package_set.version("torch")
     if version is None:
         return ""
-    if tagged := _cuda_tag(version):
+    if tagged := releases.of_local(Version(version).local):
         return tagged
     match = _CUDA.search(package_set.read("torch", "torch/version.py") or b"")
     return match[1].decode() if match is not None else ""
-
-
-def _cuda_tag(version: str) -> str:
-    """The CUDA release in a local version: "13.0" of "2.10.0+cu130"; "" without one."""
-    tag = TAG.fullmatch(Version(version).local or "")
-    return f"{tag[1]}.{tag[2]}" if tag is not None else ""
 
 
 def _unread_binaries(

@@ -128,6 +128,14 @@ class PackageFacts:
         offer = self.catalogue.chosen(package, version) if self.versions(package) else None
         return None if offer is None or offer.sdist is not None else self._read(offer.wheel)
 
+    def compiled_tag(self, package: str, version: Version) -> str:
+        """The tag of the wheel of a version, if it is for one platform; "" for a pure one."""
+        offer = self.catalogue.chosen(package, version) if self.versions(package) else None
+        if offer is None or offer.sdist is not None:
+            return ""
+        tag = "-".join(offer.wheel.name.removesuffix(".whl").split("-")[-3:])
+        return "" if tag.endswith("-any") else tag
+
     def _declared(self, package: str, version: Version, extras: frozenset[str]) -> Iterator[Demand]:
         data = self.metadata(package, version)
         name = f"{package}[{','.join(sorted(extras))}]" if extras else package
@@ -321,10 +329,23 @@ class _Search:
             suffix = f" for CUDA {self.cuda}" if self.cuda else " for any CUDA"
             return [f"none of these is built{suffix}", has]
         if len(core) > 1:
-            return []
+            return [text for text in map(self._of_abi, core) if text]
         pin = _exact(core[0].spec)
         reason = refusal.of_pin(self.facts.catalogue, TORCH, pin) if pin else None
         return [reason or has]
+
+    def _of_abi(self, demand: Demand) -> str:
+        """Why a compiled package requires exactly one torch; "" if `demand` is not of that kind."""
+        left = self.left(demand.asker, self.demands.get(demand.asker, ())) if demand.asker else ()
+        if not left or _exact(demand.spec) is None:
+            return ""
+        tag = self.facts.compiled_tag(demand.asker, left[0])
+        return (
+            f"{demand.asker} {left[0]} is compiled ({tag}): with another torch than the one it"
+            " requires, it may lack symbols of torch's C++ ABI"
+            if tag
+            else ""
+        )
 
 
 def conflict(

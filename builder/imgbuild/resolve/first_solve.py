@@ -216,7 +216,21 @@ def refuse(query: Query, facts: PackageFacts) -> None:
     near = looked.find(cuda)
     suggested = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
     message = f"no solution on {query.arch}"
-    raise NoSolution(message, reasons=tuple(reasons), nearest=(*near, *suggested))
+    raise NoSolution(
+        message,
+        reasons=tuple(reasons),
+        nearest=(*near, *suggested),
+        hint=None if ask.row else _audit_hint(demands),
+    )
+
+
+def _audit_hint(demands: Sequence[Demand]) -> str | None:
+    """The command that compares the files of exact versions; None if a version is open."""
+    pins = conflict.pins_of(demands)
+    if len(pins) < 2 or len(pins) < len(demands):
+        return None
+    words = " ".join(f"{package}=={version}" for package, version in pins.items())
+    return f"for what is incompatible in their files: imgbuild audit {words}"
 
 
 def _provisional(query: Query) -> Target:

@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.model import Matrix, PackageIndex, Target
+from imgbuild.project import releases
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, is_number, normalize
 from imgbuild.wheel.tags import Tags
@@ -21,7 +22,6 @@ from imgbuild.wheel.tags import Tags
 # A comma before a name separates two requests, else two bounds or two extras of one.
 BETWEEN = re.compile(r",\s*(?=[A-Za-z])(?![^\[\]]*\])")
 CUDA = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
-TAG = re.compile(r"cu([0-9]{1,2})([0-9])")  # of a build: cu124
 PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
@@ -164,14 +164,14 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
         message = f"--have {text}: an exact version is expected"
         raise InputError(message, hint=f"--have {package}==VERSION, as pip list shows it")
     version = Version(requested.pin)
-    named = TAG.fullmatch(version.local or "")
-    if version.local and not named and package not in keep:
+    cuda = releases.of_tag(version.local or "")
+    if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
         hint = f"name the index that has it: --index {package}=INDEX; or leave +{version.local} out"
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
         requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
-    return requested, f"{named[1]}.{named[2]}" if named else None
+    return requested, cuda
 
 
 def _ordered(requirement: Requirement) -> str:

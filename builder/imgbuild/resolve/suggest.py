@@ -6,7 +6,7 @@ reports which code was not read for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.specifiers import SpecifierSet
@@ -74,26 +74,47 @@ class Suggestions:
             and requested.package not in self.kept
             and requested.spec
         ]
-        near = [text for requested in changeable for text in self._neighbours(requested, cuda)]
+        near = self._nearest(changeable, cuda)
         if cuda is not None and (self.found.cuda or not near):
             near += self._other_cuda(cuda)
         if cuda is not None and not near:
-            near = [text for requested in changeable for text in self._neighbours(requested, None)]
+            near = self._nearest(changeable, None)
         near = near or self._several()
         return tuple(near[:SHOWN])
 
-    def _neighbours(self, requested: Demand, cuda: str | None) -> Iterator[str]:
-        """The next older and the next newer version of a package without a conflict."""
-        for side in _sides(self.facts, requested, self.found):
-            for _ in range(ROUNDS):
-                fits = self._first(requested, side[:TRIED], cuda)
-                if fits is None:
-                    break
-                changed = _changed(self.requests, requested, fits)
-                read = self._get_along(changed)
-                if read is not None:
-                    yield self._text_of(f"{requested.package} {fits}", changed, cuda, read)
-                    break
+    def _nearest(self, changeable: Sequence[Demand], cuda: str | None) -> list[str]:
+        """The neighbours of each of these requests: newer versions first, then older ones."""
+        both = [self._neighbours(requested, cuda) for requested in changeable]
+        return [texts[side] for side in (0, 1) for texts in both if texts[side]]
+
+    def _neighbours(self, requested: Demand, cuda: str | None) -> tuple[str, str]:
+        """The next newer and the next older version of a package without a conflict, in words.
+
+        An older one is left out if it is further away, in releases, than the newer one: it fits
+        mostly because it declares less.
+        """
+        newer, older = _sides(self.facts, requested, self.found)
+        text, distance = self._neighbour(requested, newer[:TRIED], cuda)
+        near = older[: distance or TRIED]
+        return text, self._neighbour(requested, near, cuda)[0]
+
+    def _neighbour(
+        self, requested: Demand, side: Sequence[Version], cuda: str | None
+    ) -> tuple[str, int]:
+        """The first version of `side` without a conflict, in words, and its place from 1.
+
+        "" and 0 if there is none.
+        """
+        for _ in range(ROUNDS):
+            fits = self._first(requested, side, cuda)
+            if fits is None:
+                break
+            changed = _changed(self.requests, requested, fits)
+            read = self._get_along(changed)
+            if read is not None:
+                text = self._text_of(f"{requested.package} {fits}", changed, cuda, read)
+                return text, side.index(fits) + 1
+        return "", 0
 
     def _other_cuda(self, cuda: str) -> list[str]:
         """The same requests on the next CUDA release, if that is all that has to change."""
@@ -186,7 +207,7 @@ class Suggestions:
                 or not requested.spec
             ):
                 continue
-            for side in _sides(self.facts, requested, clash, newer_first=True):
+            for side in _sides(self.facts, requested, clash):
                 for version in side[:TRIED]:
                     changed = _changed(requests, requested, version)
                     if _key(changed) in self.clashing:
@@ -198,22 +219,22 @@ class Suggestions:
 
 
 def _sides(
-    facts: PackageFacts, requested: Demand, clash: RequirementConflict, *, newer_first: bool = False
-) -> list[list[Version]]:
-    """The versions that `requested` leaves out, older and newer than it names, each nearest first.
+    facts: PackageFacts, requested: Demand, clash: RequirementConflict
+) -> tuple[list[Version], list[Version]]:
+    """The versions that `requested` leaves out, newer and older than it names, each nearest first.
 
     If the package's own files are missing, an older version must also be of about the same time.
     """
     versions = facts.versions(requested.package)
     if not versions:
-        return []
+        return [], []
     spec, pivot = SpecifierSet(requested.spec), _pivot(requested.spec)
     if clash.package == requested.package:
         versions = tuple(refusal.in_reach(facts.catalogue, requested.package, pivot))
     final = {v for v in versions if not v.is_prerelease and not spec.contains(v)}
     older = sorted((v for v in final if v < pivot), reverse=True)
     newer = sorted(v for v in final if v > pivot)
-    return [newer, older] if newer_first else [older, newer]
+    return newer, older
 
 
 def _changed(requests: Sequence[Demand], requested: Demand, version: Version) -> list[Demand]:

@@ -137,6 +137,8 @@ def lines(page: Page) -> Iterator[str]:
     yield from _wrapped(row.summary, INDENT)
     yield ""
     yield from _fields(row, page.security)
+    if page.digest and len(page.images) > 1:
+        yield from ("", " and ".join(image.arch for image in page.images), f"  {page.digest}")
     for image in page.images:
         yield ""
         yield from _image_lines(image)

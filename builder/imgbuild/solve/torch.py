@@ -5,7 +5,6 @@ METADATA of all versions is some kilobytes, read in parallel and kept by the whe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -15,13 +14,13 @@ from packaging.version import Version
 from imgbuild.index import cuda_releases
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
+from imgbuild.project import releases
 from imgbuild.system.threads import Stop, each
 from imgbuild.values import normalize
 
 TORCH = "torch"
 RUNTIME = "nvidia-cuda-runtime"
 READERS = 8
-_CUDA_TAG = re.compile(r"cu(\d+)(\d)(?![\d])")
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +40,8 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
     """The build that a torch `version` with these active requirements is."""
-    if tag := _CUDA_TAG.match(version.local or ""):
-        return TorchBuild(version=version, cuda=f"{tag[1]}.{tag[2]}", evidence=f"+{version.local}")
+    if cuda := releases.of_local(version.local):
+        return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)
     for requirement in needed:
         name = normalize(requirement.name)

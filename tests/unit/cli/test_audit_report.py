@@ -60,3 +60,37 @@ def test_of_several_reports_each_has_a_heading() -> None:
         == output_lines[len(output_lines) // 2]
         == "pins x86_64: 3 errors, 0 warnings, 1 note"
     )
+
+
+def absent(number: int, relation: Relation) -> Finding:
+    required = relation is Relation.REQUIREMENT
+    subject = f"lib{number} (>=1)" if required else f"mod{number % 3}.part{number}"
+    return Finding(
+        check="metadata" if required else "imports",
+        severity=Severity.ERROR,
+        message=f"trl 1.0 needs {subject}, which is absent",
+        where=f"trl 1.0 METADATA:{number}",
+        evidence=Evidence(relation=relation, package="trl", version="1.0", subject=subject),
+    )
+
+
+def test_many_absent_packages_do_not_hide_what_conflicts() -> None:
+    conflicting = finding(Severity.ERROR, 3)
+    many = [absent(number, Relation.REQUIREMENT) for number in range(8)]
+    many += [absent(number, Relation.PACKAGE) for number in range(6)]
+    report = Report(target="r.txt", arch="x86_64", findings=(*many, conflicting))
+    lines = list(audit_lines([report], notes=False))
+    assert lines[0] == f"error: {conflicting.message} [imports]"
+    assert lines[-3:] == [
+        (
+            "error: 8 packages are required and not in this package set: lib0, lib1, lib2, lib3,"
+            " lib4 and 3 more; --json lists them [metadata]"
+        ),
+        (
+            "error: 3 modules are imported, and no package in this package set provides them: mod0,"
+            " mod1, mod2 [imports]"
+        ),
+        "r.txt x86_64: 15 errors, 0 warnings, 0 notes",
+    ]
+    few = Report(target="r.txt", arch="x86_64", findings=(*many[:10], conflicting))
+    assert sum(line.startswith("error: ") for line in audit_lines([few], notes=False)) == 11

@@ -10,6 +10,7 @@ from imgbuild.cli import _outdated_report, _output
 from imgbuild.cli import outdated as verb
 from imgbuild.cli._outdated_report import OutdatedReport
 from imgbuild.update.newer import NewerVersion
+from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
@@ -180,3 +181,23 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
     assert max(map(len, lines)) <= width
     below = any(line.startswith("  0.33.0 requires") for line in lines)
     assert below is (width < _outdated_report.WIDE)
+
+
+def test_newer_targets_and_a_reason_for_retiring_come_last() -> None:
+    newer_target = NewerTarget(
+        target="cu130-new", cuda="13.0", driver="580.65.06", versions={"vllm": "0.33.0"}
+    )
+    report = OutdatedReport(
+        name="old",
+        arch=(Arch.X86_64,),
+        python="3.11",
+        cuda="12.4",
+        looked_up=1,
+        packages=(),
+        retired="cu130-new takes its place",
+        targets=(newer_target,),
+    )
+    assert _outdated_report.lines(report, whole=False)[-2:] == [
+        "old is retired: cu130-new takes its place",
+        "newer target: cu130-new has vllm 0.33.0 (CUDA 13.0, driver 580.65.06 or newer)",
+    ]

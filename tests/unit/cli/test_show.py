@@ -45,6 +45,16 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
 
 
+def test_a_page_of_two_architectures_has_the_digest_that_the_history_has(
+    imgbuild: Command,
+) -> None:
+    words = ("cu130-vllm", "--matrix", str(ROOT / "matrix.yaml"))
+    lines = imgbuild("show", *words).stdout.splitlines()
+    place = lines.index("x86_64 and arm64")
+    assert lines[place + 1] == f"  {imgbuild('digest', *words).stdout.split()[-1]}"
+    assert lines[place + 3] == "x86_64"
+
+
 def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
     lock = sample.lock
     arch = {

@@ -147,6 +147,7 @@ def test_report_is_cached_until_again(auditor: Asked) -> None:
         ("2.10.0+cu130", "cuda = '12.8'\n", "13.0"),
         ("2.10.0", "debug = False\ncuda: Optional[str] = '12.8'\n", "12.8"),
         ("2.4.0", "cuda = '12.1'\n", "12.1"),
+        ("2.0.1+cu117.with.pypi.cudnn", "", "11.7"),
         ("2.10.0+cpu", "cuda: Optional[str] = None\n", ""),
     ],
 )

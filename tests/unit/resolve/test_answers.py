@@ -211,7 +211,12 @@ def test_a_specifier_of_versions_with_local_parts_is_valid():
 
 @pytest.mark.parametrize(
     ("version", "cuda"),
-    [("2.0.1+cu117.with.pypi.cudnn", "11.7"), ("2.6.0+cu", None), ("2.9.0+cu130", "13.0")],
+    [
+        ("2.0.1+cu117.with.pypi.cudnn", "11.7"),
+        ("2.6.0+cu", None),
+        ("2.9.0+cu130", "13.0"),
+        ("2.11.0+cu.13.0.post1", "13.0"),
+    ],
 )
 def test_the_cuda_of_a_local_version(version, cuda):
     assert torch.build_of(Version(version), []).cuda == cuda

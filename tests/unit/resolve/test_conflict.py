@@ -54,6 +54,9 @@ def small_index() -> LocalIndex:
         local_index.wheel("vllm", version, [f"torch=={base}", "certs>=1"], tag=X86)
     local_index.wheel("vllm", "1.0", ["torch==2.11.0"], tag=ARM)
     local_index.wheel("vllm", "1.1", ["torch==2.11.0", "certs>=5"], tag=X86)
+    local_index.wheel("engine", "0.1", ["torch>=2.0"])  # declares too little
+    for version, base in (("0.4", "2.5.0"), ("0.5", "2.5.0"), ("0.6", "2.5.0"), ("0.7", "2.7.0")):
+        local_index.wheel("engine", version, [f"torch=={base}"], tag=X86)
     local_index.wheel("certs", "4")
     for version in ("1.0", "1.1", "1.2"):
         local_index.wheel("trl", version, ["torch>=2.0"])
@@ -154,6 +157,10 @@ def test_two_requests_that_name_different_torches(ask):
         "you asked for torch==2.6.0",
         "you asked for vllm==0.9",
         "vllm 0.9 requires torch==2.7.0 (its METADATA)",
+        (
+            f"vllm 0.9 is compiled ({X86}): with another torch than the one it requires, it may"
+            " lack symbols of torch's C++ ABI"
+        ),
     )
     assert near(facts, demands, None) == (
         "torch 2.7.0 for CUDA 12.6",
@@ -287,6 +294,32 @@ def test_a_near_package_set_says_what_code_was_not_read(ask):
     assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not read)"
     )
+
+
+def test_a_pure_wheel_that_names_a_torch_has_no_abi(ask):
+    facts, _ = ask()
+    assert facts.compiled_tag("trl", Version("1.2")) == ""
+    assert facts.compiled_tag("engine", Version("0.7")) == X86
+    assert facts.compiled_tag("absent", Version("1")) == ""
+
+
+def test_the_nearest_newer_version_is_suggested_before_an_older_one(ask):
+    facts, demands = ask(("engine", "==0.6"), ("torch", "==2.7.0"))
+    assert [text.partition(",")[0] for text in near(facts, demands, None)] == [
+        "engine 0.7",
+        "torch 2.5.0 for CUDA 12.4",
+    ]
+    # An older one, however far, if no newer one fits; newer versions of all requests come first.
+    facts, demands = ask(("engine", "==0.6"), ("torch", "==2.6.0"))
+    assert [text.partition(",")[0] for text in near(facts, demands, None)] == [
+        "engine 0.1",
+        "torch 2.5.0 for CUDA 12.4",
+    ]
+    facts, demands = ask(("vllm", "==0.8"), ("torch", "==2.5.0"))
+    assert [text.partition(",")[0] for text in near(facts, demands, None)] == [
+        "torch 2.6.0 for CUDA 12.4",
+        "vllm 0.7",
+    ]
 
 
 def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):

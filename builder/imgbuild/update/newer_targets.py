@@ -1,0 +1,76 @@
+"""Targets of a matrix that have newer versions of the frameworks that a target pins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+from packaging.version import Version
+
+from imgbuild.audit.binaries import gpus
+from imgbuild.doctor.targets import offer
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import Matrix
+from imgbuild.project_paths import Project
+from imgbuild.solve.kept_releases import ENGINES
+from imgbuild.values import Arch
+
+STACK = (*ENGINES, "verl", "trl", "unsloth", "deepspeed")
+
+
+class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target, its CUDA release, the oldest driver, and its versions of the frameworks."""
+
+    target: str
+    cuda: str
+    driver: str
+    versions: dict[str, str]
+
+
+def find(
+    project: Project, matrix: Matrix, lock: Lock, arch: Arch, locks: Iterable[Lock]
+) -> tuple[NewerTarget, ...]:
+    """Of `locks` that have the frameworks of `lock`, none older and one newer, one for each driver.
+
+    It is the one with the fewest other frameworks, then a recommended one, then the one of the
+    latest date; retired targets are left out. The target for the oldest driver is first.
+    """
+    versions, pins = lock.arch[arch].versions, matrix.targets[lock.target].pins
+    stack = {name: Version(versions[name]) for name in STACK if name in pins and name in versions}
+
+    def _distance(other: Lock) -> tuple[int, bool]:
+        target = matrix.targets[other.target]
+        return len((set(STACK) & target.pins.keys()) - stack.keys()), not target.recommended
+
+    newer = [
+        each
+        for each in locks
+        if each.target in matrix.targets
+        and not matrix.targets[each.target].retired
+        and arch in each.arch
+        and _is_newer(each.arch[arch].versions, stack)
+    ]
+    newer.sort(key=lambda each: each.as_of, reverse=True)
+    best: dict[str, NewerTarget] = {}
+    for each in sorted(newer, key=_distance):
+        shown = _shown(project, each, arch, stack)
+        best.setdefault(shown.driver, shown)
+    return tuple(sorted(best.values(), key=lambda each: gpus.numbers(each.driver)))
+
+
+def _is_newer(versions: dict[str, str], stack: dict[str, Version]) -> bool:
+    others = {name: Version(versions[name]) for name in stack if name in versions}
+    return (
+        len(others) == len(stack)
+        and all(others[name] >= version for name, version in stack.items())
+        and any(others[name] > version for name, version in stack.items())
+    )
+
+
+def _shown(project: Project, lock: Lock, arch: Arch, stack: Collection[str]) -> NewerTarget:
+    return NewerTarget(
+        target=lock.target,
+        cuda=lock.cuda,
+        driver=offer(project.images, lock).floors[arch].driver,
+        versions={name: lock.arch[arch].versions[name] for name in stack},
+    )
