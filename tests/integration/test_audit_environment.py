@@ -114,7 +114,7 @@ def test_missing_requirement_is_an_error_only_in_environment(machine: Machine) -
     path = machine.wheels / "trl-9.0-py3-none-any.whl"
     machine.environment("trl==9.0")
     done = machine.audit("--environment", "env", "--select", "metadata", status=4)
-    assert "trl 9.0 needs vllm>=8, and vllm is not in this package set" in done.stdout
+    assert "trl 9.0 requires vllm>=8, but vllm is not in this package set" in done.stdout
     named = machine.audit(f"trl @ {path.as_uri()}", "--select", "metadata")
     assert named.stdout == "pins x86_64: 0 errors, 0 warnings, 0 notes\n"
 
@@ -192,5 +192,5 @@ def test_non_python_program_is_refused(tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no\n")
     program.chmod(0o755)
-    with pytest.raises(InputError, match="is not a Python that runs here"):
+    with pytest.raises(InputError, match="cannot be run as Python"):
         open_environment(str(program))

@@ -116,7 +116,7 @@ def test_symbol_with_new_string_abi_is_undefined(
     (finding,) = audited(torch, library, facts)
     assert finding.severity is Severity.ERROR
     assert finding.where == f"flashinfer-python 0.2.5 {FILE}"
-    assert f"torch 2.6.0 has it with the old std::string ({OLD}b)" in finding.message
+    assert f"torch 2.6.0 defines it with std::string of the old ABI ({OLD}b)" in finding.message
     evidence = finding.evidence
     assert evidence is not None
     assert (evidence.relation, evidence.subject) == (Relation.SYMBOL, f"{NEW}b")

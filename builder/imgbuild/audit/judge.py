@@ -258,7 +258,7 @@ def _of_published(finding: Finding, published: Collection[str]) -> Finding:
         return finding
     if not {normalize(evidence.package), normalize(evidence.other)} <= set(published):
         return finding
-    message = f"{finding.message} (both packages are those of the published target)"
+    message = f"{finding.message} (both packages are unchanged from the published target)"
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 

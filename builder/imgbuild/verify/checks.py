@@ -91,7 +91,7 @@ class Checklist:
             return work()
         except Lacking as reason:
             outcome = CheckOutcome.FAILED if option else CheckOutcome.UNCHECKED
-            more = f"; {option} asks for this check" if option else ""
+            more = f"; {option} requires this check" if option else ""
             self._note(name, arch, outcome, f"{reason}{more}")
         except Unchecked as reason:
             self._note(name, arch, CheckOutcome.UNCHECKED, str(reason))

@@ -58,7 +58,7 @@ def of_folder(path: Path) -> ExpectedLock:
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
         message = f"{path} is neither a {LOCK} nor a folder with one"
-        raise InputError(message, hint=f"name the {LOCK} that is next to its digests.json")
+        raise InputError(message, hint=f"pass the {LOCK} next to its digests.json")
     if folder.parent.name == "images":
         inner = folder.parent.parent
         matrix = (inner.parent if inner.name == FOLDER else inner) / MATRIX
@@ -90,7 +90,7 @@ def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLo
             right.append(expected)
         else:
             wrong.append(
-                f"{place} is of another image: {expected.due.target} {expected.due.digest}"
+                f"{place} belongs to another image: {expected.due.target} {expected.due.digest}"
             )
     return AttachedLocks(right=tuple(right), wrong=tuple(wrong))
 
@@ -110,15 +110,13 @@ def choose(
     more = f"; also attached: {'; '.join(attached.wrong)}" if attached.wrong else ""
     if local_lock is not None:
         same = any(each.sha256 == local_lock.sha256 for each in attached.right)
-        also = (
-            ", and attached" if same else ", of which another is attached" if attached.right else ""
-        )
+        also = ", and attached" if same else "; another lock is attached" if attached.right else ""
         return local_lock, f"{local_lock.place}{also}{more}"
     if not attached.right:
-        message = "none is attached; name one with --target or --lock"
+        message = "none is attached; pass one with --target or --lock"
         raise Lacking(message)
     chosen = next(filter(is_trusted, attached.right), attached.right[0])
-    return chosen, f"{chosen.place}, whose digests follow from it{more}"
+    return chosen, f"{chosen.place}, consistent with its digests{more}"
 
 
 def _expected_lock(lock_bundle: LockBundle, place: str, root: Path) -> ExpectedLock:

@@ -21,7 +21,7 @@ from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked
 
-NO_LAYERS = "no manifest that could be read names a layer"
+NO_LAYERS = "no readable manifest lists a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,10 +174,10 @@ def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:
     for layer in layers:
         size = place.size(layer)
         if size != layer.size:
-            there = "is not there" if size is None else f"has {size} bytes"
-            message = f"{layer.digest} {there}; the manifest says {layer.size} bytes"
+            there = "does not exist" if size is None else f"has {size} bytes"
+            message = f"{layer.digest} {there}; expected {layer.size} bytes"
             raise Failed(message)
-    return f"{len(layers)} layers are there with their sizes"
+    return f"{len(layers)} layers exist with the expected sizes"
 
 
 def _bytes(
@@ -189,7 +189,7 @@ def _bytes(
 ) -> str:
     total = sum(layer.size for layer, _ in layers)
     if not whole:
-        message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
+        message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so on pull"
         raise Unchecked(message)
     if not layers:
         raise Lacking(NO_LAYERS)
@@ -206,4 +206,4 @@ def _bytes(
         wrong = [text for text in threads.each(layers, _read) if text]
     if wrong:
         raise Failed("; ".join(wrong))
-    return f"{len(layers)} layers of {total} bytes have the digests by which they are named"
+    return f"{len(layers)} layers of {total} bytes match their digests"

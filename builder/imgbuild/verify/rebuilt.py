@@ -47,5 +47,5 @@ def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
         for layer in plan(expected.lock_bundle.lock, arch).layers
     }
     had = sum(layers.values())
-    text = f"{len(layers) - had} layers made again"
-    return f"{text}, {had} of the base had by their digests," if had else text
+    text = f"{len(layers) - had} layers rebuilt"
+    return f"{text}, {had} of the base fetched by digest," if had else text

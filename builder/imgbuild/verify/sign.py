@@ -39,7 +39,7 @@ def sign(
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
             f"{reference}: only its digest is signed, since anyone could have attached the other"
-            " documents; to sign provenance and SBOMs too, name your own lock with --target or"
+            " documents; to sign provenance and SBOMs too, pass your own lock with --target or"
             " --lock"
         )
         descriptors = {
@@ -83,5 +83,5 @@ def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
         lines = "".join(
             f"\n  {failure.name} {failure.arch or ''}: {failure.detail}" for failure in wrong
         )
-        message = f"{place.name} is not signed, since it failed verification:{lines}"
+        message = f"{place.name} is not signed because verification failed:{lines}"
         raise IntegrityError(message, hint="push it again; imgbuild verify shows the details")

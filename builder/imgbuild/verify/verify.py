@@ -25,7 +25,7 @@ from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verifi
 from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
-LAYOUT = "a layout holds none; verify the image in a registry"
+LAYOUT = "a layout has none; verify the image in a registry"
 NO_LOCK = "there is no lock to compare it with"
 
 Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
@@ -234,9 +234,9 @@ class Verification:
         if self.wanted.key is None:
             return f"{text}; its origin was not checked"
         if not self.is_trusted(expected):
-            message = f"no provenance signed by the key names {expected.place}"
+            message = f"no provenance signed by the key lists {expected.place}"
             raise Failed(message)
-        return f"{text}; named by a provenance that the key signed"
+        return f"{text}; listed in a provenance signed by the key"
 
     def provenance(self, expected: ExpectedLock) -> str:
         """Whether a provenance claims that the image was made from the lock."""
@@ -270,11 +270,11 @@ class Verification:
         A build runs code of the packages in the lock, so a lock that was refused is not built.
         """
         if self.wanted.rebuild is None:
-            message = "--rebuild makes every layer again from the lock and compares"
+            message = "--rebuild rebuilds every layer from the lock and compares digests"
             raise Unchecked(message)
         arches = expected.due.arches(self.place.top.digest)
         if not arches:
-            message = "not built: the image is not of this lock"
+            message = "not built: the image does not match this lock"
             raise Lacking(message)
         if not trusted:
             message = "not built: the check of the lock's origin failed"

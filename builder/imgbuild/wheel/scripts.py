@@ -50,7 +50,7 @@ def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
     for group in GROUPS:
         for name, value in parser.items(group) if parser.has_section(group) else ():
             if name in scripts:
-                refuse(label, "entry_points.txt", f"names the script {name!r} twice")
+                refuse(label, "entry_points.txt", f"lists the script {name!r} twice")
             scripts[name] = _entry_point(name, value, label)
     return tuple(scripts[name] for name in sorted(scripts))
 

@@ -100,18 +100,18 @@ def test_python_without_base_has_only_known_names(auditor: Asked, python: str, c
     report = auditor.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
     lines = [part for part in report.unread if "standard library" in part.what]
     assert [(part.what, part.required) for part in lines] == [
-        (f"what the standard library of Python {python} does", False)
+        (f"the behavior of the standard library of Python {python}", False)
     ] * count
 
 
 def test_component_of_other_cuda_release_is_a_finding(auditor: Asked) -> None:
     (error,) = errors(auditor.audit("torch==2.10.0+cu126", "nvidia-cuda-nvcc==12.8.93"))
-    assert error.startswith("nvidia-cuda-nvcc 12.8.93 is not of CUDA 12.6")
+    assert error.startswith("nvidia-cuda-nvcc 12.8.93 does not belong to CUDA 12.6")
 
 
 def test_package_without_wheel_is_compared_by_version(auditor: Asked) -> None:
     report = auditor.audit("needy==1.0", "odd==3.0")
-    assert errors(report) == ["needy 1.0 needs odd<2, and odd is 3.0"]
+    assert errors(report) == ["needy 1.0 requires odd<2, but odd is 3.0"]
     assert unread(report) == {"odd==3.0": True}
     fitting = auditor.audit("needy==1.0", "odd==1.0")
     assert (errors(fitting), fitting.ok) == ([], False)

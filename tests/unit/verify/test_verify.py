@@ -170,7 +170,7 @@ def test_rewritten_signature_matches_no_key(sample):
         )
         data = forms.bundle(forged, sample.key.public.hint)
         stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
-    assert "names the key" in sample.failed()["signature"]
+    assert "refers to the key" in sample.failed()["signature"]
 
 
 def test_rewritten_sbom_fails(sample):
@@ -203,7 +203,7 @@ def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
         assert sample.failed(key=None) == {}
         assert sample.failed(key=None, own=project_lock(sample)) == {}
         message = sample.checks(key=None, own=project_lock(sample))["SBOM CycloneDX arm64"][1]
-        assert "also attached, and not that" in message
+        assert "also attached, but not matching" in message
         failures = sample.failed(own=project_lock(sample))
         assert "not signed by the key" in failures["SBOM CycloneDX arm64"]
         sample.sign(sample.key)
@@ -264,7 +264,7 @@ def test_provenance_of_other_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
     sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
-    assert f"names the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
+    assert f"refers to the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
 def test_signed_provenance_of_other_image_is_refused(sample):
@@ -318,7 +318,7 @@ def test_older_lock_of_target_is_refused(sample):
         sample.replace(sample.top, bundle.ARTIFACT_TYPE, files)
         failures = sample.failed(key=key)
         assert set(failures) == {"lock", *(OF_A_LOCK if key else ())}
-        assert f"is of another image: {BOTH} {target_digests.digest}" in failures["lock"]
+        assert f"belongs to another image: {BOTH} {target_digests.digest}" in failures["lock"]
     assert set(sample.failed(own=project_lock(sample))) == {"lock", *OF_A_LOCK}
 
 
@@ -332,7 +332,7 @@ def test_unsigned_other_lock_of_image_is_refused(sample):
     sample.replace(sample.top, bundle.ARTIFACT_TYPE, _files(other, target_digests, sample))
     failures = sample.failed()
     assert {"lock", "provenance"} <= set(failures)
-    assert "no provenance signed by the key names" in failures["lock"]
+    assert "no provenance signed by the key lists" in failures["lock"]
     assert sha256(codec.encode(other)) in failures["provenance"]
 
 

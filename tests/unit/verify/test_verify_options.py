@@ -36,9 +36,9 @@ def test_checks_requiring_key_fail_without_lock(sample):
     failures = sample.failed()
     assert set(failures) == {"lock", *OF_A_LOCK}
     assert failures["lock"] == (
-        "none is attached; name one with --target or --lock; --key asks for this check"
+        "none is attached; pass one with --target or --lock; --key requires this check"
     )
-    assert failures["provenance"].endswith("no lock to compare it with; --key asks for this check")
+    assert failures["provenance"].endswith("no lock to compare it with; --key requires this check")
 
 
 def test_options_requiring_lock_fail_without_it(sample):
@@ -46,8 +46,8 @@ def test_options_requiring_lock_fail_without_it(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
     assert set(failures) == {"provenance", "rebuild"}
-    assert failures["provenance"].endswith("--builder-id asks for this check")
-    assert failures["rebuild"].endswith("--rebuild asks for this check")
+    assert failures["provenance"].endswith("--builder-id requires this check")
+    assert failures["rebuild"].endswith("--rebuild requires this check")
     assert built.locks == []
 
 
@@ -97,7 +97,7 @@ def test_deleted_sbom_fails(sample, kind, predicate, check):
     for locked in (None, project_lock(sample)):
         failures = sample.failed(own=locked)
         assert check in failures
-        assert "none is attached; --key asks for this check" in failures[check]
+        assert "none is attached; --key requires this check" in failures[check]
     assert sample.failed(key=None) == {}
 
 
@@ -143,7 +143,7 @@ def test_unsigned_lock_is_not_built(sample):
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     failures = sample.failed(key=other.public, rebuild=built)
     assert failures["rebuild"] == (
-        "not built: the check of the lock's origin failed; --rebuild asks for this check"
+        "not built: the check of the lock's origin failed; --rebuild requires this check"
     )
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     assert "rebuild" in sample.failed(rebuild=built)
@@ -161,7 +161,7 @@ def test_failed_rebuild_is_a_separate_check(sample):
     assert checks["signature"][0] is CheckOutcome.PASSED
     assert checks["rebuild"] == (
         CheckOutcome.FAILED,
-        "not built: no route to the index (try again); --rebuild asks for this check",
+        "not built: no route to the index (try again); --rebuild requires this check",
     )
 
 

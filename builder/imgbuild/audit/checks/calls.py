@@ -152,7 +152,7 @@ class _ModuleCalls:
                 yield from _arguments(fact, what, signature, version)
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
-                text = f"registers {taken!r} with {what.path}, where {version} has it already"
+                text = f"registers {taken!r} with {what.path}, which {version} registers already"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(
@@ -212,7 +212,7 @@ def _absent(what: Meaning, version: str) -> Problem:
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
         return Relation.NAME, f"{holder.module}:{what.name}", text
     if isinstance(holder, Class):
-        text = f"uses {what.path}, an attribute that the class of {version} does not have"
+        text = f"uses {what.path}, an attribute that its class in {version} does not have"
         return Relation.ATTRIBUTE, what.path, text
     module, _, name = what.path.rpartition(".")
     return Relation.NAME, f"{module}:{name}", f"uses {what.path}, which {version} does not have"
@@ -231,13 +231,13 @@ def _arguments(
     """The problem of keywords that are not accepted, and of too few or too many positionals."""
     for keyword in call.keywords:
         if not signature.takes(keyword):
-            text = f"passes {keyword}= to {what.path}, which {version} does not take"
+            text = f"passes {keyword}= to {what.path}, which {version} does not accept"
             yield Relation.KEYWORD, f"{what.path}({keyword})", text
     places = [parameter for parameter in signature.parameters if parameter.kind != "keyword"]
     if call.star:
         return
     if call.positional > len(places) and not signature.varargs:
-        text = f"passes {call.positional} arguments to {what.path}; {version} takes {len(places)}"
+        text = f"passes {call.positional} arguments to {what.path}; {version} accepts {len(places)}"
         yield Relation.ARGUMENT, f"{what.path}({len(places)})", text
     if call.double_star:
         return

@@ -209,7 +209,7 @@ def _problem(
     version = package_set.version(other)
     if version is None:
         return None
-    text = f"imports {line.name} from {line.module}, which {other} {version} does not have there"
+    text = f"imports {line.name} from {line.module}, but {other} {version} does not define it"
     return Relation.NAME, other, f"{line.module}:{line.name}", text
 
 
@@ -225,7 +225,7 @@ def _in_python(
         return None
     if assigned(package_set, facts, line.module, line.name):
         return None
-    text = f"imports {line.name} from {line.module}, which {python} does not have there"
+    text = f"imports {line.name} from {line.module}, but {python} does not define it"
     return Relation.NAME, "", f"{line.module}:{line.name}", text
 
 

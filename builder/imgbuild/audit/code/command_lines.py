@@ -240,7 +240,7 @@ def _of_flag(
         value = after.text
     listed = parser.choices.get(name)
     if listed and value and not value.startswith("-") and word.literal and value not in listed:
-        message = f"{flag} of {version} does not take {value}"
+        message = f"{flag} of {version} does not accept {value}"
         place = word if equals else after or word
         yield place, CHOICE, message, f"one of {', '.join(listed)}", Severity.ERROR
 

@@ -76,7 +76,7 @@ def _called_with_more(
                 package = code.owner(home.module) or ""
                 version = f"{package} {code.version(package)}"
                 return (
-                    f"{function.name} does not take {lacking[0]}, which {base.name} of {version}"
+                    f"{function.name} does not accept {lacking[0]}, which {base.name} of {version}"
                     f" passes to it ({home.file}:{call.line})"
                 )
     return None
