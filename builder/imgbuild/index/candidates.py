@@ -1,6 +1,6 @@
 """Selects files of an index for a target: platform, glibc, Python, upload date, yanked.
 
-Error messages use the same reasons.
+The reasons for excluded files are also used in error messages.
 """
 
 from __future__ import annotations

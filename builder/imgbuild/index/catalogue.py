@@ -1,13 +1,13 @@
 """The content of the local index for uv: exactly the files that a target may use.
 
 `index.server` serves it as PEP 691 pages and METADATA during one resolution; wheels of sdists are
-built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA there and
-nowhere else: locks and audits use the original METADATA of a package.
+built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA only there:
+locks and audits use the original METADATA of a package.
 
-Reasons for a server instead of upper bounds that are resolved repeatedly until stable: the cut-off
-applies to each file, so that one pass is exact; an index serves only the packages assigned to it,
-so that no other index can take precedence by a higher version; uv gets no incompatible file,
-downloads no wheel and runs no build.
+Advantages over upper bounds that are resolved repeatedly until stable: the cut-off applies to each
+file, so that one pass is exact; an index serves only the packages assigned to it, so that no other
+index can take precedence with a higher version; uv gets no incompatible file, downloads no wheel
+and runs no build.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Catalogue:
     def without_addresses(self, package: str, data: bytes) -> bytes:
         """METADATA of `package` without the URLs of packages that the user requests by URL.
 
-        Other requirements with a URL are recorded in `addressed`: no resolver accepts them.
+        Other requirements with a URL are recorded in `addressed`: resolvers reject them.
         """
         lines = data.split(b"\n")
         for number, line in enumerate(lines):

@@ -1,8 +1,8 @@
 """One CUDA release for all NVIDIA wheels of a target: constraints, and a check of the result.
 
-NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`.
-It determines constraints for the resolver and a check of the finished resolution. The cut-off of a
-target does not apply to it: a release's list of components does not change with time.
+NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`,
+from which the constraints for the resolver and the check of the resolution are derived. The cut-off
+of a target does not apply to it: a release's list of components does not change with time.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def agreeing(
     """The first release that torch's requirements allow, and the reasons for skipping others.
 
     Some versions of torch (2.7.0) use components from several patches of one CUDA version. The
-    result is then the nearest patch, with torch's version of each differing component. None if
-    there is none; then the reasons cover all candidates.
+    result is then the nearest patch, with torch's version of each differing component. If there
+    is no release, the result is None and the reasons cover all candidates.
     """
     torch_requirements = list(torch)
     reasons: list[str] = []
@@ -159,7 +159,7 @@ def _against(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether torch has no CUDA: no requirement of an NVIDIA wheel and no version +cuNNN."""
+    """Whether torch is a CPU build: no requirement on an NVIDIA wheel and no version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize(requirement.name) for requirement in torch}

@@ -152,7 +152,7 @@ def lacks(
 ) -> bool | None:
     """Whether `release` of the other package still lacks (or rejects) the item in the evidence.
 
-    None if that cannot be determined, or for evidence of a type that names cannot prove.
+    None if that cannot be determined, or for evidence that does not depend on names.
     """
     if evidence.relation not in _ASKS:
         return None
@@ -205,7 +205,7 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
 def silent(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable and do not contain the word `name`.
 
-    Then no table-based `__getattr__` can provide it.
+    In that case, no table-based `__getattr__` can provide it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for ancestor in classes.ancestors(package_set, classes.follow(package_set, lookup_result)):
@@ -266,7 +266,7 @@ def _absent(lookup_result: LookupResult) -> bool | None:
 
 
 def dotted(package_set: PackageSet, path: str) -> LookupResult:
-    """The object of a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
+    """The object at a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -282,8 +282,8 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
 def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
     """Whether `release` of the failing package uses the same item in the same file.
 
-    A moved file is found by its name. False if the evidence is of a type that cannot be checked in
-    one file.
+    A moved file is searched by its name. False if the evidence is of a type that cannot be
+    checked in one file.
     """
     if evidence.relation not in (*_ASKS, Relation.PACKAGE):
         return False
@@ -379,10 +379,11 @@ def _reads(facts: ModuleFacts, name: str) -> bool:
 def boundary(
     releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
-    """From the incompatible `releases[start]`: the last incompatible and the first compatible one.
+    """The last incompatible and the first compatible release, from `releases[start]` on.
 
-    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few are
-    read. Both are adjacent, even if the incompatibility disappears and returns.
+    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few
+    releases are read. The result is a pair of adjacent releases, even if the incompatibility
+    disappears and returns.
     """
     bad, good, width = start, None, 1
     edge = len(releases) - 1 if step > 0 else 0

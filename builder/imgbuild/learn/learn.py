@@ -47,7 +47,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 def learn(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
-    """The constraint that `finding` proves; None if its evidence is insufficient.
+    """The constraint that follows from `finding`; None if its evidence is insufficient.
 
     `pinned` are the packages that the target pins to one version.
     """
@@ -188,8 +188,8 @@ def package_range(
 ) -> str:
     """The versions of the package with the same requirement, as a specifier.
 
-    Only one if the package is pinned, or if only this version was checked. Every release of the
-    range is checked: otherwise one without the requirement would be constrained too.
+    Only this version if the package is pinned, or if no other can be checked. Every release of
+    the range is checked; otherwise a release without the requirement would be constrained too.
     """
     alone = f"=={evidence.version}"
     releases = release_catalogue.releases(evidence.package)

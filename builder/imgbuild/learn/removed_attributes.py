@@ -1,8 +1,8 @@
 """Finds reads of attributes that a class had in an older release and lost.
 
-A class with `__getattr__` may have any attribute, so its names alone prove nothing. But if a
+A class with `__getattr__` may have any attribute, so its names alone are not sufficient. But if a
 package reads an attribute that the class defined in the release current when the reader was
-released, and the name no longer occurs in the sources of the class and its bases, nothing can
+released, and the name no longer occurs in the sources of the class and its bases, no code can
 provide it.
 """
 
@@ -30,7 +30,7 @@ _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
 
 
 class AttributeRead(msgspec.Struct, frozen=True):
-    """An attribute that the main path reads of another package's class, which may have it."""
+    """An attribute of another package's class that the main path reads and that may exist."""
 
     facts: ModuleFacts
     line: int
@@ -50,7 +50,7 @@ def check(
     """Reads of attributes that existed when the reader was released and were removed since.
 
     `open_releases` returns the releases of packages; it is called only if there are such reads.
-    Reads between `published` packages are excluded: they were checked when these were locked.
+    Reads between `published` packages are skipped: they were checked when these were locked.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
@@ -166,7 +166,7 @@ def gives(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """The possible classes of a receiver, one or those of a union, by their path for display."""
+    """The possible classes of a receiver, one or those of a union, by display path."""
     lookup_result = classes.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)

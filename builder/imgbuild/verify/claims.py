@@ -35,7 +35,7 @@ class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None) -> str:
-    """Whether `key` signed the image `digest`."""
+    """Check that `key` signed the image `digest`."""
     if beside.damaged:
         raise Failed("; ".join(beside.damaged))
     if key is None:
@@ -62,10 +62,10 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
 
 
 def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
-    """Whether `tag` is one that a push gives the image `digest`, up to the day `today` (UTC).
+    """Check that a push may give `tag` to the image `digest`, up to the day `today` (UTC).
 
-    Failed for a tag of another image of the target, or of a day on which none was pushed; Unchecked
-    for any other name, which may be one of your own.
+    Failed for a tag of another image of the target, or with an impossible date; Unchecked for
+    any other name, which may be a custom tag.
     """
     arches = expected.arches(digest)
     if not arches:
@@ -101,9 +101,9 @@ def statements(
     about: str,
     key: PublicKey | None,
 ) -> list[AttachedStatement]:
-    """The statements of type `about` that are attached to an image, those signed by the key first.
+    """The statements of type `about` attached to an image, those signed by the key first.
 
-    `plain` are those attached without a signature; the others are in signatures' envelopes.
+    `plain` are attached without a signature; the others are in signatures' envelopes.
     """
     target_digests = [
         AttachedStatement(
@@ -123,7 +123,7 @@ def kind(statement: AttachedStatement) -> str:
 def signed_statements(
     attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """With a key, the signed ones of `attached_statements`, else all. Lacking if there is none."""
+    """With a key, the signed `attached_statements`, else all. Lacking if there are none."""
     if not attached_statements:
         raise Lacking(NONE)
     if key is None:
@@ -142,7 +142,7 @@ def provenances(
     key: PublicKey | None,
     builder: str | None,
 ) -> str:
-    """Whether statements claim that the image `digest` was made from the lock with this sha256."""
+    """Check that statements attest that the image `digest` was built from the lock `lock`."""
     counting = signed_statements(attached_statements, key)
     for statement in attached_statements:
         if digest not in _statement(statement).digests:
@@ -160,7 +160,7 @@ def provenances(
 
 
 def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
-    """Whether a statement claims that the image `digest` comes from the lock with this sha256."""
+    """Whether a statement attests that the image `digest` was built from the lock `lock`."""
     return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
@@ -171,11 +171,12 @@ def document(
     attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """Whether an attached SBOM, and the statement of it, is one of `dues`.
+    """Check that an attached SBOM, and a statement of it, is one of `dues`.
 
-    `dues` follow from the lock; there are several if it was attached with different package
-    records. Other attached SBOMs, of an earlier push or of another writer, are named in the result.
-    Unchecked if one that the key signed differs: another version of imgbuild made it.
+    `dues` are generated from the lock; there are several if it was attached with different
+    package records. Other attached SBOMs, of an earlier push or another author, are listed in
+    the result. Unchecked if one signed by the key differs: another version of imgbuild
+    generated it.
     """
     if not attached and not attached_statements:
         raise Lacking(NONE)
@@ -218,7 +219,8 @@ def vex_document(
 ) -> str:
     """Author, date and statuses of the newest OpenVEX document about the image `digest`.
 
-    With a key, those that it signed count; Unchecked if it signed none, since an image needs none.
+    With a key, only documents signed by it count; Unchecked if there are none, since an image
+    needs none.
     """
     counting = [statement for statement in attached_statements if statement.signed or key is None]
     documents = [] if key else list(attached)

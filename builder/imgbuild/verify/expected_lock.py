@@ -1,4 +1,4 @@
-"""The lock that an image is compared with: one from the project, or the one attached to it."""
+"""The lock that an image is compared with: one from the project, or an attached one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LOCK = bundle.LOCK
 class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with its bundle, the sha256 of its file, and its place for messages.
 
-    Folders of wheels that it names are relative to `root`. `project` is its checkout, None for a
-    lock alone.
+    Folders of wheels in it are relative to `root`. `project` is its checkout, None for a lock
+    alone.
     """
 
     lock_bundle: LockBundle
@@ -41,7 +41,7 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_project(project: Project, target: str) -> ExpectedLock:
-    """The lock of `target` in a project; LockStale if there is none, or no digests of it."""
+    """The lock of `target` in a project; LockStale if the lock or its digests are missing."""
     lock = lock_file.read_lock(project.images, target)
     target_digests = image_digests.read_digests(project.images, lock)
     path = lock_file.lock_path(project.images, target)
@@ -50,10 +50,10 @@ def of_project(project: Project, target: str) -> ExpectedLock:
 
 
 def of_folder(path: Path) -> ExpectedLock:
-    """The lock in the file or folder `path`, with the files beside it, as `oras pull` writes them.
+    """The lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
 
-    For the folder of a project's target, the lock of that target. InputError if there is no lock,
-    or `path` is a file with another name.
+    For the folder of a project's target, the lock of that target. InputError if there is no
+    lock, or `path` is a file with another name.
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
@@ -75,7 +75,7 @@ class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
-    """Every lock attached to the image `digest`, also invalid ones and those of other images."""
+    """Every lock attached to the image `digest`, including invalid ones and other images'."""
     right, wrong = [], []
     for artifact in artifact_store.find(client, repository, digest, bundle.ARTIFACT_TYPE):
         place = f"the attached lock {artifact.descriptor.digest}"

@@ -1,4 +1,4 @@
-"""Checks that the documents and layers of an image are those that follow from its lock."""
+"""Checks that the documents and layers of an image match its lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_LAYERS = "no readable manifest lists a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a lock: the image's digest, and its documents and layers by architecture.
+    """The contents of a lock's image: digest, and documents and layers by architecture.
 
     `as_of` is the cut-off day of the lock (YYYY-MM-DD): no image of it is older.
     """
@@ -41,14 +41,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         return digest_of(self.documents[arch].manifest)
 
     def arches(self, digest: Digest) -> tuple[Arch, ...]:
-        """The architectures of the image `digest`; none if it is not of this lock."""
+        """The architectures of the image `digest`; empty if it does not belong to this lock."""
         if digest == self.digest:
             return tuple(self.documents)
         return tuple(arch for arch in self.documents if self.manifest(arch) == digest)
 
 
 def expected(lock: Lock, target_digests: TargetDigests) -> Expected:
-    """What follows from `lock`; `target_digests` has the digests of its layers."""
+    """The expected contents of the image of `lock`; `target_digests` has its layers' digests."""
     records = image_digests.layer_records(target_digests)
     documents = {
         arch: image_digests.documents(plan(lock, arch), records, item.floors)
@@ -81,7 +81,7 @@ def check(place: ImageSource, expected: Expected, checklist: Checklist, *, whole
 
 
 def check_alone(place: ImageSource, checklist: Checklist) -> None:
-    """Check every byte of what the image at `place` says it is, which needs no lock."""
+    """Check every byte of the image at `place` against its own digests, without a lock."""
     layers: list[tuple[Descriptor, Digest | None]] = []
     for descriptor in checklist.read("index", partial(image.manifests, place)) or ():
         layers += checklist.read("manifest", partial(_contents, place, descriptor)) or ()
@@ -89,7 +89,7 @@ def check_alone(place: ImageSource, checklist: Checklist) -> None:
 
 
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
-    """The layers of a manifest with their diff ids; None for BuildKit's statements, no image."""
+    """The layers of a manifest with their diff ids; None for BuildKit's attestations."""
     manifest = image.manifest(place, descriptor)
     if descriptor.platform.get("os") == image.NO_PLATFORM:
         return [(layer, None) for layer in manifest.layers]
@@ -104,7 +104,7 @@ def _check_layers(
     *,
     whole: bool,
 ) -> None:
-    """Check that `layers` are at `place`, each once though several manifests name it.
+    """Check that `layers` exist at `place`, each once even if several manifests list it.
 
     With a diff id, the content of a layer is compared with it.
     """

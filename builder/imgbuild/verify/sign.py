@@ -1,7 +1,7 @@
 """Signs an image that is already in a registry, after verifying it.
 
-What is attached already is never signed: anyone who can write to the registry could have attached
-a false builder or commit.
+Attached documents are never signed: anyone with write access to the registry could have attached a
+false builder or commit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def sign(
 ) -> tuple[Signed, ...]:
     """Verify the image, and sign it with `key`, or by cosign without one.
 
-    Of `signer_lock`, the signer's lock, provenance and SBOMs are made here and signed too, whatever
-    is attached. Without it the digest is signed alone.
+    With `signer_lock`, the signer's lock, provenance and SBOMs are generated here and signed
+    too, regardless of attached ones. Without it only the digest is signed.
     """
     place = InRegistry(client, reference)
     if signer_lock is None:
@@ -60,7 +60,7 @@ def sign(
 
 
 def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
-    """The circumstances of the lock's checkout; for a lock alone, little more than its digest."""
+    """Commit and builder of the lock's checkout; for a lock alone, little more than its digest."""
     if signer_lock.project is None:
         return provenance.bare(signer_lock.sha256)
     return provenance.circumstances(signer_lock.project, signer_lock.due.target)

@@ -32,7 +32,7 @@ Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to check with, and how far: `whole` reads all layers, `rebuild` makes them again."""
+    """The options of a verification: `whole` reads all layers, `rebuild` rebuilds them."""
 
     key: PublicKey | None = None
     own: ExpectedLock | None = None
@@ -42,7 +42,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options_by_check(self) -> dict[str, str]:
-        """The option that asks for a check, by the check's name; "" if none does."""
+        """The option that requires a check, by the check's name; "" if there is none."""
         key = "--key" if self.key else ""
         return {
             "signature": key,
@@ -54,7 +54,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of SBOM: its name, how it is attached, and what a statement of it says it is."""
+    """An SBOM format: its name, media type, and the predicate type of its statements."""
 
     name: str
     media_type: str
@@ -62,7 +62,7 @@ class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What its check is called."""
+        """The name of its check."""
         return f"SBOM {self.name}"
 
 
@@ -82,7 +82,7 @@ def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILE
 
 
 class Verification:
-    """The checks of one image; what is attached to it is read once.
+    """The checks of one image; attached documents are read once.
 
     After `run`, `held` is the lock that the image was compared with, None if there was none.
     """
@@ -100,7 +100,7 @@ class Verification:
         self._beside: dict[Digest, AttachedSignatures] = {}
 
     def run(self) -> Verified:
-        """Make all checks."""
+        """Run all checks."""
         checklist, options_by_check = self.checklist, self.wanted.options_by_check
         checklist.run("signature", self.signature, option=options_by_check["signature"])
         statements = checklist.read("provenance", partial(self.statements, self.place.top.digest))
@@ -142,7 +142,7 @@ class Verification:
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
     def _alone(self) -> None:
-        """The checks that need no lock; the others are recorded as not done."""
+        """Run the checks that need no lock; the others are recorded as not done."""
         options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
@@ -151,7 +151,7 @@ class Verification:
             self.checklist.run(name, _no_lock, option=options_by_check[name])
 
     def beside(self, digest: Digest) -> AttachedSignatures:
-        """The signatures beside an image; a layout has none."""
+        """The signatures attached to an image; a layout has none."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
         if digest not in self._beside:
@@ -160,7 +160,7 @@ class Verification:
         return self._beside[digest]
 
     def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
-        """The documents of a type that are attached to an image, each with its place in words."""
+        """The documents of a type attached to an image, each with a description of its place."""
         if self.remote is None:
             return []
         matches = artifact_store.find(
@@ -173,7 +173,7 @@ class Verification:
         ]
 
     def signature(self) -> str:
-        """Whether the key signed the image."""
+        """Check that the key signed the image."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         digest = self.place.top.digest
@@ -187,7 +187,7 @@ class Verification:
         return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
     def _same(self, expected: ExpectedLock) -> list[ExpectedLock]:
-        """The lock as it was attached by each push; only itself if it is not an attached one.
+        """The lock as attached by each push; only itself if it is not an attached one.
 
         The package records in its bundle may change while the image stays the same.
         """
@@ -196,7 +196,7 @@ class Verification:
         return [candidate for candidate in self._locks.right if candidate.sha256 == expected.sha256]
 
     def statements(self, digest: Digest) -> list[AttachedStatement]:
-        """Every provenance beside an image."""
+        """Every provenance attached to an image."""
         plain = [
             AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
@@ -220,7 +220,7 @@ class Verification:
             self.checklist.run("VEX", work, arch)
 
     def is_trusted(self, expected: ExpectedLock) -> bool:
-        """Whether a provenance that the key signed names a lock."""
+        """Whether a provenance signed by the key lists a lock."""
         digest = self.place.top.digest
         return any(
             statement.signed and claims.names(statement, digest, expected.sha256)
@@ -228,7 +228,7 @@ class Verification:
         )
 
     def trusted(self, expected: ExpectedLock, text: str) -> str:
-        """Whether the lock is the user's, or named in a provenance that the key signed."""
+        """Check that the lock is the user's, or listed in a provenance signed by the key."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
@@ -239,7 +239,7 @@ class Verification:
         return f"{text}; listed in a provenance signed by the key"
 
     def provenance(self, expected: ExpectedLock) -> str:
-        """Whether a provenance claims that the image was made from the lock."""
+        """Check that a provenance attests that the image was built from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         options = self.wanted
@@ -249,7 +249,7 @@ class Verification:
         )
 
     def sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
-        """Whether the SBOMs of one kind and architecture follow from the lock."""
+        """Check that the SBOMs of one format and architecture match the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         digest = expected.due.manifest(arch)
@@ -265,9 +265,9 @@ class Verification:
         return claims.document(digest, dues, attached, statements, self.wanted.key)
 
     def rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
-        """Whether the lock, built again, is the image.
+        """Check that rebuilding the lock yields the image.
 
-        A build runs code of the packages in the lock, so a lock that was refused is not built.
+        A build runs code of the packages in the lock, so a rejected lock is not built.
         """
         if self.wanted.rebuild is None:
             message = "--rebuild rebuilds every layer from the lock and compares digests"

@@ -1,6 +1,6 @@
-"""The directory and local headers of a zip, read so that no two readers differ.
+"""The directory and local headers of a zip, read so that all readers agree.
 
-Central directory and local headers must agree. Not accepted: two end records, gaps, overlaps, data
+Central directory and local headers must agree. Rejected are two end records, gaps, overlaps, data
 before the first or after the last record, encryption, compression other than deflate, and sizes
 that deflate cannot reach.
 """
@@ -106,7 +106,7 @@ def _reaches_end(tail: bytes, at: int) -> bool:
 def _end64(
     files: Files, path: Path, locator: bytes, at: int, label: str
 ) -> tuple[int, tuple[int, ...]]:
-    """Where the zip64 end record starts, and its six numbers."""
+    """The offset of the zip64 end record, and its six numbers."""
     _, disk, start, disks = LOCATOR64.unpack(locator)
     if disk or disks != 1 or start + END64.size != at - LOCATOR64.size:
         refuse(label, None, "its zip64 locator does not point to the record before it")
@@ -134,7 +134,7 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
 
 
 def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
-    """The entry at `at` and where the next one starts."""
+    """The entry at `at`, and the offset of the next one."""
     (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
      comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
     name_at = at + CENTRAL.size
@@ -233,7 +233,7 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
 def _check_descriptor(
     files: Files, path: Path, member: ZipMember, start: int, limit: int, label: str
 ) -> None:
-    """Check that a data descriptor, in one of the four forms in use, fills the gap to `limit`."""
+    """Check that a data descriptor, in one of four common forms, fills the gap to `limit`."""
     sizes = (member.crc, member.compressed, member.size)
     if limit - start not in (12, 16, 20, 24):
         refuse(label, member.name, f"no data descriptor between bytes {start} and {limit}")

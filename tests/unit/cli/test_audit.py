@@ -51,7 +51,7 @@ def test_an_error_has_its_place_and_ends_with_4(folder: Path, imgbuild: Command)
     done = imgbuild("audit", TARGET, *CODE)
     assert done.status == 4
     error, place, _, counts = done.stdout.splitlines()
-    assert error.startswith("error: trl 1.0 imports Gone from vllm, which vllm 1.0")
+    assert error.startswith("error: trl 1.0 imports Gone from vllm, but vllm 1.0")
     assert error.endswith("[imports]")
     assert place == "    at trl 1.0 trl/__init__.py:1"
     assert counts == f"{TARGET} x86_64: 1 error, 0 warnings, 1 note"

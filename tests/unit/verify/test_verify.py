@@ -291,7 +291,7 @@ def test_rewritten_unsigned_provenance_is_refused(sample):
 def test_builder_is_compared(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
-    assert "https://ci.example/ is required" in failures["provenance"]
+    assert "expected https://ci.example/" in failures["provenance"]
 
 
 # -- locks

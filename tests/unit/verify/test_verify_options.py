@@ -171,7 +171,7 @@ def test_given_lock_of_other_image_is_not_built(sample):
     locked = expected_lock.of_project(place.work().project, place.sample.lock.target)
     built = Builds()
     failures = sample.failed(key=None, own=locked, rebuild=built)
-    assert "the image is not of this lock" in failures["rebuild"]
+    assert "the image does not match this lock" in failures["rebuild"]
     assert built.locks == []
 
 
