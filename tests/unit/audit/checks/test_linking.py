@@ -182,7 +182,9 @@ def test_required_package_may_provide_libraries() -> None:
 def test_missing_libraries_of_file_are_one_finding() -> None:
     asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
     finding = only(SharedObjects({"a 1": [asks]}))
-    assert "libx.so.1, which nothing in the image provides; also missing: liby.so.1" in finding.message
+    assert (
+        "libx.so.1, which nothing in the image provides; also missing: liby.so.1" in finding.message
+    )
 
 
 # -- versions
