@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
@@ -127,7 +126,7 @@ class _ModuleCalls:
             path = path.removesuffix(SUBSCRIPT)
             text = f"subscripts {path}, which is not subscriptable in {python}"
             yield "", (Relation.SUBSCRIPT, path, text)
-        elif not assigned(self.package_set, self.facts, module, name):
+        elif not standard.is_assigned(self.package_set, self.facts, module, name):
             text = f"uses {path}, which {python} does not have"
             yield "", (Relation.NAME, f"{module}:{name}", text)
 

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from imgbuild.audit.checks.assigned import assigned
 from imgbuild.audit.checks.findings import FindingPlace, finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
@@ -223,7 +222,7 @@ def _in_python(
         return Relation.MODULE, "", line.module, text
     if look_up(package_set, line.module, line.name).state != "absent":
         return None
-    if assigned(package_set, facts, line.module, line.name):
+    if standard.is_assigned(package_set, facts, line.module, line.name):
         return None
     text = f"imports {line.name} from {line.module}, but {python} does not define it"
     return Relation.NAME, "", f"{line.module}:{line.name}", text

@@ -14,7 +14,6 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.audit.names import renamed
 from imgbuild.system import files, yaml_data
 from imgbuild.values import normalize
 
@@ -157,9 +156,9 @@ def argument(callee: str, name: str) -> Existence | None:
                 at = other.arguments.get(each, {})
                 spec = other.lookup(at, name)
                 if spec is not None:
-                    instead = renamed.replacement(
-                        package.package, callee, name
-                    ) or renamed.replacement(other.package, each, name)
+                    instead = renamed_parameter(package.package, callee, name) or renamed_parameter(
+                        other.package, each, name
+                    )
                     return Existence(
                         package=other.package,
                         spec=spec,
@@ -192,7 +191,7 @@ def member(owner: str, name: str) -> Existence | None:
                     spec=spec,
                     first=package.first,
                     last=package.last,
-                    instead=renamed.replacement(package.package, each, name) if "<" in spec else "",
+                    instead=renamed_parameter(package.package, each, name) if "<" in spec else "",
                 )
     return None
 
@@ -272,3 +271,17 @@ def _above(module: str) -> Iterator[str]:
     while module:
         yield module
         module = module.rpartition(".")[0]
+
+
+@lru_cache(maxsize=1)
+def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
+    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), dict[str, dict[str, str]])
+
+
+def renamed_parameter(package: str, callee: str, parameter: str) -> str:
+    """The name of a parameter in newer versions of `package`; "" if unknown.
+
+    `callee` is a class or function without its module.
+    """
+    table = _renamed_parameters().get(package, {})
+    return table.get(f"{callee}.{parameter}") or table.get(parameter, "")

@@ -286,4 +286,4 @@ def test_bitsandbytes_without_library_for_cuda_release_is_reported(tmp_path, run
     pins = {"bitsandbytes==0.46.0": files, f"nvidia-cuda-runtime-cu12=={runtime}": {}}
     findings = support_findings(tmp_path, pins)
     assert len(findings) == count
-    assert all("none for 129" in finding.message for finding in findings)
+    assert all("not for 129" in finding.message for finding in findings)

@@ -72,7 +72,7 @@ def test_pip_and_uv_output_is_read() -> None:
         (
             "verl @ git+https://example.invalid/verl@abc",
             "verl@ git+https://example.invalid/verl@abc",
-            "its version is unknown",
+            "the version is unknown",
         ),
         ("numpy @ file:///croot/numpy_1/work", "numpy@ file:///croot/numpy_1/work", "is unknown"),
         ("./mcore_adapter", "./mcore_adapter", "unknown"),
