@@ -66,9 +66,9 @@ def test_pip_and_uv_output_is_read() -> None:
 @pytest.mark.parametrize(
     ("line", "what", "why"),
     [
-        ("-e file:///home/me/verl", "file:///home/me/verl", "an editable installation"),
-        ("--editable=./verl", "./verl", "an editable installation"),
-        ("-e./verl", "./verl", "an editable installation"),
+        ("-e file:///home/me/verl", "file:///home/me/verl", "editable installations"),
+        ("--editable=./verl", "./verl", "editable installations"),
+        ("-e./verl", "./verl", "editable installations"),
         (
             "verl @ git+https://example.invalid/verl@abc",
             "verl@ git+https://example.invalid/verl@abc",
