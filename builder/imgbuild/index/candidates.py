@@ -31,7 +31,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
 
 
-def objection(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
+def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
     """Why `file`, a wheel, must not be used, or None. `timed`: the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
@@ -75,7 +75,7 @@ def usable(
 ) -> list[IndexFile]:
     """The wheels that may be used, in the given order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.fits(file.name))
-    return [file for file in fitting if objection(file, package, rules, timed=timed) is None]
+    return [file for file in fitting if exclusion(file, package, rules, timed=timed) is None]
 
 
 def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile | None:

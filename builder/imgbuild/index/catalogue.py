@@ -103,7 +103,7 @@ class Catalogue:
         for file in files:
             excluded = late(file, self.rules, timed=timed) or unwanted(file, package, self.rules)
             if is_sdist(file) and excluded is None and file.version not in have:
-                offers.append(OfferedFile(wheel=promised(package, file), sdist=file))
+                offers.append(OfferedFile(wheel=wheel_of_sdist(package, file), sdist=file))
                 have.add(file.version)
         return offers
 
@@ -161,7 +161,7 @@ class Catalogue:
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def promised(package: str, sdist: IndexFile) -> IndexFile:
+def wheel_of_sdist(package: str, sdist: IndexFile) -> IndexFile:
     """The wheel to be built from `sdist`: pure, with a hash unknown before the build."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)

@@ -230,7 +230,7 @@ class Indexes:
     def _look_up(self, package: str) -> tuple[IndexFile, ...]:
         place = self.place(package)
         address = place.address if place.flat else f"{place.address.rstrip('/')}/{package}/"
-        page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
+        page = none_if_missing(lambda: self._http.text(address, accept=SIMPLE))
         if page is None:
             return ()
         with reading(_shown(page), hint=NONSENSE):
@@ -247,7 +247,7 @@ class Indexes:
 
     def _json_api(self, place: IndexAddress, package: str) -> dict[str, IndexFile]:
         address = place.address.rstrip("/").removesuffix("/simple")
-        page = absent_is_none(lambda: self._http.text(f"{address}/pypi/{package}/json"))
+        page = none_if_missing(lambda: self._http.text(f"{address}/pypi/{package}/json"))
         if page is None:
             return {}
         with reading(_shown(page), hint=NONSENSE):
@@ -270,7 +270,7 @@ def is_local(url: str) -> bool:
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
-def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
+def none_if_missing(ask: Callable[[], PageLike]) -> PageLike | None:
     """The page, or None for status 404 or 410; other errors are raised."""
     try:
         return ask()

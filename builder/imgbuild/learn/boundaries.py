@@ -132,7 +132,7 @@ class ReleaseCatalogue:
             partial=True,
         )
 
-    def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
+    def cached(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
         """The result of `ask` about immutable files, cached by `key`, Python and code."""
         python = self.catalogue.rules.tags.python
         name = compact([code_digest(__name__), python, *key]).decode()
@@ -163,10 +163,10 @@ def lacks(
         package_set = release_catalogue.package_set({evidence.other: release})
         return _ASKS[evidence.relation](package_set, evidence.subject)
 
-    return release_catalogue.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
 
 
-def brings(
+def has_module(
     release_catalogue: ReleaseCatalogue, package: str, release: PackageRelease, module: str
 ) -> bool:
     """Whether `release` of `package` has the module, according to its file names."""
@@ -175,7 +175,7 @@ def brings(
     def _ask() -> bool:
         return module in release_catalogue.package_set({package: release}).modules_of(package)
 
-    return release_catalogue.remembered(("brings", module, wheel.sha256), _ask, bool)
+    return release_catalogue.cached(("brings", module, wheel.sha256), _ask, bool)
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -199,10 +199,10 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
     if lookup_result.state != "unknown":
         return _absent(lookup_result)
     owner, _, name = subject.rpartition(".")
-    return True if silent(package_set, dotted(package_set, owner), name) else None
+    return True if never_mentions(package_set, dotted(package_set, owner), name) else None
 
 
-def silent(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
+def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable and do not contain the word `name`.
 
     In that case, no table-based `__getattr__` can provide it.
@@ -279,7 +279,9 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
     return lookup_result
 
 
-def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
+def uses_item(
+    release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
+) -> bool:
     """Whether `release` of the failing package uses the same item in the same file.
 
     A moved file is searched by its name. False if the evidence is of a type that cannot be
@@ -298,7 +300,7 @@ def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: Packa
             _uses(facts, evidence, shapes) for facts in _files(package_set, evidence.package, file)
         )
 
-    return release_catalogue.remembered(key, _ask, bool)
+    return release_catalogue.cached(key, _ask, bool)
 
 
 # The arguments of a call: positional, keywords, and whether it uses * or **.
@@ -377,7 +379,7 @@ def _reads(facts: ModuleFacts, name: str) -> bool:
 
 
 def boundary(
-    releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
+    releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
     """The last incompatible and the first compatible release, from `releases[start]` on.
 
@@ -390,7 +392,7 @@ def boundary(
     while bad != edge:
         reach = bad + step * width
         reach = min(reach, edge) if step > 0 else max(reach, edge)
-        if not persists(releases[reach]):
+        if not is_incompatible(releases[reach]):
             good = reach
             break
         bad, width = reach, width * 2
@@ -398,7 +400,7 @@ def boundary(
         return releases[bad], None
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
-        if persists(releases[middle]):
+        if is_incompatible(releases[middle]):
             bad = middle
         else:
             good = middle

@@ -22,7 +22,7 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
-from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, silent
+from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, never_mentions
 from imgbuild.report import Evidence, Finding, Relation
 
 CHECK = "calls"
@@ -60,7 +60,7 @@ def check(
         if key in findings:
             continue
         release_catalogue = release_catalogue or open_releases()
-        if _had(package_set, release_catalogue, read):
+        if _had_attribute(package_set, release_catalogue, read):
             place = place_of(package_set, read.facts, read.line, read.entry)
             if place is not None:
                 findings[key] = finding(
@@ -77,7 +77,9 @@ def check(
     return list(findings.values())
 
 
-def _had(package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead) -> bool:
+def _had_attribute(
+    package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead
+) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
     release = release_catalogue.release(read.own, package_set.version(read.own) or "0")
     then = at_time(
@@ -134,7 +136,7 @@ def _read(
         open_ended = classes.member(package_set, holder, name).state == "unknown"
         if (
             open_ended
-            and silent(package_set, holder, name)
+            and never_mentions(package_set, holder, name)
             and not _defines(package_set, other, name)
         ):
             yield AttributeRead(facts, fact.line, how.entry, package, other, f"{path_to}.{name}")
@@ -143,10 +145,12 @@ def _read(
 def _defines(package_set: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, such as a subclass, defines this name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
-    return any(gives(package_set.wheels[package].text(root).source, name) for root in sorted(roots))
+    return any(
+        defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)
+    )
 
 
-def gives(source: bytes, name: str) -> bool:
+def defines_name(source: bytes, name: str) -> bool:
     """Whether `source` defines, assigns or quotes `name`.
 
     The name is searched as plain text, and only its context with a regular expression: over

@@ -166,17 +166,17 @@ def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
 
 def document(
     digest: Digest,
-    dues: Sequence[bytes],
+    expected_documents: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
     attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """Check that an attached SBOM, and a statement of it, is one of `dues`.
+    """Check that an attached SBOM, and a statement of it, is one of `expected_documents`.
 
-    `dues` are generated from the lock; there are several if it was attached with different
-    package records. Other attached SBOMs, of an earlier push or another author, are listed in
-    the result. Unchecked if one signed by the key differs: another version of imgbuild
-    generated it.
+    The documents are generated from the lock; there are several if it was attached with
+    different package records. Other attached SBOMs, of an earlier push or another author, are
+    listed in the result. Unchecked if one signed by the key differs: another version of
+    imgbuild generated it.
     """
     if not attached and not attached_statements:
         raise Lacking(NONE)
@@ -190,12 +190,16 @@ def document(
         message = "a statement signed by the key is about another image"
         raise Failed(message)
     signed = predicates if key is not None else []
-    other = [place for place, data in attached if data not in dues and _json(data) not in signed]
+    other = [
+        place
+        for place, data in attached
+        if data not in expected_documents and _json(data) not in signed
+    ]
     if attached and len(other) == len(attached):
         message = f"{other[0]} does not match the lock"
         raise Failed(message)
-    stated = any(_json(expected) in predicates for expected in dues)
-    right = any(data in dues for _, data in attached)
+    stated = any(_json(expected) in predicates for expected in expected_documents)
+    right = any(data in expected_documents for _, data in attached)
     more = f"; also attached, but not matching: {', '.join(other)}" if other else ""
     if key is None and (right or stated):
         return f"matches the lock; signature not checked{more}"

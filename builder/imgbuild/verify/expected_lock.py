@@ -36,7 +36,7 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Sha256
     place: str
     root: Path
-    due: Expected
+    contents: Expected
     project: Project | None = None
 
 
@@ -74,7 +74,7 @@ class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...] = ()
 
 
-def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
+def attached_locks(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
     """Every lock attached to the image `digest`, including invalid ones and other images'."""
     right, wrong = [], []
     for artifact in artifact_store.find(client, repository, digest, bundle.ARTIFACT_TYPE):
@@ -86,12 +86,11 @@ def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLo
         except (InputError, IntegrityError, LockStale) as error:
             wrong.append(error.message)
             continue
-        if expected.due.arches(digest):
+        if expected.contents.arches(digest):
             right.append(expected)
         else:
-            wrong.append(
-                f"{place} belongs to another image: {expected.due.target} {expected.due.digest}"
-            )
+            other = expected.contents
+            wrong.append(f"{place} belongs to another image: {other.target} {other.digest}")
     return AttachedLocks(right=tuple(right), wrong=tuple(wrong))
 
 
@@ -125,5 +124,5 @@ def _expected_lock(lock_bundle: LockBundle, place: str, root: Path) -> ExpectedL
         sha256=sha256(lock_bundle.data[LOCK]),
         place=place,
         root=root,
-        due=image.expected(lock_bundle.lock, lock_bundle.target_digests),
+        contents=image.expected(lock_bundle.lock, lock_bundle.target_digests),
     )

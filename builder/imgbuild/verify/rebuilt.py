@@ -32,7 +32,7 @@ def rebuild(
     with Store.open().scratch() as folder:
         built = build(origin, (), folder / "layout", options)
     for arch in arches:
-        manifest = expected.due.manifest(arch)
+        manifest = expected.contents.manifest(arch)
         if built.arch[arch] != manifest:
             message = f"{arch}: {built.arch[arch]} was built; digests.json has {manifest}"
             raise Failed(message)

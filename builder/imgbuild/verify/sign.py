@@ -47,9 +47,9 @@ def sign(
         }
         return tuple(_how(place, key)(descriptor, ()) for descriptor in descriptors.values())
     checklist = Checklist(client.reporter)
-    image.check(place, signer_lock.due, checklist, whole=False)
+    image.check(place, signer_lock.contents, checklist, whole=False)
     _refuse(place, checklist.checks)
-    arches = signer_lock.due.arches(place.top.digest)
+    arches = signer_lock.contents.arches(place.top.digest)
     lock_bundle = signer_lock.lock_bundle
     statement = provenance.statement(
         lock_bundle.lock, lock_bundle.target_digests, arches, _circumstances(signer_lock)
@@ -63,7 +63,7 @@ def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
     """Commit and builder of the lock's checkout; for a lock alone, little more than its digest."""
     if signer_lock.project is None:
         return provenance.bare(signer_lock.sha256)
-    return provenance.circumstances(signer_lock.project, signer_lock.due.target)
+    return provenance.circumstances(signer_lock.project, signer_lock.contents.target)
 
 
 def _how(place: InRegistry, key: PrivateKey | None) -> Sign:

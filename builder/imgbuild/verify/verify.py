@@ -97,7 +97,7 @@ class Verification:
         self.held: ExpectedLock | None = None
         self._statements: list[AttachedStatement] = []
         self._locks = expected_lock.AttachedLocks()
-        self._beside: dict[Digest, AttachedSignatures] = {}
+        self._signatures: dict[Digest, AttachedSignatures] = {}
 
     def run(self) -> Verified:
         """Run all checks."""
@@ -107,19 +107,19 @@ class Verification:
         self._statements = statements or []
         lock_answer = checklist.read("lock", self.lock, option=options_by_check["lock"])
         if lock_answer is None:
-            self._alone()
+            self._run_without_lock()
         else:
             self.held, text = lock_answer
-            self._against(self.held, text, has_statements=statements is not None)
+            self._run_with_lock(self.held, text, has_statements=statements is not None)
         return Verified(
             reference=self.place.name,
             digest=self.place.top.digest,
-            target=self.held.due.target if self.held else "",
+            target=self.held.contents.target if self.held else "",
             ok=checklist.ok,
             checks=tuple(checklist.checks),
         )
 
-    def _against(self, expected: ExpectedLock, text: str, *, has_statements: bool) -> None:
+    def _run_with_lock(self, expected: ExpectedLock, text: str, *, has_statements: bool) -> None:
         checklist, options_by_check = self.checklist, self.wanted.options_by_check
         trusted = checklist.run(
             "lock", partial(self.trusted, expected, text), option=options_by_check["lock"]
@@ -127,21 +127,21 @@ class Verification:
         if self.remote is not None and self.remote.tag:
             today = datetime.datetime.now(datetime.UTC).date()
             digest = self.place.top.digest
-            work = partial(claims.name, self.remote.tag, digest, expected.due, today)
+            work = partial(claims.name, self.remote.tag, digest, expected.contents, today)
             checklist.run("name", work)
-        image.check(self.place, expected.due, checklist, whole=self.wanted.whole)
+        image.check(self.place, expected.contents, checklist, whole=self.wanted.whole)
         if has_statements:
             work = partial(self.provenance, expected)
             checklist.run("provenance", work, option=options_by_check["provenance"])
-        for arch in expected.due.arches(self.place.top.digest):
+        for arch in expected.contents.arches(self.place.top.digest):
             for kind in SBOMS:
                 work = partial(self.sbom, expected, kind, arch)
                 checklist.run(kind.title, work, arch, option=options_by_check[kind.title])
-            self._vex(expected.due.manifest(arch), arch)
+            self._vex(expected.contents.manifest(arch), arch)
         again = partial(self.rebuild, expected, trusted=trusted)
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
-    def _alone(self) -> None:
+    def _run_without_lock(self) -> None:
         """Run the checks that need no lock; the others are recorded as not done."""
         options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _no_lock)
@@ -154,10 +154,10 @@ class Verification:
         """The signatures attached to an image; a layout has none."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
-        if digest not in self._beside:
+        if digest not in self._signatures:
             signatures = stored.read(self.remote.client, self.remote.repository, digest)
-            self._beside[digest] = signatures
-        return self._beside[digest]
+            self._signatures[digest] = signatures
+        return self._signatures[digest]
 
     def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
         """The documents of a type attached to an image, each with a description of its place."""
@@ -183,10 +183,12 @@ class Verification:
         """The lock to compare the image with, and the detail of its check."""
         if self.remote is not None:
             digest = self.place.top.digest
-            self._locks = expected_lock.beside(self.remote.client, self.remote.repository, digest)
+            self._locks = expected_lock.attached_locks(
+                self.remote.client, self.remote.repository, digest
+            )
         return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
-    def _same(self, expected: ExpectedLock) -> list[ExpectedLock]:
+    def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
         """The lock as attached by each push; only itself if it is not an attached one.
 
         The package records in its bundle may change while the image stays the same.
@@ -252,17 +254,17 @@ class Verification:
         """Check that the SBOMs of one format and architecture match the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
-        digest = expected.due.manifest(arch)
-        dues = [
+        digest = expected.contents.manifest(arch)
+        expected_documents = [
             part.data
-            for candidate in self._same(expected)
+            for candidate in self._attached_versions(expected)
             for part in attachments.sboms(candidate.lock_bundle, arch)[kind.media_type].values()
         ]
         attached = self.attached(digest, kind.media_type)
         statements = claims.statements(
             (), self.beside(digest), kind.predicate_type, self.wanted.key
         )
-        return claims.document(digest, dues, attached, statements, self.wanted.key)
+        return claims.document(digest, expected_documents, attached, statements, self.wanted.key)
 
     def rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
         """Check that rebuilding the lock yields the image.
@@ -272,7 +274,7 @@ class Verification:
         if self.wanted.rebuild is None:
             message = "--rebuild rebuilds every layer from the lock and compares digests"
             raise Unchecked(message)
-        arches = expected.due.arches(self.place.top.digest)
+        arches = expected.contents.arches(self.place.top.digest)
         if not arches:
             message = "not built: the image does not match this lock"
             raise Lacking(message)

@@ -112,9 +112,9 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
 def test_constraints_on_other_packages_are_ignored(package_set, other):
     versions = {"a": "1", "b": "3"}
     expected = Terms(constraints=(LEARNED,))
-    assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == expected
+    assert judge.restricted(Terms(constraints=(LEARNED, other)), versions) == expected
     missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
-    assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
+    assert judge.restricted(Terms(constraints=(missing,)), versions).constraints == (missing,)
     report = audit(package_set, Terms(constraints=(LEARNED, missing)))
     assert audited.subjects(report.findings) == ["x", "b<3", "c"]
 

@@ -100,7 +100,7 @@ def test_what_is_wrong_is_reported_and_has_its_status(place, imgbuild, pair):
 
 @pytest.mark.parametrize("words", [(), ("--target", BOTH)])
 def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, words):
-    expected = expected_lock.of_project(place.work().project, BOTH).due
+    expected = expected_lock.of_project(place.work().project, BOTH).contents
     digest = expected.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
     place.registry.manifests[NAME, digest] = (

@@ -127,7 +127,7 @@ class _Linker:
         if more:
             text += f"; also missing: {', '.join(more)}"
         other = owner if version is not None else near[0][0] if near else ""
-        remedy = _apart(package, other)
+        remedy = _choose_matching(package, other)
         if owner and version is None:
             remedy = f"add {owner}, or choose a {package} built for the installed libraries"
         elif not other:
@@ -154,7 +154,11 @@ class _Linker:
             text += self._hint(package, name, other)
             if len(absent) > 1:
                 text += f" ({place} of {len(absent)} undefined symbols)"
-            remedy = _apart(package, other) if other else f"choose another version of {package}"
+            remedy = (
+                _choose_matching(package, other)
+                if other
+                else f"choose another version of {package}"
+            )
             yield self._finding(
                 package,
                 facts,
@@ -208,7 +212,7 @@ class _Linker:
             providers = self._map.providers(package, facts, library)
             other = providers[0][0] if providers and providers[0][0] != package else ""
             remedy = (
-                _apart(package, other)
+                _choose_matching(package, other)
                 if other
                 else f"choose a base with a newer {library}, or an older {package}"
             )
@@ -297,7 +301,7 @@ def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
     )
 
 
-def _apart(package: str, other: str) -> str:
+def _choose_matching(package: str, other: str) -> str:
     return f"choose versions of {package} and {other} built for each other"
 
 

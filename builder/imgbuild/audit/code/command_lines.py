@@ -228,7 +228,7 @@ def _of_flag(
         if begins or bare in parser.flags:
             return  # argparse takes a beginning that is unique, and --no-… for a switch
         known = releases.argument(program.arguments, name.replace("-", "_"))
-        when = known.when(version.partition(" ")[2]) if known is not None else ""
+        when = known.change(version.partition(" ")[2]) if known is not None else ""
         near = nearest(name, parser.flags) or ""
         if SequenceMatcher(None, name, near).ratio() < (_SAME if when else _ALIKE):
             near = ""

@@ -86,7 +86,7 @@ class Execution(ExpressionValues):
             current = self.read(node.target.id, frame)
             updated = self.operate(node.op, current, value)
             self.step(weight(updated, LARGEST))
-            self.spoil(node.target, frame)  # a list is changed in place
+            self.invalidate(node.target, frame)  # a list is changed in place
             frame.names[node.target.id] = updated
         else:
             self.assign(node.target, UNKNOWN, frame)

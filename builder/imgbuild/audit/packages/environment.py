@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pointed
+from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pth_folders
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Unread
@@ -77,7 +77,7 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
         folders = ", ".join(map(str, place.folders)) or str(path)
         message = f"no package is installed in {folders}"
         raise InputError(message, hint="pass an environment, its Python or its site-packages")
-    unread += _loose(place.folders, packages)
+    unread += _unowned(place.folders, packages)
     return InstalledEnvironment(
         python=place.python, folders=place.folders, packages=packages, unread=unread
     )
@@ -247,7 +247,7 @@ def _headers(info: Path) -> dict[str, str]:
     return {}
 
 
-def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
+def _unowned(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
     """Modules, and folders on `sys.path`, that no package lists: one entry per folder."""
     by_folder: dict[Path, set[str]] = {}
     for package in packages:
@@ -257,7 +257,9 @@ def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tup
         listed = by_folder.get(folder, set()) | IGNORED
         names = sorted({path.name for path in folder.iterdir()} - listed)
         modules = [name for name in names if _is_module(folder / name)]
-        added = [path for name in names if name.endswith(".pth") for path in pointed(folder / name)]
+        added = [
+            path for name in names if name.endswith(".pth") for path in pth_folders(folder / name)
+        ]
         loose = [*modules, *map(str, added)]
         if loose:
             why = f"no package in {folder} lists them"

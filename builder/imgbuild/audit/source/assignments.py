@@ -119,7 +119,7 @@ class Assignments:
         self.expressions.visit(node.value)
         kind, name_value = self.expressions.type_of(node.value), self.conditions.value(node.value)
         for target in node.targets:
-            apart = self._apart(target, node.value)
+            apart = self._unpacked(target, node.value)
             if isinstance(target, ast.Name):
                 self.bind(target.id, kind, node, value_of(self.source, node.value), name_value)
                 self._exported(target.id, node.value)
@@ -131,7 +131,9 @@ class Assignments:
             else:
                 self.targets(target, node)
 
-    def _apart(self, target: ast.expr, value: ast.expr) -> list[tuple[ast.Name, NameValue]] | None:
+    def _unpacked(
+        self, target: ast.expr, value: ast.expr
+    ) -> list[tuple[ast.Name, NameValue]] | None:
         """`a, b = x, y`: names and their values; None if unknown."""
         if not isinstance(target, ast.Tuple):
             return None

@@ -193,7 +193,7 @@ def function_facts(
     ]
     returns = source.short(node.returns) if node.returns is not None else ""
     if not returns and "classmethod" in decorators and plain:
-        returns = _makes_self(source, node, plain[0].arg.encode())
+        returns = _returns_self(source, node, plain[0].arg.encode())
     return Function(
         name,
         node.lineno,
@@ -207,7 +207,7 @@ def function_facts(
     )
 
 
-def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
+def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
     """`Self` if a classmethod returns only results of `cls(…)`, else empty."""
     text = source.span(node)
     matches = _RETURN.findall(text)
