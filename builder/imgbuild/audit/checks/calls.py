@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
+from imgbuild.audit.checks import standard
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
-from imgbuild.audit.names import signatures, standard
+from imgbuild.audit.names import signatures
 from imgbuild.audit.names.model import CallSignature
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages

@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from imgbuild.audit.checks import standard
 from imgbuild.audit.checks.findings import FindingPlace, finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
-from imgbuild.audit.names import standard
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import stdlib_module
 from imgbuild.audit.names.scopes import scopes
