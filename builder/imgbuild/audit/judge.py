@@ -133,7 +133,6 @@ class _AuditRun:
         self._path = path
 
     def run(self, checks: Sequence[str]) -> list[Finding]:
-        """The findings of `checks`."""
         # Each check's module is imported when it runs, so that one check starts without the others.
         findings = [finding for check in checks for finding in getattr(self, f"_{check}")()]
         if "rules" not in checks:

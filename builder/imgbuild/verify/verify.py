@@ -62,7 +62,7 @@ class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The name of its check."""
+        """The name of the check of this format."""
         return f"SBOM {self.name}"
 
 

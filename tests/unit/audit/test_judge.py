@@ -1,4 +1,4 @@
-"""The judgement: order, waivers, and the code that it is of."""
+"""Reports of the audit: order, waivers, and constraints."""
 
 import msgspec
 import pytest

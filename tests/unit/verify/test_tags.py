@@ -1,4 +1,4 @@
-"""The tags that `push` gives an image are those that `verify` takes for tags of that image."""
+"""`verify` accepts the tags that `push` assigns to an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH_DIGEST = f"sha256:{'3' * 64}"
 
 
 class WithoutDocuments(Expected, frozen=True, kw_only=True):
-    """What follows from a lock, with digests of its images that need no documents."""
+    """The expected contents of a lock's image, with digests that need no documents."""
 
     def manifest(self, arch: Arch) -> str:
         return DIGEST[arch]
@@ -103,7 +103,7 @@ def test_image_of_other_lock_has_no_tags():
 
 
 def test_verify_expects_tags_of_push(tmp_path, monkeypatch):
-    """For each plan of a push: its tags pass for its digest, and for no other plan's."""
+    """The tags of each push plan pass for its digest, and for no other plan's."""
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
         for plan in plans:

@@ -1,7 +1,7 @@
-"""What an option of `imgbuild verify` asks for, and who can write to the registry took away.
+"""The checks that options of `imgbuild verify` require, if documents were deleted.
 
-One DELETE is the commonest downgrade there is: what is requested and cannot be checked fails. And
-what is built again is only a lock that was not refused, for a build runs what the lock chooses.
+Deleting a document is the simplest downgrade: a check that is required and impossible fails. Only a
+lock that was not rejected is rebuilt, since a build runs code that the lock selects.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_deleted_sbom_fails(sample, kind, predicate, check):
 
 
 def test_unverified_statement_is_read_without_attachment(sample):
-    """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
+    """Without a key, a signature's envelope counts like an attachment."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
@@ -117,7 +117,7 @@ def test_unverified_statement_is_read_without_attachment(sample):
 
 
 class Builds:
-    """Stands where locks are built again, and notes which were: the build has tests of its own."""
+    """Replaces the build of locks and records them; the build has separate tests."""
 
     def __init__(self) -> None:
         self.locks: list[str] = []
@@ -138,7 +138,7 @@ def test_trusted_lock_is_rebuilt(sample):
 
 
 def test_unsigned_lock_is_not_built(sample):
-    """A build runs code of packages that the lock chooses."""
+    """A build runs code of packages in the lock."""
     built = Builds()
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     failures = sample.failed(key=other.public, rebuild=built)
@@ -151,7 +151,7 @@ def test_unsigned_lock_is_not_built(sample):
 
 
 def test_failed_rebuild_is_a_separate_check(sample):
-    """An index is down: what was found before stands, and what was requested did not pass."""
+    """An index is unavailable: other results remain, and the required check fails."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"

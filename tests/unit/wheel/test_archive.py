@@ -29,7 +29,7 @@ TEXT = b"one line of text, and again one line of text\n" * 20
 
 
 def refused(path: Path, *words: str) -> None:
-    """Reading and verifying `path` fails with a message that has `words`, its name and a remedy."""
+    """Check that reading `path` fails with a message that contains `words`, name and remedy."""
     with pytest.raises(IntegrityError) as caught:
         archive.verify(archive.read(path))
     assert path.name in caught.value.message
@@ -126,7 +126,7 @@ def test_zip64_with_many_members(tmp_path: Path) -> None:
 
 
 def test_streamed_zip64_is_read(tmp_path: Path) -> None:
-    """What Python's own zipfile writes, forced to zip64 and to a sink that cannot seek."""
+    """Output of Python's zipfile, forced to zip64 and to a stream that cannot seek."""
 
     class Sink:
         def __init__(self) -> None:
@@ -248,7 +248,7 @@ def test_inconsistent_headers_are_refused(tmp_path: Path, entry: Entry, word: st
 
 
 def test_overlapping_members_are_refused(tmp_path: Path) -> None:
-    """Two entries for one local header, as in bombs that reuse one block of data."""
+    """Two entries share one local header, as in zip bombs that reuse a block of data."""
     again = Entry(name=b"b", data=TEXT, start=0, absent=True)
     refused(forge(tmp_path, entries(Entry(name=b"a", data=TEXT), again)), "'b'", "overlaps")
     inner = Entry(name=b"b", data=b"y", method=0)

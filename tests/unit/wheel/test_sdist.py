@@ -1,4 +1,4 @@
-"""Members of an sdist: what is read, and what is refused by the member's name."""
+"""Members of an sdist, and archives that are rejected with the name of a member."""
 
 from __future__ import annotations
 

@@ -68,7 +68,6 @@ class _ModuleCalls:
         self.package = package_set.owner(facts.module)
 
     def findings(self) -> Iterator[Finding]:
-        """The findings in this module."""
         here = scopes(self.facts)
         noted = normalize(self.package or "") in self.rules.walk
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)

@@ -118,7 +118,6 @@ def _of_window(
 
 
 def _caught(window: Window) -> bool:
-    """Whether the window's exception is caught."""
     if window.outcome == "warn":
         return False
     names = {window.name, "Exception", "BaseException", ""}

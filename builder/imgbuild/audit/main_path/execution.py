@@ -279,7 +279,7 @@ class Execution(ExpressionValues):
             self.assign(target, UNKNOWN, frame)
 
     def _pass(self, _: ast.Pass, __: CallFrame) -> None:
-        """Do nothing."""
+        pass
 
     _statements: ClassVar[dict[type[ast.stmt], Callable[[Execution, Any, CallFrame], None]]] = {
         ast.Expr: _expression,

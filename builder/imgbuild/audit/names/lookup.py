@@ -63,7 +63,6 @@ class NameIndex:
     """The definitions of a module by top-level name, and its members by qualified name."""
 
     def __init__(self, facts: ModuleFacts) -> None:
-        """Sort the facts by name."""
         self.top: dict[str, list[Entry]] = {}
         self.members: dict[str, list[Function | Class]] = {}
         self.stars: list[Import] = []

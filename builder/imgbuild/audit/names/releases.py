@@ -70,7 +70,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
     def sentence(self, what: str) -> str:
-        """A sentence about `what`."""
+        """A sentence about the change of `what`."""
         if not self.spec:
             text = f"no {self.package} from {self.first} to {self.last} has {what}"
         elif self.removed_in and self.since:

@@ -209,7 +209,6 @@ def _infos(folder: Path) -> Iterator[Path]:
 
 
 def _package(info: Path) -> InstalledPackage | Unread:
-    """The package of a metadata folder."""
     headers = _headers(info)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:

@@ -99,7 +99,7 @@ def is_metadata(file: str) -> bool:
 
 
 def parse_metadata(text: str) -> WheelMetadata:
-    """METADATA from its text."""
+    """Parse the text of a METADATA file."""
     headers = HeaderParser().parsestr(text)
     requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
     requires_python = headers.get("Requires-Python", "").strip()

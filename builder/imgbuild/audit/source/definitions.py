@@ -28,7 +28,6 @@ class Definitions:
     """Reads the definitions of functions and classes."""
 
     def __init__(self, expressions: Expressions) -> None:
-        """Read for the module of `expressions`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names

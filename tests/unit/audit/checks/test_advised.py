@@ -1,4 +1,4 @@
-"""Extras that a package names where importing a part of it fails, in small real wheels."""
+"""Extras recommended by the errors of failing imports, in small real wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that the default configuration of a Hydra program names, in small real wheels."""
+"""Classes in the default configuration of a Hydra program, in small real wheels."""
 
 from __future__ import annotations
 

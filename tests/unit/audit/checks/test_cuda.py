@@ -1,4 +1,4 @@
-"""The check `cuda`, GPUs and drivers, and floors, on small package sets of facts."""
+"""The check `cuda`, GPUs, drivers, and minimum versions, on small package sets of facts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
 
 
 def relation(finding: Finding) -> tuple[Relation, str, str, str]:
-    """What a finding rests on: relation, other package, subject, file."""
+    """The evidence of a finding: relation, other package, subject, file."""
     assert finding.evidence is not None
     evidence = finding.evidence
     return evidence.relation, evidence.other, evidence.subject, evidence.file

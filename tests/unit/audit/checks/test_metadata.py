@@ -1,4 +1,4 @@
-"""What wheels ask for, and what was learned of them, against a package set."""
+"""Requirements of wheels and learned constraints, checked in package sets."""
 
 import pytest
 

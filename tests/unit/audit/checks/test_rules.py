@@ -1,4 +1,4 @@
-"""Known failures: they fire in their versions alone, and only where the wheel still shows them."""
+"""Rules of known failures: they apply to their versions, and to wheels with the evidence."""
 
 import pytest
 

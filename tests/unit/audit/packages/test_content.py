@@ -1,4 +1,4 @@
-"""Members of a wheel, from a file and from a server: the same bytes, few requests, checked."""
+"""Members of a wheel from a file and a server: content, number of requests, checks."""
 
 import random
 import zipfile

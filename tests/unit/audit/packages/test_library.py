@@ -1,4 +1,4 @@
-"""The facts of a wheel: read once, kept by its hash, added to by several readers."""
+"""The facts of a wheel: read once, cached by hash, extended by several processes."""
 
 import pytest
 
