@@ -240,7 +240,7 @@ class Conditions:
         return None
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
-        """The guards of `hasattr(x, "a")` and `getattr(x, "a", None)`; the latter also tests data."""
+        """The guards of `hasattr(x, "a")` and `getattr(x, "a", None)`, or data."""
         subject, name = dotted(test.args[0]), string(test.args[1])
         if not subject or not name:
             return None
@@ -312,7 +312,7 @@ class Conditions:
         return self._both(test, Guard("version", subject, ",".join(clauses)))
 
     def _python(self, test: ast.Compare, operands: list[ast.expr]) -> Branches | None:
-        """sys.version_info, also in a chain: `(3, 9) <= sys.version_info < (3, 12)`."""
+        """The guards of sys.version_info comparisons: `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
             sign = OPERATORS.get(type(operator))
