@@ -50,7 +50,7 @@ def late(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
 
 
 def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
-    """Why `file` is excluded despite its upload time and platform, or None."""
+    """Why `file` is excluded apart from its upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     try:

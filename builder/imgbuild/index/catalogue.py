@@ -168,7 +168,7 @@ def wheel_of_sdist(package: str, sdist: IndexFile) -> IndexFile:
 
 
 def without_requirements(data: bytes) -> bytes:
-    """METADATA without its `Requires-Dist` fields, as `--no-deps` reads it."""
+    """METADATA without its `Requires-Dist` fields, as with `--no-deps`."""
     head, mark, body = data.partition(b"\n\n")
     lines = [
         line

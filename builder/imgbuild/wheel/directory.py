@@ -84,12 +84,12 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
         limits = (FULL16, FULL16, FULL16, FULL16, FULL32, FULL32)
         for value, full, value64 in zip(narrow, limits, wide, strict=True):
             if value not in (full, value64):
-                refuse(label, None, "its two end records (zip and zip64) disagree")
+                refuse(label, None, "its two end records (zip and zip64) do not match")
         disk, first, here, count, size, start = wide
     elif FULL16 in (count, here) or FULL32 in (size, start):
         refuse(label, None, "its end record refers to a zip64 record, which is missing")
     if disk or first or here != count:
-        refuse(label, None, "is part of a zip in several volumes")
+        refuse(label, None, "is part of a multi-volume zip")
     if start + size != stop:
         what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
         refuse(label, None, what)
@@ -220,10 +220,10 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
     if flags & DESCRIPTOR:
         # Writers that stream leave zeros here and write the values after the data.
         if any(value not in (0, right) for value, right in zip(stated, true, strict=True)):
-            refuse(label, name, "its local header disagrees with the directory")
+            refuse(label, name, "its local header does not match the directory")
         _check_descriptor(files, path, member, offset + member.compressed, limit, label)
     elif stated != true:
-        refuse(label, name, "its local header disagrees with the directory about CRC or sizes")
+        refuse(label, name, "CRC or sizes in its local header do not match the directory")
     elif offset + member.compressed != limit:
         what = f"unexpected bytes {offset + member.compressed} to {limit} after its data"
         refuse(label, name, what)
@@ -244,4 +244,4 @@ def _check_descriptor(
             body = struct.pack(layout, *sizes)
             forms += [body, b"PK\7\x08" + body]
     if data not in forms:
-        refuse(label, member.name, "its data descriptor disagrees with the directory")
+        refuse(label, member.name, "its data descriptor does not match the directory")

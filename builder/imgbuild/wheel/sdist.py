@@ -127,7 +127,7 @@ def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
             continue
         top = top or parts[0]
         if parts[0] != top or (len(parts) == 1 and member.kind != "folder"):
-            _refuse(label, member, f"is not in {top!r}: an sdist has one folder at its top")
+            _refuse(label, member, f"is not in {top!r}: an sdist must have one top-level folder")
         path = "/".join(parts[1:])
         above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
         if member.kind == "folder":
@@ -159,7 +159,7 @@ def _checked_parts(member: SdistMember, label: str) -> list[str]:
         _refuse(label, member, "is an empty path")
     sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
     if max(sizes, default=0) > NAME_LIMIT or sum(sizes) + len(sizes) > PATH_LIMIT:
-        _refuse(label, member, f"has over {NAME_LIMIT} bytes in a name, or {PATH_LIMIT} in all")
+        _refuse(label, member, f"has a name of over {NAME_LIMIT} bytes, or a path of over {PATH_LIMIT}")
     if len(parts) > DEPTH_LIMIT:
         _refuse(label, member, f"is in more than {DEPTH_LIMIT} folders")
     return parts

@@ -113,7 +113,7 @@ def test_zip64_is_read(tmp_path: Path) -> None:
     archive.verify(wheel)
     assert wheel.content("a") == TEXT
     entry.local_extra = struct.pack("<HHQQ", 1, 16, len(TEXT) + 1, len(stream))
-    refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "disagrees")
+    refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "not match")
     entry.local_extra = b""
     refused(forge(tmp_path, entries(entry), zip64=True), "'a'", "zip64 field")
 
@@ -235,8 +235,8 @@ def test_folder_with_content_is_refused(tmp_path: Path) -> None:
         (Entry(name=b"a", data=TEXT, local_name=b"ab"), "another name"),
         (Entry(name=b"a", data=TEXT, local_flags=1 << 11), "other flags"),
         (Entry(name=b"a", data=TEXT, local_method=0), "another compression method"),
-        (Entry(name=b"a", data=TEXT, local_sizes=(1, 2, 3)), "disagrees"),
-        (Entry(name=b"a", data=TEXT, flags=8, local_sizes=(1, 0, 0)), "disagrees"),
+        (Entry(name=b"a", data=TEXT, local_sizes=(1, 2, 3)), "not match"),
+        (Entry(name=b"a", data=TEXT, flags=8, local_sizes=(1, 0, 0)), "not match"),
         (Entry(name=b"a", data=TEXT, after=b"hidden"), "unexpected bytes"),
         (Entry(name=b"a", data=TEXT, start=5), "no local header"),
         (Entry(name=b"a", central_extra=struct.pack("<HHBL", 0x7075, 6, 1, 0) + b"b"), "second"),
@@ -308,7 +308,7 @@ def test_inconsistent_zip64_end_record_is_refused(tmp_path: Path) -> None:
     at = data.rindex(b"PK\5\6")
     data[at + 8 : at + 12] = struct.pack("<HH", 2, 2)
     path.write_bytes(data)
-    refused(path, "disagree")
+    refused(path, "not match")
     locator = data.rindex(b"PK\6\7")
     data[at + 8 : at + 12] = b"\xff" * 4
     data[locator + 8 : locator + 16] = struct.pack("<Q", 0)

@@ -49,7 +49,7 @@ Numbers = tuple[int, ...]
 
 
 class FileList(msgspec.Struct, frozen=True, array_like=True):
-    """Files that exactly the wheels with these numbers have: paths, sizes in bytes, CRCs."""
+    """Files in exactly the wheels with these numbers: paths, sizes in bytes, CRCs."""
 
     wheels: Numbers
     paths: tuple[str, ...]

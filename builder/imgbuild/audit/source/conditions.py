@@ -240,7 +240,7 @@ class Conditions:
         return None
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
-        """The guards of `hasattr(x, "a")` and `getattr(x, "a", None)`, or data."""
+        """The guards of `hasattr(x, "a")` or `getattr(x, "a", None)`."""
         subject, name = dotted(test.args[0]), string(test.args[1])
         if not subject or not name:
             return None
