@@ -159,7 +159,8 @@ def _checked_parts(member: SdistMember, label: str) -> list[str]:
         _refuse(label, member, "is an empty path")
     sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
     if max(sizes, default=0) > NAME_LIMIT or sum(sizes) + len(sizes) > PATH_LIMIT:
-        _refuse(label, member, f"has a name of over {NAME_LIMIT} bytes, or a path of over {PATH_LIMIT}")
+        what = f"has a name of over {NAME_LIMIT} bytes, or a path of over {PATH_LIMIT}"
+        _refuse(label, member, what)
     if len(parts) > DEPTH_LIMIT:
         _refuse(label, member, f"is in more than {DEPTH_LIMIT} folders")
     return parts

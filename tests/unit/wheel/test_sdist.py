@@ -119,7 +119,7 @@ BAD = {
         packed(entry(f"{TOP}/x"), entry(f"{TOP}/x", tarfile.DIRTYPE)), "that of a file",
     ),
     "two tops": (packed(entry(f"{TOP}/x"), entry("other/x")), f"'other/x' is not in '{TOP}'"),
-    "file at the top": (packed(entry("setup.py")), "one folder at its top"),
+    "file at the top": (packed(entry("setup.py")), "one top-level folder"),
     "zip link": (zipped(f"{TOP}/x", mode=0o120777), f"'{TOP}/x' is a link"),
     "zip above": (zipped(f"{TOP}/../../x"), "contains `..`"),
     "zip absolute": (zipped("/etc/x"), "absolute"),
