@@ -20,7 +20,7 @@ from imgbuild.audit.names import signatures
 from imgbuild.audit.names.model import CallSignature
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
+from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
@@ -147,7 +147,7 @@ class _ModuleCalls:
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             signature = signatures.signature(self.package_set, what.found, bound=_bound(fact, what))
-            if signature is not None:
+            if signature is not None and not _is_overridden(self.package_set, what):
                 yield from _arguments(fact, what, signature, version)
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
@@ -222,6 +222,24 @@ def _bound(fact: Call, what: Meaning) -> bool:
     if fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
     return what.holder is None or not isinstance(what.holder.definition, Class)
+
+
+def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
+    """Whether a subclass of the holder may be meant that has its own method of this name."""
+    holder, method = what.holder, what.found.definition
+    if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
+        return False
+    if any("abstractmethod" in decorator for decorator in method.decorators):
+        return True
+    owner = getattr(holder.definition, "name", "")
+    package = holder.home.module.partition(".")[0]
+    for module in package_set.mentioning(package, what.name):
+        facts = package_set.module(module)
+        for definition in facts.classes if isinstance(facts, ModuleFacts) else ():
+            bases = [base.partition("[")[0].rpartition(".")[2] for base in definition.bases]
+            if what.name in definition.methods and owner in bases:
+                return True
+    return False
 
 
 def _arguments(

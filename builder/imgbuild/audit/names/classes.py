@@ -249,9 +249,16 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
         return LookupResult(state="defined", definition=entries[-1], home=home, owner=definition)
     if name in definition.attributes or name in definition.methods:
         return LookupResult(state="defined", home=home, owner=definition)
-    if any(field.name == name for field in definition.fields):
+    if any(field.name == name for field in definition.fields) or name in _imported(
+        home, definition
+    ):
         return LookupResult(state="defined", home=home, owner=definition)
     return None
+
+
+def _imported(home: ModuleFacts, definition: Class) -> Iterable[str]:
+    """The names that import statements in the body of a class bind."""
+    return [line.bound for line in index(home).scoped.get(definition.name, ())]
 
 
 def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> list[LookupResult]:
@@ -328,6 +335,8 @@ def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
             return None
         names.update(definition.methods, definition.attributes)
         names.update(field.name for field in definition.fields)
+        if ancestor.home is not None:
+            names.update(_imported(ancestor.home, definition))
         prefix = f"{definition.name}."
         if ancestor.home is not None:
             names.update(

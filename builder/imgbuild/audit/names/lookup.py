@@ -164,7 +164,15 @@ def search_module(
     ):
         if lookup_result is not None:
             return lookup_result
-    return LookupResult(state="unknown" if facts.dynamic else "absent", trace=path)
+    dynamic = facts.dynamic or _fills(facts)
+    return LookupResult(state="unknown" if dynamic else "absent", trace=path)
+
+
+def _fills(facts: ModuleFacts) -> bool:
+    """Whether a function that makes names on first use is called: `lazy_import(globals(), …)`."""
+    return any(
+        not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls
+    )
 
 
 def _of_torch(module: str, name: str) -> bool:
