@@ -162,7 +162,7 @@ def test_package_in_two_versions_is_unread(site: Site) -> None:
     assert versions(environment) == {"some": "1.0"}
     (unread,) = environment.unread
     assert (unread.what, unread.required) == ("some-2.0.dist-info", True)
-    assert "some-1.0.dist-info is in" in unread.why
+    assert "some-1.0.dist-info is also in" in unread.why
 
 
 def test_missing_metadata_is_unread_and_pip_leftovers_are_ignored(site: Site) -> None:
