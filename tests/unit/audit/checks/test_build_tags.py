@@ -25,7 +25,7 @@ def opened(tmp_path, versions):
         ("2.7.4+cu12torch2.6cxx11abitrue", "2.6.0", "cxx11abiTRUE",
          "but torch 2.6.0 uses the pre-C++11 ABI", "cxx11abiFALSE"),
         ("2.7.4+cu12torch2.7cxx11abifalse", "2.7.0", "cxx11abiFALSE",
-         "and torch 2.7.0 the C++ ABI of 2011", "cxx11abiTRUE"),
+         "but torch 2.7.0 uses the C++11 ABI", "cxx11abiTRUE"),
     ],
 )  # fmt: skip
 def test_build_tag_contradicting_package_set_is_an_error(
