@@ -153,7 +153,7 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
 
 
 def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
-    """`flashinfer_python-0.2.5+cu124torch2.6`: compiled for one minor release of torch."""
+    """The torch release in a local version: `flashinfer_python-0.2.5+cu124torch2.6`."""
     version = package_set.version("torch")
     try:
         local = Version(package_set.version(package) or "").local or ""
