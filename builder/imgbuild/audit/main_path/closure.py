@@ -112,7 +112,7 @@ def main_path(
 ) -> MainPath:
     """Follow the entry points of `rules` (default: the bundled policy) through `package_set`.
 
-    `corners` are modules that are checked even if they are not reached: `corners.main_path_with_corners`.
+    `corners` are modules that are checked even if they are not reached (see `corners.corners`).
     """
     rules = rules or policy.load()
     view = View(package_set)
