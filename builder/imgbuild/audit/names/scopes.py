@@ -66,7 +66,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether it is a method of a class that constructing an object does not call."""
+        """Whether it is a method that is not called by constructing an object."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
