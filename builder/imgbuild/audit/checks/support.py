@@ -1,7 +1,7 @@
 """The check `support`: versions of other packages that a package rejects or warns about.
 
-An exception on the main path is an error, an exception for some data or in a corner a note, a
-warning in the code a warning.
+Exceptions on the main path are errors, exceptions for some data or in a corner notes; warnings that
+the code issues are warnings.
 """
 
 from __future__ import annotations
