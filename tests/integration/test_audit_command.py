@@ -1,4 +1,4 @@
-"""`imgbuild audit` as a user runs it: a lock's wheels fetched for it, and pins of an index."""
+"""`imgbuild audit` as users run it: wheels of a lock, and pins on an index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRL = b"from vllm import Gone\n\nclass GRPOTrainer: ...\n"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """An index that has a trl and two vLLMs too, and a registry with a base."""
+    """An index that also has a trl and two vLLMs, and a registry with a base."""
     index = sample_project.index()
     index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
     source = {"PKG-INFO": b"Name: vllm\nVersion: 7.5\n", "vllm/__init__.py": b"class Old: ...\n"}
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def project(site: Site, tmp_path: Path) -> Project:
-    """A locked project, and a cache that has nothing of it."""
+    """A locked project, and an empty cache."""
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
     project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
@@ -103,7 +103,7 @@ def test_pins_are_read_from_arguments_or_stdin(
 ) -> None:
     machine = ("--python", "3.11", "--arch", "x86_64")
     named = project.run("audit", "trl==9.0", "vllm==9.0+cu130", *machine, status=4)
-    assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have there" in named.stdout
+    assert "trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it" in named.stdout
     unread = "not looked at: vllm==9.0+cu130: not on the index; read vllm==9.0 instead\n"
     assert unread in named.stdout
     piped = project.run("audit", "-r", "-", *machine, status=4, stdin="trl==9.0\nvllm==9.0\n")
@@ -120,7 +120,7 @@ def test_pin_without_wheel_is_skipped_and_fails(project: Project) -> None:
 def test_pin_without_wheel_is_read_from_sdist(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
-    assert "trl 9.0 imports Gone from vllm, which vllm 7.5 does not have there" in done.stdout
+    assert "trl 9.0 imports Gone from vllm, but vllm 7.5 does not define it" in done.stdout
     assert "not looked at: vllm==7.5: read from its sdist, without what a build" in done.stdout
 
 
@@ -141,7 +141,7 @@ def test_files_and_named_pins_form_one_set(project: Project) -> None:
         ("-r", "good.txt", "trl==9.0"),
     ):
         done = project.run("audit", *words, *machine, status=4)
-        assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have there" in done.stdout
+        assert "trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it" in done.stdout
         named = [word if word.endswith(".txt") else "pins" for word in words if word != "-r"]
         assert f"{', '.join(named)} x86_64: 1 error" in done.stdout
     both = ("-r", "bad.txt", "-r", "-")
@@ -190,8 +190,7 @@ def test_cuda_build_contradicting_torch_is_an_error(project: Project, site: Site
     line = f"attn @ {site.url(f'elsewhere/{name}')}"
     options = ("--python", "3.11", "--arch", "x86_64", "--select", "metadata")
     done = project.run("audit", "torch==2.6.0", line, *options, status=4)
-    assert (
-        f"is compiled for torch 2.7, and torch is 2.6.0, as the name of its file says: {name}"
-        in (done.stdout)
+    assert f"is compiled for torch 2.7, but torch is 2.6.0, according to its file name: {name}" in (
+        done.stdout
     )
     assert "choose a wheel of attn with torch2.6 in its name" in done.stdout

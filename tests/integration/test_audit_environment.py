@@ -1,4 +1,4 @@
-"""`imgbuild audit` of environments that uv made offline, and of wheels of this machine."""
+"""`imgbuild audit` of environments created by uv offline, and of local wheels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VLLM = b"class LLM: ...\nclass Gone: ...\n"
 
 
 class Machine:
-    """Wheels and environments in one folder, and a cache of its own; no network."""
+    """Wheels and environments in one folder, and a separate cache; no network."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,12 +31,12 @@ class Machine:
     def wheel(
         self, package: str, version: str, source: bytes, requires: Sequence[str] = ()
     ) -> Path:
-        """A wheel of one module."""
+        """A wheel with one module."""
         files = {f"{package}/__init__.py": source}
         return samples.write_wheel(self.wheels, package, version, files, requires)
 
     def environment(self, *pins: str) -> Path:
-        """A virtual environment with these packages, as uv makes it."""
+        """A virtual environment with these packages, created by uv."""
         root = self.folder / "env"
         python = ["--python", sys.executable]
         self._run([uv_program.binary(), "venv", "-q", "--offline", "--clear", *python, str(root)])
@@ -46,7 +46,7 @@ class Machine:
         return root
 
     def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """`imgbuild audit` with these words."""
+        """The result of `imgbuild audit` with these arguments."""
         done = self._run([sys.executable, "-m", "imgbuild", "audit", *words], check=False)
         assert done.returncode == status, done.stdout + done.stderr
         return done
@@ -85,7 +85,7 @@ def test_errors_of_broken_environment_come_first(machine: Machine) -> None:
     root = machine.environment("trl==9.0", "vllm==9.0")
     done = machine.audit("--environment", str(root / "bin" / "python"), status=4)
     error, place, _, counts = done.stdout.splitlines()
-    assert error.startswith("error: trl 9.0 imports Gone from vllm, which vllm 9.0 does not have")
+    assert error.startswith("error: trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it")
     assert place == "    at trl 9.0 trl/__init__.py:1"
     assert counts.endswith("x86_64: 1 error, 0 warnings, 0 notes")
     assert "the audit found errors in" in done.stderr
@@ -114,7 +114,7 @@ def test_missing_requirement_is_an_error_only_in_environment(machine: Machine) -
     path = machine.wheels / "trl-9.0-py3-none-any.whl"
     machine.environment("trl==9.0")
     done = machine.audit("--environment", "env", "--select", "metadata", status=4)
-    assert "trl 9.0 needs vllm>=8, and vllm is not in this package set" in done.stdout
+    assert "trl 9.0 requires vllm>=8, but vllm is not in this package set" in done.stdout
     named = machine.audit(f"trl @ {path.as_uri()}", "--select", "metadata")
     assert named.stdout == "pins x86_64: 0 errors, 0 warnings, 0 notes\n"
 
@@ -153,7 +153,7 @@ def test_local_wheels_are_read(machine: Machine) -> None:
     )
     (machine.folder / "pins.txt").write_text(pins)
     done = machine.audit("-r", "pins.txt", status=4)
-    assert "trl 9.0 imports Gone from vllm, which vllm 9.0 does not have" in done.stdout
+    assert "trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it" in done.stdout
     machine.wheel("vllm", "9.0", VLLM)  # another file of the same name
     assert "0 errors" in machine.audit("-r", "pins.txt").stdout
 
@@ -192,5 +192,5 @@ def test_non_python_program_is_refused(tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no\n")
     program.chmod(0o755)
-    with pytest.raises(InputError, match="is not a Python that runs here"):
+    with pytest.raises(InputError, match="cannot be run as Python"):
         open_environment(str(program))

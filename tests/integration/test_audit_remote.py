@@ -1,4 +1,4 @@
-"""Wheels that stay on their server: the Python code of a large one for a few of its bytes."""
+"""Remote wheels: the Python code of a large one is read with few bytes transferred."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINARY = random.Random(3).randbytes(20 << 20)
 
 
 class Counting:
-    """The ranges that were asked of `http`: how many, and how many bytes."""
+    """The number of ranges requested from `http`, and the number of bytes."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -50,7 +50,7 @@ class Counting:
 
 
 def package_set_of(wheel: Wheel, url: str, http: Counting, store: Store) -> PackageSet:
-    """A partial package set of one wheel on a server."""
+    """A partial package set with one remote wheel."""
     library = Library(store, http, processes=1)
     return open_package_set(
         [wheel],

@@ -1,4 +1,4 @@
-"""Versions on the real index whose audit was wrong once: what fails is found, the rest is clean."""
+"""Versions on the real index with earlier wrong audits: only real failures are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
-    """The errors of an audit: message and place."""
+    """The errors of an audit: message and location."""
     command = [sys.executable, "-m", "imgbuild", "audit", *words, "--json"]
     env = {**os.environ, "IMGBUILD_CACHE": str(cache)}
     done = subprocess.run(command, env=env, cwd=cache, capture_output=True, text=True, check=False)

@@ -177,7 +177,7 @@ def test_audit_warning_is_printed_if_no_version_is_in_range(
 ) -> None:
     words = ("resolve", "engine==1.0", request_of_tool, "--arch", "x86_64")
     completed, shown = project.run(*words), json.loads(project.run(*words, "--json").stdout)
-    warned = f"tool {version} supports engine>=3 by its extra engine, and engine is 1.0"
+    warned = f"tool {version} supports engine>=3 according to its extra engine, but engine is 1.0"
     count = int(version == "3.0")  # 0.9 has no range
     assert f"tool    {version}" in completed.stdout
     assert completed.stderr.count(f"warning: x86_64: {warned} (tool {version} tool-") == count

@@ -83,7 +83,7 @@ def audit(
     by the caller, corners are not checked. `published` are packages that were audited together:
     a finding between two of them that is reached only through added packages is a warning.
     """
-    terms = narrowed(
+    terms = restricted(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
     )
     selected = tuple(check for check in CHECKS if check in set(checks))
@@ -106,7 +106,7 @@ def audit(
         findings=tuple(
             ordered(
                 waive(
-                    [_of_published(decided(each, terms), published) for each in findings],
+                    [_of_published(exempted(each, terms), published) for each in findings],
                     terms.waivers,
                     selected,
                 )
@@ -133,7 +133,6 @@ class _AuditRun:
         self._path = path
 
     def run(self, checks: Sequence[str]) -> list[Finding]:
-        """The findings of `checks`."""
         # Each check's module is imported when it runs, so that one check starts without the others.
         findings = [finding for check in checks for finding in getattr(self, f"_{check}")()]
         if "rules" not in checks:
@@ -146,9 +145,9 @@ class _AuditRun:
     def path(self) -> MainPath:
         """The main path of the package set, with its corners unless the caller passed a path."""
         if self._path is None:
-            from imgbuild.audit.main_path.corners import survey
+            from imgbuild.audit.main_path.corners import main_path_with_corners
 
-            self._path = survey(self._package_set, self._terms.named)
+            self._path = main_path_with_corners(self._package_set, self._terms.named)
         return self._path
 
     def _metadata(self) -> list[Finding]:
@@ -232,7 +231,7 @@ def waive(
     return [*result, *map(_unused, unused)]
 
 
-def decided(finding: Finding, terms: Terms) -> Finding:
+def exempted(finding: Finding, terms: Terms) -> Finding:
     """`finding`; a warning if the user chose the version it concerns: see `Terms.exempt`."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
@@ -258,7 +257,7 @@ def _of_published(finding: Finding, published: Collection[str]) -> Finding:
         return finding
     if not {normalize(evidence.package), normalize(evidence.other)} <= set(published):
         return finding
-    message = f"{finding.message} (both packages are those of the published target)"
+    message = f"{finding.message} (both packages are unchanged from the published target)"
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
@@ -282,7 +281,7 @@ def _accepts(waiver: Waiver, finding: Finding) -> bool:
     )
 
 
-def narrowed(terms: Terms, versions: Mapping[str, str]) -> Terms:
+def restricted(terms: Terms, versions: Mapping[str, str]) -> Terms:
     """`terms` with only the constraints on these packages."""
     constraints = tuple(
         constraint for constraint in terms.constraints if constraint.concerns(versions)

@@ -90,14 +90,14 @@ def variable(text: str, facts: Facts) -> Reason | None:
         return None
     confidence: Confidence = "medium" if version or not existence.spec else "low"
     cure = f"write {existence.instead}" if existence.instead else "remove it"
-    if existence.gone:
+    if existence.removed_in:
         option = name.removeprefix("VLLM_").lower()
-        cure = f"remove it, or use {existence.cure()}"
+        cure = f"remove it, or use {existence.requirement()}"
         if name == "VLLM_ATTENTION_BACKEND":
-            cure = f"pass attention_backend=… ({option}), or use {existence.cure()}"
+            cure = f"pass attention_backend=… ({option}), or use {existence.requirement()}"
     return Reason(
         code="IMG920",
-        cause=f"{name} has no effect: {existence.says(f'the variable {name}')}",
+        cause=f"{name} has no effect: {existence.sentence(f'the variable {name}')}",
         cure=cure,
         confidence=confidence,
         role="symptom",
@@ -158,12 +158,12 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     cures = []
     if existence.instead:
         cures.append(f"use {existence.instead}")
-    elif not existence.spec or existence.gone:
+    elif not existence.spec or existence.removed_in:
         cures.append(remove)
     if existence.spec:
-        cures.append(f"install {existence.cure()}")
+        cures.append(f"install {existence.requirement()}")
     version = facts.versions.get(existence.package, "")
-    cause = existence.says(what)
+    cause = existence.sentence(what)
     if version:
         cause += f" (the log shows {existence.package} {version})"
     return Reason(

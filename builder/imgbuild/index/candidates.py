@@ -1,6 +1,6 @@
 """Selects files of an index for a target: platform, glibc, Python, upload date, yanked.
 
-Error messages use the same reasons.
+The reasons for excluded files are also used in error messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.datetime.combine(self.as_of, datetime.time(), tzinfo=datetime.UTC)
 
 
-def objection(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
+def exclusion(file: IndexFile, package: str, rules: Rules, *, timed: bool) -> str | None:
     """Why `file`, a wheel, must not be used, or None. `timed`: the index has upload times."""
     if not file.is_wheel:
         return "is not a wheel"
@@ -50,7 +50,7 @@ def late(file: IndexFile, rules: Rules, *, timed: bool) -> str | None:
 
 
 def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
-    """Why `file` is excluded despite its upload time and platform, or None."""
+    """Why `file` is excluded apart from its upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
     try:
@@ -75,7 +75,7 @@ def usable(
 ) -> list[IndexFile]:
     """The wheels that may be used, in the given order."""
     fitting = (file for file in files if file.is_wheel and rules.tags.fits(file.name))
-    return [file for file in fitting if objection(file, package, rules, timed=timed) is None]
+    return [file for file in fitting if exclusion(file, package, rules, timed=timed) is None]
 
 
 def best(files: Iterable[IndexFile], version: Version, tags: Tags) -> IndexFile | None:

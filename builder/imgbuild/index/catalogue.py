@@ -1,13 +1,13 @@
 """The content of the local index for uv: exactly the files that a target may use.
 
 `index.server` serves it as PEP 691 pages and METADATA during one resolution; wheels of sdists are
-built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA there and
-nowhere else: locks and audits use the original METADATA of a package.
+built on demand. Learned constraints (see `matrix.constraints`) are added to METADATA only there:
+locks and audits use the original METADATA of a package.
 
-Reasons for a server instead of upper bounds that are resolved repeatedly until stable: the cut-off
-applies to each file, so that one pass is exact; an index serves only the packages assigned to it,
-so that no other index can take precedence by a higher version; uv gets no incompatible file,
-downloads no wheel and runs no build.
+Advantages over upper bounds that are resolved repeatedly until stable: the cut-off applies to each
+file, so that one pass is exact; an index serves only the packages assigned to it, so that no other
+index can take precedence with a higher version; uv gets no incompatible file, downloads no wheel
+and runs no build.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Catalogue:
         for file in files:
             excluded = late(file, self.rules, timed=timed) or unwanted(file, package, self.rules)
             if is_sdist(file) and excluded is None and file.version not in have:
-                offers.append(OfferedFile(wheel=promised(package, file), sdist=file))
+                offers.append(OfferedFile(wheel=wheel_of_sdist(package, file), sdist=file))
                 have.add(file.version)
         return offers
 
@@ -127,7 +127,7 @@ class Catalogue:
     def without_addresses(self, package: str, data: bytes) -> bytes:
         """METADATA of `package` without the URLs of packages that the user requests by URL.
 
-        Other requirements with a URL are recorded in `addressed`: no resolver accepts them.
+        Other requirements with a URL are recorded in `addressed`: resolvers reject them.
         """
         lines = data.split(b"\n")
         for number, line in enumerate(lines):
@@ -161,14 +161,14 @@ class Catalogue:
         return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def promised(package: str, sdist: IndexFile) -> IndexFile:
+def wheel_of_sdist(package: str, sdist: IndexFile) -> IndexFile:
     """The wheel to be built from `sdist`: pure, with a hash unknown before the build."""
     name = f"{package.replace('-', '_')}-{sdist.version}-py3-none-any.whl"
     return msgspec.structs.replace(sdist, name=name, sha256=None, size=None, metadata=False)
 
 
 def without_requirements(data: bytes) -> bytes:
-    """METADATA without its `Requires-Dist` fields, as `--no-deps` reads it."""
+    """METADATA without its `Requires-Dist` fields, as with `--no-deps`."""
     head, mark, body = data.partition(b"\n\n")
     lines = [
         line

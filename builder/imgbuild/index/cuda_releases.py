@@ -1,8 +1,8 @@
 """One CUDA release for all NVIDIA wheels of a target: constraints, and a check of the result.
 
-NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`.
-It determines constraints for the resolver and a check of the finished resolution. The cut-off of a
-target does not apply to it: a release's list of components does not change with time.
+NVIDIA declares the exact components of each release in METADATA of the metapackage `cuda-toolkit`,
+from which the constraints for the resolver and the check of the resolution are derived. The cut-off
+of a target does not apply to it: a release's list of components does not change with time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def of_minor(versions: Iterable[Version], cuda: str) -> list[Version]:
     )
 
 
-def agreeing(
+def first_compatible(
     candidates: Iterable[Version],
     read: Callable[[Version], bytes],
     torch: Iterable[Requirement],
@@ -101,30 +101,32 @@ def agreeing(
     """The first release that torch's requirements allow, and the reasons for skipping others.
 
     Some versions of torch (2.7.0) use components from several patches of one CUDA version. The
-    result is then the nearest patch, with torch's version of each differing component. None if
-    there is none; then the reasons cover all candidates.
+    result is then the nearest patch, with torch's version of each differing component. If there
+    is no release, the result is None and the reasons cover all candidates.
     """
     torch_requirements = list(torch)
     reasons: list[str] = []
     passed: list[CudaRelease] = []
     for candidate in candidates:
         cuda_release = release(str(candidate), read(candidate))
-        against = [text for item in torch_requirements if (text := _against(item, cuda_release))]
+        against = [text for item in torch_requirements if (text := _conflicts(item, cuda_release))]
         if not against:
             return cuda_release, tuple(reasons)
         reasons.append(f"CUDA {candidate}: {'; '.join(against[:3])}")
         passed.append(cuda_release)
-    return _mended(passed, torch_requirements), tuple(reasons)
+    return _nearest_patch(passed, torch_requirements), tuple(reasons)
 
 
-def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> CudaRelease | None:
+def _nearest_patch(
+    releases: Sequence[CudaRelease], torch: Sequence[Requirement]
+) -> CudaRelease | None:
     """The release that contradicts the fewest requirements of torch, with torch's versions applied.
 
     None if torch requires a component that no patch among `releases` has.
     """
     best: tuple[int, CudaRelease] | None = None
     for cuda_release in releases:
-        differing = [requirement for requirement in torch if _against(requirement, cuda_release)]
+        differing = [requirement for requirement in torch if _conflicts(requirement, cuda_release)]
         elsewhere = [other for other in releases if other is not cuda_release]
         if not all(any(_has(other, item) for other in elsewhere) for item in differing):
             continue
@@ -141,10 +143,10 @@ def _mended(releases: Sequence[CudaRelease], torch: Sequence[Requirement]) -> Cu
 def _has(cuda_release: CudaRelease, requirement: Requirement) -> bool:
     """Whether the release has a component of that name in a matching version."""
     listed = normalize(requirement.name) in cuda_release.components
-    return listed and _against(requirement, cuda_release) is None
+    return listed and _conflicts(requirement, cuda_release) is None
 
 
-def _against(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
+def _conflicts(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
     name = normalize(requirement.name)
     if name == METAPACKAGE:
         fits = requirement.specifier.contains(cuda_release.version)
@@ -159,7 +161,7 @@ def _against(requirement: Requirement, cuda_release: CudaRelease) -> str | None:
 
 
 def is_cpu_build(version: Version, torch: Iterable[Requirement]) -> bool:
-    """Whether torch has no CUDA: no requirement of an NVIDIA wheel and no version +cuNNN."""
+    """Whether torch is a CPU build: no requirement on an NVIDIA wheel and no version +cuNNN."""
     if version.local and version.local.startswith("cu"):
         return False
     names = {normalize(requirement.name) for requirement in torch}

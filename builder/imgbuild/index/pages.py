@@ -63,12 +63,12 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_wheel(self) -> bool:
-        """Whether the name is that of a wheel."""
+        """Whether the file name is that of a wheel."""
         return self.name.endswith(".whl")
 
     @property
     def version(self) -> Version | None:
-        """The version in its name; None for an invalid name."""
+        """The version in the file name; None for an invalid name."""
         return _version_of(self.name)
 
 
@@ -95,12 +95,12 @@ class IndexAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> bool:
-        """Whether it is a local folder, which needs no request to a server."""
+        """Whether it is a local folder, which requires no request to a server."""
         return is_local(self.address)
 
 
 class PageLike(Protocol):
-    """The used attributes of a downloaded page."""
+    """The attributes of a downloaded page that are used here."""
 
     @property
     def url(self) -> str:
@@ -108,17 +108,18 @@ class PageLike(Protocol):
 
     @property
     def text(self) -> str:
-        """Its text."""
+        """The decoded body."""
 
     @property
     def content_type(self) -> str:
-        """Its media type."""
+        """The media type."""
 
 
 class Pages(Protocol):
     """The part of `http.client.Http` that indexes need.
 
-    The key of a cached audit includes the code of this module, and must not depend on that of HTTP.
+    The key of a cached audit includes the code of this module, and must not depend on that of
+    HTTP.
     """
 
     def text(self, url: str, accept: str = "*/*") -> PageLike:
@@ -212,8 +213,8 @@ class Indexes:
     def addresses(self, package: str, locked: LockedFile) -> list[str]:
         """The URLs of `locked` in the index of `package`: same name, and same sha256 if listed.
 
-        Empty if the index no longer has such a file; IntegrityError if it has other content under
-        that name.
+        Empty if the index no longer has such a file; IntegrityError if it has different
+        content under that name.
         """
         named = [file for file in self.files(package) if file.name == locked.file]
         same = [file.url for file in named if file.sha256 in (None, locked.sha256)]
@@ -229,7 +230,7 @@ class Indexes:
     def _look_up(self, package: str) -> tuple[IndexFile, ...]:
         place = self.place(package)
         address = place.address if place.flat else f"{place.address.rstrip('/')}/{package}/"
-        page = absent_is_none(lambda: self._http.text(address, accept=SIMPLE))
+        page = none_if_missing(lambda: self._http.text(address, accept=SIMPLE))
         if page is None:
             return ()
         with reading(_shown(page), hint=NONSENSE):
@@ -246,7 +247,7 @@ class Indexes:
 
     def _json_api(self, place: IndexAddress, package: str) -> dict[str, IndexFile]:
         address = place.address.rstrip("/").removesuffix("/simple")
-        page = absent_is_none(lambda: self._http.text(f"{address}/pypi/{package}/json"))
+        page = none_if_missing(lambda: self._http.text(f"{address}/pypi/{package}/json"))
         if page is None:
             return {}
         with reading(_shown(page), hint=NONSENSE):
@@ -258,7 +259,7 @@ def _shown(page: PageLike) -> str:
 
 
 def may_name(index: str, url: str) -> bool:
-    """Whether an index at `index` may link to a file at `url`: a server never to local files."""
+    """Whether a page at `index` may link to `url`: remote pages may not link to local files."""
     return not is_local(url) or is_local(index)
 
 
@@ -269,7 +270,7 @@ def is_local(url: str) -> bool:
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
-def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
+def none_if_missing(ask: Callable[[], PageLike]) -> PageLike | None:
     """The page, or None for status 404 or 410; other errors are raised."""
     try:
         return ask()
@@ -280,9 +281,9 @@ def absent_is_none(ask: Callable[[], PageLike]) -> PageLike | None:
 
 
 def of_package(name: str, package: str) -> bool:
-    """Whether a file is one of `package` by its name, or of none that can be read.
+    """Whether a file belongs to `package` by its name, or has an invalid name.
 
-    Most names begin with that of their package, and need not be parsed.
+    Most names start with the package name and need not be parsed.
     """
     start = name.partition("-") if name.endswith(".whl") else SDIST.sub("", name).rpartition("-")
     return normalize(start[0]) == package or owner(name) in (package, None)
@@ -329,7 +330,7 @@ def read_json(document: Mapping[str, Any], url: str) -> list[IndexFile]:
 
 
 def _joined(page: str, url: str) -> str:
-    """`url`, relative to the page that has it; most are not relative."""
+    """`url` resolved against the URL of its page; most are absolute."""
     return url if url.startswith("https://") else urllib.parse.urljoin(page, url)
 
 
@@ -429,7 +430,7 @@ def merge(files: tuple[IndexFile, ...], more: Mapping[str, IndexFile]) -> tuple[
 
 
 def when(text: str | None) -> datetime.datetime | None:
-    """An upload time, aware; without a zone it is UTC. None if it cannot be read."""
+    """An upload time with a zone, UTC by default. None if it is invalid."""
     if not text:
         return None
     try:

@@ -1,7 +1,7 @@
 """METADATA of a wheel on an index, without downloading the wheel.
 
 It is read from the index's metadata file (PEP 658), otherwise by HTTP ranges from the wheel, and
-cached by the wheel's sha256. A server that ignores ranges sends the whole wheel, of which only the
+cached by the wheel's sha256. If a server ignores ranges, the whole wheel is downloaded and only the
 end is kept in memory.
 """
 
@@ -32,7 +32,7 @@ class Ranges(Protocol):
     """The part of `http.client.Http` that reads ranges of files."""
 
     def part(self, url: str, start: int, length: int) -> bytes:
-        """The `length` bytes of the file that begin at offset `start`."""
+        """The `length` bytes of the file from offset `start`."""
 
     def part_end(self, url: str, length: int) -> tuple[bytes, int]:
         """The last `length` bytes, and the size of the file."""
@@ -66,7 +66,7 @@ class Blocks:
         self._lock = threading.Lock()
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """The `length` bytes of the file that begin at offset `start`."""
+        """The `length` bytes of the file from offset `start`."""
         size = self._sizes.get(url)
         if size is None or start + length > size:
             return self._http.part(url, start, length)
@@ -119,7 +119,7 @@ class LookedUp:
         self._turn = threading.RLock()
 
     def part(self, url: str, start: int, length: int) -> Octets:
-        """The `length` bytes of the file that begin at offset `start`."""
+        """The `length` bytes of the file from offset `start`."""
         return self._http.part(self._address(url), start, length)
 
     def part_end(self, url: str, length: int) -> tuple[Octets, int]:
@@ -154,15 +154,15 @@ class RemoteFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def tell(self) -> int:
-        """The position in bytes."""
+        """The position, in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

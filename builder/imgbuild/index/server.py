@@ -44,7 +44,7 @@ def page(package: str, offers: list[OfferedFile], base: str) -> bytes:
 
 
 def amended(data: bytes, requirements: Sequence[str]) -> bytes:
-    """METADATA with `requirements` added at the beginning, since the end of a header varies."""
+    """METADATA with `requirements` inserted at the start: the end of headers is ambiguous."""
     ending = b"\r\n" if b"\r\n" in data[:200] else b"\n"
     added = b"".join(b"Requires-Dist: " + line.encode() + ending for line in requirements)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""

@@ -132,7 +132,7 @@ class ReleaseCatalogue:
             partial=True,
         )
 
-    def remembered(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
+    def cached(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
         """The result of `ask` about immutable files, cached by `key`, Python and code."""
         python = self.catalogue.rules.tags.python
         name = compact([code_digest(__name__), python, *key]).decode()
@@ -152,7 +152,7 @@ def lacks(
 ) -> bool | None:
     """Whether `release` of the other package still lacks (or rejects) the item in the evidence.
 
-    None if that cannot be determined, or for evidence of a type that names cannot prove.
+    None if that cannot be determined, or for evidence that does not depend on names.
     """
     if evidence.relation not in _ASKS:
         return None
@@ -163,10 +163,10 @@ def lacks(
         package_set = release_catalogue.package_set({evidence.other: release})
         return _ASKS[evidence.relation](package_set, evidence.subject)
 
-    return release_catalogue.remembered(key, _ask, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
 
 
-def brings(
+def has_module(
     release_catalogue: ReleaseCatalogue, package: str, release: PackageRelease, module: str
 ) -> bool:
     """Whether `release` of `package` has the module, according to its file names."""
@@ -175,7 +175,7 @@ def brings(
     def _ask() -> bool:
         return module in release_catalogue.package_set({package: release}).modules_of(package)
 
-    return release_catalogue.remembered(("brings", module, wheel.sha256), _ask, bool)
+    return release_catalogue.cached(("brings", module, wheel.sha256), _ask, bool)
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -199,13 +199,13 @@ def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:
     if lookup_result.state != "unknown":
         return _absent(lookup_result)
     owner, _, name = subject.rpartition(".")
-    return True if silent(package_set, dotted(package_set, owner), name) else None
+    return True if never_mentions(package_set, dotted(package_set, owner), name) else None
 
 
-def silent(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
+def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: str) -> bool:
     """Whether a class and all its bases are readable and do not contain the word `name`.
 
-    Then no table-based `__getattr__` can provide it.
+    In that case, no table-based `__getattr__` can provide it.
     """
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for ancestor in classes.ancestors(package_set, classes.follow(package_set, lookup_result)):
@@ -266,7 +266,7 @@ def _absent(lookup_result: LookupResult) -> bool | None:
 
 
 def dotted(package_set: PackageSet, path: str) -> LookupResult:
-    """The object of a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
+    """The object at a path from the top of a package: "vllm.SamplingParams", or "a.b:C.d"."""
     first, *rest = path.replace(":", ".").split(".")
     facts = package_set.module(first)
     if not isinstance(facts, ModuleFacts):
@@ -279,11 +279,13 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
     return lookup_result
 
 
-def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease) -> bool:
+def uses_item(
+    release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
+) -> bool:
     """Whether `release` of the failing package uses the same item in the same file.
 
-    A moved file is found by its name. False if the evidence is of a type that cannot be checked in
-    one file.
+    A moved file is searched by its name. False if the evidence is of a type that cannot be
+    checked in one file.
     """
     if evidence.relation not in (*_ASKS, Relation.PACKAGE):
         return False
@@ -298,7 +300,7 @@ def asks(release_catalogue: ReleaseCatalogue, evidence: Evidence, release: Packa
             _uses(facts, evidence, shapes) for facts in _files(package_set, evidence.package, file)
         )
 
-    return release_catalogue.remembered(key, _ask, bool)
+    return release_catalogue.cached(key, _ask, bool)
 
 
 # The arguments of a call: positional, keywords, and whether it uses * or **.
@@ -377,19 +379,20 @@ def _reads(facts: ModuleFacts, name: str) -> bool:
 
 
 def boundary(
-    releases: Sequence[T], start: int, persists: Callable[[T], bool], step: int
+    releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
-    """From the incompatible `releases[start]`: the last incompatible and the first compatible one.
+    """The last incompatible and the first compatible release, from `releases[start]` on.
 
-    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few are
-    read. Both are adjacent, even if the incompatibility disappears and returns.
+    Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few
+    releases are read. The result is a pair of adjacent releases, even if the incompatibility
+    disappears and returns.
     """
     bad, good, width = start, None, 1
     edge = len(releases) - 1 if step > 0 else 0
     while bad != edge:
         reach = bad + step * width
         reach = min(reach, edge) if step > 0 else max(reach, edge)
-        if not persists(releases[reach]):
+        if not is_incompatible(releases[reach]):
             good = reach
             break
         bad, width = reach, width * 2
@@ -397,7 +400,7 @@ def boundary(
         return releases[bad], None
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
-        if persists(releases[middle]):
+        if is_incompatible(releases[middle]):
             bad = middle
         else:
             good = middle

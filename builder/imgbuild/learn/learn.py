@@ -16,10 +16,10 @@ from packaging.version import Version
 from imgbuild.learn.boundaries import (
     PackageRelease,
     ReleaseCatalogue,
-    asks,
     boundary,
-    brings,
+    has_module,
     lacks,
+    uses_item,
 )
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
@@ -47,7 +47,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 def learn(
     finding: Finding, release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> Constraint | None:
-    """The constraint that `finding` proves; None if its evidence is insufficient.
+    """The constraint that follows from `finding`; None if its evidence is insufficient.
 
     `pinned` are the packages that the target pins to one version.
     """
@@ -147,11 +147,11 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
     if lacks(release_catalogue, evidence, releases[start]) is not True:
         return this_one if evidence.relation is Relation.ARGUMENT else None
 
-    def persists(release: PackageRelease) -> bool:
+    def is_incompatible(release: PackageRelease) -> bool:
         return lacks(release_catalogue, evidence, release) is True
 
     for step in _directions(evidence, release_catalogue, releases[start]):
-        bad, good = boundary(releases, start, persists, step)
+        bad, good = boundary(releases, start, is_incompatible, step)
         if good is not None and step < 0:
             return Bounds(spec=f"<{bad.version.public}", went=str(bad.version))
         if good is not None:
@@ -164,12 +164,12 @@ def holding(evidence: Evidence, other: str, release_catalogue: ReleaseCatalogue)
     releases = release_catalogue.releases(other)
     module = evidence.subject.partition(".")[0]
 
-    def persists(release: PackageRelease) -> bool:
-        return not brings(release_catalogue, other, release, module)
+    def is_incompatible(release: PackageRelease) -> bool:
+        return not has_module(release_catalogue, other, release, module)
 
-    if evidence.spec or not releases or not persists(releases[-1]):
+    if evidence.spec or not releases or not is_incompatible(releases[-1]):
         return Bounds(spec=evidence.spec)
-    bad, good = boundary(releases, len(releases) - 1, persists, -1)
+    bad, good = boundary(releases, len(releases) - 1, is_incompatible, -1)
     return Bounds(spec=NEVER if good is None else f"<{bad.version.public}", went=str(bad.version))
 
 
@@ -188,8 +188,8 @@ def package_range(
 ) -> str:
     """The versions of the package with the same requirement, as a specifier.
 
-    Only one if the package is pinned, or if only this version was checked. Every release of the
-    range is checked: otherwise one without the requirement would be constrained too.
+    Only this version if the package is pinned, or if no other can be checked. Every release of
+    the range is checked; otherwise a release without the requirement would be constrained too.
     """
     alone = f"=={evidence.version}"
     releases = release_catalogue.releases(evidence.package)
@@ -197,14 +197,16 @@ def package_range(
     if (
         evidence.package in pinned
         or start is None
-        or not asks(release_catalogue, evidence, releases[start])
+        or not uses_item(release_catalogue, evidence, releases[start])
     ):
         return alone
 
     def _last(step: int) -> PackageRelease:
         """The last of consecutive releases with the requirement, up to the first without it."""
         side = releases[start:] if step > 0 else releases[start::-1]
-        return list(takewhile(lambda release: asks(release_catalogue, evidence, release), side))[-1]
+        return list(
+            takewhile(lambda release: uses_item(release_catalogue, evidence, release), side)
+        )[-1]
 
     low, high = _last(-1), _last(1)
     if low is high:

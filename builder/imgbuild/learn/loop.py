@@ -160,7 +160,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
 def _report(
     prepared: PreparedTarget, chosen: Sequence[uv.ChosenPackage], resolution: Resolution
 ) -> None:
-    """Report old versions, and frameworks in other releases than the target's that it is like."""
+    """Report old versions, and frameworks in releases other than those of the `like` target."""
     solve.report_age(prepared, tuple(chosen))
     problem = prepared.problem
     moved = kept_releases.moves(problem, resolution.versions)
@@ -191,7 +191,7 @@ def _settled(
 
 
 def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> Report | None:
-    """The report of an earlier audit of these packages that had no error; None if there is none."""
+    """The report of an earlier audit of the same packages without errors; None if there is none."""
     stored = prepared.problem.context.store.fact(CLEAN, _key(prepared, resolution, terms))
     return unpack(stored, Report) if stored is not None else None
 
@@ -307,7 +307,7 @@ def learn_all(
     pinned: Collection[str],
     recorded: Sequence[Constraint] = (),
 ) -> tuple[Constraint, ...]:
-    """Constraints from the errors; for many between the same two packages, from the first few."""
+    """Constraints from the errors; at most a few errors per pair of packages are used."""
     seen: set[tuple[str, ...]] = set()
     pairs: Counter[tuple[str, str]] = Counter()
     learned: list[Constraint] = []

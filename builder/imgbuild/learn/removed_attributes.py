@@ -1,8 +1,8 @@
 """Finds reads of attributes that a class had in an older release and lost.
 
-A class with `__getattr__` may have any attribute, so its names alone prove nothing. But if a
+A class with `__getattr__` may have any attribute, so its names alone are not sufficient. But if a
 package reads an attribute that the class defined in the release current when the reader was
-released, and the name no longer occurs in the sources of the class and its bases, nothing can
+released, and the name no longer occurs in the sources of the class and its bases, no code can
 provide it.
 """
 
@@ -22,7 +22,7 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Assigned, Attribute, Class, ModuleFacts
-from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, silent
+from imgbuild.learn.boundaries import ReleaseCatalogue, at_time, lacks, never_mentions
 from imgbuild.report import Evidence, Finding, Relation
 
 CHECK = "calls"
@@ -30,7 +30,7 @@ _UNION = re.compile(r"(?:typing\.)?(?:Union|Optional)\[(.*)\]")
 
 
 class AttributeRead(msgspec.Struct, frozen=True):
-    """An attribute that the main path reads of another package's class, which may have it."""
+    """An attribute of another package's class that the main path reads and that may exist."""
 
     facts: ModuleFacts
     line: int
@@ -50,7 +50,7 @@ def check(
     """Reads of attributes that existed when the reader was released and were removed since.
 
     `open_releases` returns the releases of packages; it is called only if there are such reads.
-    Reads between `published` packages are excluded: they were checked when these were locked.
+    Reads between `published` packages are skipped: they were checked when these were locked.
     """
     release_catalogue: ReleaseCatalogue | None = None
     findings: dict[tuple[str, int, str], Finding] = {}
@@ -60,7 +60,7 @@ def check(
         if key in findings:
             continue
         release_catalogue = release_catalogue or open_releases()
-        if _had(package_set, release_catalogue, read):
+        if _had_attribute(package_set, release_catalogue, read):
             place = place_of(package_set, read.facts, read.line, read.entry)
             if place is not None:
                 findings[key] = finding(
@@ -77,7 +77,9 @@ def check(
     return list(findings.values())
 
 
-def _had(package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead) -> bool:
+def _had_attribute(
+    package_set: PackageSet, release_catalogue: ReleaseCatalogue, read: AttributeRead
+) -> bool:
     """Whether the other package had the attribute when the reader's release was uploaded."""
     release = release_catalogue.release(read.own, package_set.version(read.own) or "0")
     then = at_time(
@@ -134,7 +136,7 @@ def _read(
         open_ended = classes.member(package_set, holder, name).state == "unknown"
         if (
             open_ended
-            and silent(package_set, holder, name)
+            and never_mentions(package_set, holder, name)
             and not _defines(package_set, other, name)
         ):
             yield AttributeRead(facts, fact.line, how.entry, package, other, f"{path_to}.{name}")
@@ -143,10 +145,12 @@ def _read(
 def _defines(package_set: PackageSet, package: str, name: str) -> bool:
     """Whether any class of the package, such as a subclass, defines this name."""
     roots = {module.partition(".")[0] for module in package_set.modules_of(package)}
-    return any(gives(package_set.wheels[package].text(root).source, name) for root in sorted(roots))
+    return any(
+        defines_name(package_set.wheels[package].text(root).source, name) for root in sorted(roots)
+    )
 
 
-def gives(source: bytes, name: str) -> bool:
+def defines_name(source: bytes, name: str) -> bool:
     """Whether `source` defines, assigns or quotes `name`.
 
     The name is searched as plain text, and only its context with a regular expression: over
@@ -166,7 +170,7 @@ def gives(source: bytes, name: str) -> bool:
 def _classes(
     package_set: PackageSet, facts: ModuleFacts, receiver: str, scope: str
 ) -> Iterator[tuple[str, LookupResult]]:
-    """The possible classes of a receiver, one or those of a union, by their path for display."""
+    """The possible classes of a receiver, one or those of a union, by display path."""
     lookup_result = classes.class_of(package_set, facts, receiver, scope=scope)
     text, home = receiver, facts
     named = classes.resolve(package_set, facts, receiver.removesuffix("()"), scope=scope)

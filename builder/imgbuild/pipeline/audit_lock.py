@@ -92,7 +92,7 @@ def audit_lock(
     if resolution is None:
         message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
         raise LockStale(message, hint=f"imgbuild lock {lock.target}")
-    terms = judge.narrowed(terms_of(lock, inputs.matrix, learned), resolution.versions)
+    terms = judge.restricted(terms_of(lock, inputs.matrix, learned), resolution.versions)
     if lock.project is not None:
         markers = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=arch).markers
         extras = judge.extras_of(lock.project.requirements, markers)

@@ -14,7 +14,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.deb import apt, archive
 from imgbuild.errors import FetchFailed
-from imgbuild.index.catalogue import OfferedFile, promised
+from imgbuild.index.catalogue import OfferedFile, wheel_of_sdist
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.index.remote_wheel import LATER
@@ -107,7 +107,7 @@ def offered(published: Resolution) -> dict[str, OfferedFile]:
     wheels = {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
     sdists = {built.package: _file(built.sdist) for built in published.built}
     return wheels | {
-        package: OfferedFile(wheel=promised(package, sdist), sdist=sdist)
+        package: OfferedFile(wheel=wheel_of_sdist(package, sdist), sdist=sdist)
         for package, sdist in sdists.items()
     }
 

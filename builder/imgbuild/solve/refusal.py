@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.index.candidates import described, is_sdist, objection, same_version, system
+from imgbuild.index.candidates import described, exclusion, is_sdist, same_version, system
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.matrix.fields import SDIST_ENDINGS
@@ -109,7 +109,7 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     if not wheels:
         what = "only an sdist" if any(is_sdist(file) for file in files) else "no wheel"
         return f"{what} exists, and sdists: of the matrix does not list {package}"
-    against = {file.name: objection(file, package, rules, timed=timed) for file in wheels}
+    against = {file.name: exclusion(file, package, rules, timed=timed) for file in wheels}
     machine = [file for file in wheels if rules.tags.fits(file.name)]
     if machine:
         reasons = Counter(str(against[file.name]) for file in machine)

@@ -35,7 +35,7 @@ def find(
         refuse_cpu_build(problem, catalogue, offer.wheel, torch)
     files = catalogue.indexes.files(cuda_releases.METAPACKAGE)
     wheels = {file.version: file for file in files if file.is_wheel and file.version is not None}
-    release, reasons = cuda_releases.agreeing(
+    release, reasons = cuda_releases.first_compatible(
         cuda_releases.of_minor(wheels, target.cuda),
         lambda version: metadata(wheels[version], context.http, context.store),
         torch,

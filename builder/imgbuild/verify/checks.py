@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CheckOutcome(enum.StrEnum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -25,7 +25,7 @@ class CheckOutcome(enum.StrEnum):
 
 
 class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One check: its subject, its outcome, and what was found or why it was not made."""
+    """One check: its subject, its outcome, and the result or why it was not made."""
 
     name: str
     arch: Arch | None = None
@@ -34,7 +34,7 @@ class ImageCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was checked of an image. `ok`: something passed, and nothing failed."""
+    """The checks of an image. `ok`: at least one passed, and none failed."""
 
     reference: str
     digest: Digest | None
@@ -44,24 +44,24 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(Exception):
-    """The image differs from what is expected."""
+    """The image differs from the expected one."""
 
 
 class Unchecked(Exception):
-    """The check cannot be made here, which is not a failure."""
+    """The check is impossible here, which is not a failure."""
 
 
 class Lacking(Unchecked):
-    """What is to be checked is missing: a failure where an option asks for the check.
+    """The subject of the check is missing: a failure if an option requires the check.
 
-    Anyone who can write to a registry can also delete there, so that absence proves nothing.
+    Write access to a registry includes deletion, so that an absence is no evidence.
     """
 
 
 class Checklist:
-    """Checks one after another.
+    """Runs checks one after another and records their outcomes.
 
-    A check is requested by an option, whose name is recorded, or by none.
+    A check may be required by an option; the option's name is then recorded.
     """
 
     def __init__(self, reporter: Reporter = SILENT) -> None:
@@ -77,7 +77,7 @@ class Checklist:
     def run(
         self, name: str, work: Callable[[], str], arch: Arch | None = None, *, option: str = ""
     ) -> bool:
-        """Note what `work` found, or what it raised; whether it passed."""
+        """Record the result of `work`, or the error it raised; returns whether it passed."""
         detail = self.read(name, work, arch, option=option)
         if detail is not None:
             self._note(name, arch, CheckOutcome.PASSED, detail)
@@ -86,12 +86,12 @@ class Checklist:
     def read(
         self, name: str, work: Callable[[], T], arch: Arch | None = None, *, option: str = ""
     ) -> T | None:
-        """What `work` returns; None, and a note, if it raised what is wrong with the image."""
+        """The result of `work`; None, with a recorded outcome, if it raised an error."""
         try:
             return work()
         except Lacking as reason:
             outcome = CheckOutcome.FAILED if option else CheckOutcome.UNCHECKED
-            more = f"; {option} asks for this check" if option else ""
+            more = f"; {option} requires this check" if option else ""
             self._note(name, arch, outcome, f"{reason}{more}")
         except Unchecked as reason:
             self._note(name, arch, CheckOutcome.UNCHECKED, str(reason))

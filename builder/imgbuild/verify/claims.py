@@ -35,14 +35,14 @@ class AttachedStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None) -> str:
-    """Whether `key` signed the image `digest`."""
+    """Check that `key` signed the image `digest`."""
     if beside.damaged:
         raise Failed("; ".join(beside.damaged))
     if key is None:
         raise Unchecked(NO_KEY)
     for each in beside.signatures:
         if each.hint == key.hint and not each.by(key):
-            message = f"{each.place} names the key, but was not signed with it"
+            message = f"{each.place} refers to the key, but was not signed with it"
             raise Failed(message)
     signatures = [each for each in beside.signatures if each.kind == in_toto.SIGNATURE]
     ours = [each for each in signatures if each.by(key)]
@@ -62,14 +62,14 @@ def signature(digest: Digest, beside: AttachedSignatures, key: PublicKey | None)
 
 
 def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> str:
-    """Whether `tag` is one that a push gives the image `digest`, up to the day `today` (UTC).
+    """Check that a push may give `tag` to the image `digest`, up to the day `today` (UTC).
 
-    Failed for a tag of another image of the target, or of a day on which none was pushed; Unchecked
-    for any other name, which may be one of your own.
+    Failed for a tag of another image of the target, or with an impossible date; Unchecked for
+    any other name, which may be a custom tag.
     """
     arches = expected.arches(digest)
     if not arches:
-        message = f"the image is not of the lock of {expected.target}, so its tags are not known"
+        message = f"the image does not match the lock of {expected.target}, so its tags are unknown"
         raise Unchecked(message)
     stable = tags.stable(expected.target, arches, expected.documents)
     if tag == stable:
@@ -78,21 +78,19 @@ def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> 
     try:
         day = tags.day_of(tag, stable)
     except ValueError as error:
-        message = f"{tag} does not end in a day (expected {stable}-YYYYMMDD)"
+        message = f"{tag} does not end in a date (expected {stable}-YYYYMMDD)"
         raise Failed(message) from error
     if day is None and tags.is_of(tag, expected.target):
         message = f"{tag} is the tag of another image (expected {stable} or {stable}-YYYYMMDD)"
         raise Failed(message)
     if day is None:
         message = (
-            f"{tag} is not a tag that a push gives to {expected.target}, the target of this image:"
-            " compare it with the target that you want"
+            f"{tag} is not a tag that imgbuild pushes for {expected.target}, the target of this"
+            " image: check that you expect this target"
         )
         raise Unchecked(message)
     if not expected.as_of <= day.isoformat() <= last.isoformat():
-        message = (
-            f"{tag}: no day on which the image was pushed (expected {expected.as_of} to {today})"
-        )
+        message = f"{tag}: not a possible date of a push (expected {expected.as_of} to {today})"
         raise Failed(message)
     return f"{tag} is the tag of {expected.target} for {', '.join(arches)}, pushed on {day}"
 
@@ -103,9 +101,9 @@ def statements(
     about: str,
     key: PublicKey | None,
 ) -> list[AttachedStatement]:
-    """The statements of type `about` that are attached to an image, those signed by the key first.
+    """The statements of type `about` attached to an image, those signed by the key first.
 
-    `plain` are those attached without a signature; the others are in signatures' envelopes.
+    `plain` are attached without a signature; the others are in signatures' envelopes.
     """
     target_digests = [
         AttachedStatement(
@@ -125,7 +123,7 @@ def kind(statement: AttachedStatement) -> str:
 def signed_statements(
     attached_statements: Sequence[AttachedStatement], key: PublicKey | None
 ) -> Sequence[AttachedStatement]:
-    """With a key, the signed ones of `attached_statements`, else all. Lacking if there is none."""
+    """With a key, the signed `attached_statements`, else all. Lacking if there are none."""
     if not attached_statements:
         raise Lacking(NONE)
     if key is None:
@@ -144,7 +142,7 @@ def provenances(
     key: PublicKey | None,
     builder: str | None,
 ) -> str:
-    """Whether statements claim that the image `digest` was made from the lock with this sha256."""
+    """Check that statements attest that the image `digest` was built from the lock `lock`."""
     counting = signed_statements(attached_statements, key)
     for statement in attached_statements:
         if digest not in _statement(statement).digests:
@@ -158,26 +156,27 @@ def provenances(
     basis = provenance.basis(best.payload)
     by = basis.builder if basis else ""
     signature = "signed by the key" if best.signed else "signature not checked"
-    return f"made of lock {lock[:12]} by {by}; {signature}"
+    return f"built from lock {lock[:12]} by {by}; {signature}"
 
 
 def names(statement: AttachedStatement, digest: Digest, lock: Sha256) -> bool:
-    """Whether a statement claims that the image `digest` comes from the lock with this sha256."""
+    """Whether a statement attests that the image `digest` was built from the lock `lock`."""
     return digest in _statement(statement).digests and not _fault(statement, lock, None)
 
 
 def document(
     digest: Digest,
-    dues: Sequence[bytes],
+    expected_documents: Sequence[bytes],
     attached: Sequence[tuple[str, bytes]],
     attached_statements: Sequence[AttachedStatement],
     key: PublicKey | None,
 ) -> str:
-    """Whether an attached SBOM, and the statement of it, is one of `dues`.
+    """Check that an attached SBOM, and a statement of it, is one of `expected_documents`.
 
-    `dues` follow from the lock; there are several if it was attached with different package
-    records. Other attached SBOMs, of an earlier push or of another writer, are named in the result.
-    Unchecked if one that the key signed differs: another version of imgbuild made it.
+    The documents are generated from the lock; there are several if it was attached with
+    different package records. Other attached SBOMs, of an earlier push or another author, are
+    listed in the result. Unchecked if one signed by the key differs: another version of
+    imgbuild generated it.
     """
     if not attached and not attached_statements:
         raise Lacking(NONE)
@@ -188,25 +187,29 @@ def document(
     ]
     predicates = [each.predicate for each in counting if digest in each.digests]
     if key is not None and len(predicates) < len(counting):
-        message = "a statement that the key signed is about another image"
+        message = "a statement signed by the key is about another image"
         raise Failed(message)
     signed = predicates if key is not None else []
-    other = [place for place, data in attached if data not in dues and _json(data) not in signed]
+    other = [
+        place
+        for place, data in attached
+        if data not in expected_documents and _json(data) not in signed
+    ]
     if attached and len(other) == len(attached):
         message = f"{other[0]} does not match the lock"
         raise Failed(message)
-    stated = any(_json(expected) in predicates for expected in dues)
-    right = any(data in dues for _, data in attached)
-    more = f"; also attached, and not that: {', '.join(other)}" if other else ""
+    stated = any(_json(expected) in predicates for expected in expected_documents)
+    right = any(data in expected_documents for _, data in attached)
+    more = f"; also attached, but not matching: {', '.join(other)}" if other else ""
     if key is None and (right or stated):
-        return f"follows from the lock; signature not checked{more}"
+        return f"matches the lock; signature not checked{more}"
     if key is not None and stated:
-        return f"follows from the lock; signed by the key{more}"
+        return f"matches the lock; signed by the key{more}"
     if signed and not right:
-        message = f"signed by the key, and made from the lock by another version of imgbuild{more}"
+        message = f"signed by the key, but generated by another version of imgbuild{more}"
         raise Unchecked(message)
     if right:
-        message = "follows from the lock, and is not signed by the key"
+        message = "matches the lock, but is not signed by the key"
         raise Failed(message)
     message = f"{attached_statements[0].place} does not match the lock"
     raise Failed(message)
@@ -220,7 +223,8 @@ def vex_document(
 ) -> str:
     """Author, date and statuses of the newest OpenVEX document about the image `digest`.
 
-    With a key, those that it signed count; Unchecked if it signed none, since an image needs none.
+    With a key, only documents signed by it count; Unchecked if there are none, since an image
+    needs none.
     """
     counting = [statement for statement in attached_statements if statement.signed or key is None]
     documents = [] if key else list(attached)
@@ -254,9 +258,9 @@ def _fault(statement: AttachedStatement, lock: Sha256, builder: str | None) -> s
     if basis is None:
         return f"{statement.place} is not provenance of the build type {provenance.BUILD_TYPE}"
     if basis.lock != lock:
-        return f"{statement.place} names the lock {basis.lock}; this one is {lock}"
+        return f"{statement.place} refers to the lock {basis.lock}; expected {lock}"
     if builder is not None and basis.builder != builder:
-        return f"{statement.place} names the builder {basis.builder}; {builder} is required"
+        return f"{statement.place} names the builder {basis.builder}; expected {builder}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The lock that an image is compared with: one from the project, or the one attached to it."""
+"""The lock that an image is compared with: one from the project, or an attached one."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ LOCK = bundle.LOCK
 class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with its bundle, the sha256 of its file, and its place for messages.
 
-    Folders of wheels that it names are relative to `root`. `project` is its checkout, None for a
-    lock alone.
+    Folders of wheels in it are relative to `root`. `project` is its checkout, None for a lock
+    alone.
     """
 
     lock_bundle: LockBundle
     sha256: Sha256
     place: str
     root: Path
-    due: Expected
+    contents: Expected
     project: Project | None = None
 
 
 def of_project(project: Project, target: str) -> ExpectedLock:
-    """The lock of `target` in a project; LockStale if there is none, or no digests of it."""
+    """The lock of `target` in a project; LockStale if the lock or its digests are missing."""
     lock = lock_file.read_lock(project.images, target)
     target_digests = image_digests.read_digests(project.images, lock)
     path = lock_file.lock_path(project.images, target)
@@ -50,15 +50,15 @@ def of_project(project: Project, target: str) -> ExpectedLock:
 
 
 def of_folder(path: Path) -> ExpectedLock:
-    """The lock in the file or folder `path`, with the files beside it, as `oras pull` writes them.
+    """The lock in the file or folder `path`, with adjacent files, as written by `oras pull`.
 
-    For the folder of a project's target, the lock of that target. InputError if there is no lock,
-    or `path` is a file with another name.
+    For the folder of a project's target, the lock of that target. InputError if there is no
+    lock, or `path` is a file with another name.
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / LOCK).is_file() or (path != folder and path.name != LOCK):
         message = f"{path} is neither a {LOCK} nor a folder with one"
-        raise InputError(message, hint=f"name the {LOCK} that is next to its digests.json")
+        raise InputError(message, hint=f"pass the {LOCK} next to its digests.json")
     if folder.parent.name == "images":
         inner = folder.parent.parent
         matrix = (inner.parent if inner.name == FOLDER else inner) / MATRIX
@@ -74,8 +74,8 @@ class AttachedLocks(msgspec.Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...] = ()
 
 
-def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
-    """Every lock attached to the image `digest`, also invalid ones and those of other images."""
+def attached_locks(client: Client, repository: Repository, digest: Digest) -> AttachedLocks:
+    """Every lock attached to the image `digest`, including invalid ones and other images'."""
     right, wrong = [], []
     for artifact in artifact_store.find(client, repository, digest, bundle.ARTIFACT_TYPE):
         place = f"the attached lock {artifact.descriptor.digest}"
@@ -86,12 +86,11 @@ def beside(client: Client, repository: Repository, digest: Digest) -> AttachedLo
         except (InputError, IntegrityError, LockStale) as error:
             wrong.append(error.message)
             continue
-        if expected.due.arches(digest):
+        if expected.contents.arches(digest):
             right.append(expected)
         else:
-            wrong.append(
-                f"{place} is of another image: {expected.due.target} {expected.due.digest}"
-            )
+            other = expected.contents
+            wrong.append(f"{place} belongs to another image: {other.target} {other.digest}")
     return AttachedLocks(right=tuple(right), wrong=tuple(wrong))
 
 
@@ -110,15 +109,13 @@ def choose(
     more = f"; also attached: {'; '.join(attached.wrong)}" if attached.wrong else ""
     if local_lock is not None:
         same = any(each.sha256 == local_lock.sha256 for each in attached.right)
-        also = (
-            ", and attached" if same else ", of which another is attached" if attached.right else ""
-        )
+        also = ", and attached" if same else "; another lock is attached" if attached.right else ""
         return local_lock, f"{local_lock.place}{also}{more}"
     if not attached.right:
-        message = "none is attached; name one with --target or --lock"
+        message = "none is attached; pass one with --target or --lock"
         raise Lacking(message)
     chosen = next(filter(is_trusted, attached.right), attached.right[0])
-    return chosen, f"{chosen.place}, whose digests follow from it{more}"
+    return chosen, f"{chosen.place}, consistent with its digests{more}"
 
 
 def _expected_lock(lock_bundle: LockBundle, place: str, root: Path) -> ExpectedLock:
@@ -127,5 +124,5 @@ def _expected_lock(lock_bundle: LockBundle, place: str, root: Path) -> ExpectedL
         sha256=sha256(lock_bundle.data[LOCK]),
         place=place,
         root=root,
-        due=image.expected(lock_bundle.lock, lock_bundle.target_digests),
+        contents=image.expected(lock_bundle.lock, lock_bundle.target_digests),
     )

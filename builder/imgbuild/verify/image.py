@@ -1,4 +1,4 @@
-"""Checks that the documents and layers of an image are those that follow from its lock."""
+"""Checks that the documents and layers of an image match its lock."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from imgbuild.system.threads import Stop
 from imgbuild.values import Arch, Digest, digest_of
 from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked
 
-NO_LAYERS = "no manifest that could be read names a layer"
+NO_LAYERS = "no readable manifest lists a layer"
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a lock: the image's digest, and its documents and layers by architecture.
+    """The contents of a lock's image: digest, and documents and layers by architecture.
 
     `as_of` is the cut-off day of the lock (YYYY-MM-DD): no image of it is older.
     """
@@ -41,14 +41,14 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         return digest_of(self.documents[arch].manifest)
 
     def arches(self, digest: Digest) -> tuple[Arch, ...]:
-        """The architectures of the image `digest`; none if it is not of this lock."""
+        """The architectures of the image `digest`; empty if it does not belong to this lock."""
         if digest == self.digest:
             return tuple(self.documents)
         return tuple(arch for arch in self.documents if self.manifest(arch) == digest)
 
 
 def expected(lock: Lock, target_digests: TargetDigests) -> Expected:
-    """What follows from `lock`; `target_digests` has the digests of its layers."""
+    """The expected contents of the image of `lock`; `target_digests` has its layers' digests."""
     records = image_digests.layer_records(target_digests)
     documents = {
         arch: image_digests.documents(plan(lock, arch), records, item.floors)
@@ -81,7 +81,7 @@ def check(place: ImageSource, expected: Expected, checklist: Checklist, *, whole
 
 
 def check_alone(place: ImageSource, checklist: Checklist) -> None:
-    """Check every byte of what the image at `place` says it is, which needs no lock."""
+    """Check every byte of the image at `place` against its own digests, without a lock."""
     layers: list[tuple[Descriptor, Digest | None]] = []
     for descriptor in checklist.read("index", partial(image.manifests, place)) or ():
         layers += checklist.read("manifest", partial(_contents, place, descriptor)) or ()
@@ -89,7 +89,7 @@ def check_alone(place: ImageSource, checklist: Checklist) -> None:
 
 
 def _contents(place: ImageSource, descriptor: Descriptor) -> list[tuple[Descriptor, Digest | None]]:
-    """The layers of a manifest with their diff ids; None for BuildKit's statements, no image."""
+    """The layers of a manifest with their diff ids; None for BuildKit's attestations."""
     manifest = image.manifest(place, descriptor)
     if descriptor.platform.get("os") == image.NO_PLATFORM:
         return [(layer, None) for layer in manifest.layers]
@@ -104,7 +104,7 @@ def _check_layers(
     *,
     whole: bool,
 ) -> None:
-    """Check that `layers` are at `place`, each once though several manifests name it.
+    """Check that `layers` exist at `place`, each once even if several manifests list it.
 
     With a diff id, the content of a layer is compared with it.
     """
@@ -174,10 +174,10 @@ def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:
     for layer in layers:
         size = place.size(layer)
         if size != layer.size:
-            there = "is not there" if size is None else f"has {size} bytes"
-            message = f"{layer.digest} {there}; the manifest says {layer.size} bytes"
+            there = "does not exist" if size is None else f"has {size} bytes"
+            message = f"{layer.digest} {there}; expected {layer.size} bytes"
             raise Failed(message)
-    return f"{len(layers)} layers are there with their sizes"
+    return f"{len(layers)} layers exist with the expected sizes"
 
 
 def _bytes(
@@ -189,7 +189,7 @@ def _bytes(
 ) -> str:
     total = sum(layer.size for layer, _ in layers)
     if not whole:
-        message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so when they pull"
+        message = f"--blobs reads and hashes {total / 1e9:.2f} GB; engines do so on pull"
         raise Unchecked(message)
     if not layers:
         raise Lacking(NO_LAYERS)
@@ -206,4 +206,4 @@ def _bytes(
         wrong = [text for text in threads.each(layers, _read) if text]
     if wrong:
         raise Failed("; ".join(wrong))
-    return f"{len(layers)} layers of {total} bytes have the digests by which they are named"
+    return f"{len(layers)} layers of {total} bytes match their digests"

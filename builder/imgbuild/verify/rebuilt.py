@@ -1,8 +1,8 @@
-"""Verifies an image without trusting anyone: builds its lock again and compares digests.
+"""Verifies an image by building its lock again and comparing digests.
 
-Inputs come from the cache or are downloaded by the lock's hashes; every layer is made again and
-none is taken from the verified image. Only the layers of a registry base cannot be made: they are
-downloaded by their digests.
+Inputs come from the cache or are downloaded by the lock's hashes; every layer is rebuilt and none
+is taken from the verified image. Only the layers of a registry base cannot be rebuilt: they are
+downloaded by digest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from imgbuild.verify.expected_lock import ExpectedLock
 def rebuild(
     expected: ExpectedLock, arches: Sequence[Arch], *, processes: int, offline: bool
 ) -> str:
-    """Build the image on `arches` again; IntegrityError or Failed if the image differs."""
+    """Rebuild the image on `arches`; IntegrityError or Failed if the image differs."""
     origin = RebuildOrigin(
         lock_bundle=expected.lock_bundle,
         arches=tuple(arches),
@@ -32,7 +32,7 @@ def rebuild(
     with Store.open().scratch() as folder:
         built = build(origin, (), folder / "layout", options)
     for arch in arches:
-        manifest = expected.due.manifest(arch)
+        manifest = expected.contents.manifest(arch)
         if built.arch[arch] != manifest:
             message = f"{arch}: {built.arch[arch]} was built; digests.json has {manifest}"
             raise Failed(message)
@@ -40,12 +40,12 @@ def rebuild(
 
 
 def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
-    """How many layers were made, and how many of a base were downloaded."""
+    """How many layers were rebuilt, and how many layers of a base were downloaded."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches
         for layer in plan(expected.lock_bundle.lock, arch).layers
     }
     had = sum(layers.values())
-    text = f"{len(layers) - had} layers made again"
-    return f"{text}, {had} of the base had by their digests," if had else text
+    text = f"{len(layers) - had} layers rebuilt"
+    return f"{text}, {had} of the base fetched by digest," if had else text

@@ -1,7 +1,7 @@
 """Signs an image that is already in a registry, after verifying it.
 
-What is attached already is never signed: anyone who can write to the registry could have attached
-a false builder or commit.
+Attached documents are never signed: anyone with write access to the registry could have attached a
+false builder or commit.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def sign(
 ) -> tuple[Signed, ...]:
     """Verify the image, and sign it with `key`, or by cosign without one.
 
-    Of `signer_lock`, the signer's lock, provenance and SBOMs are made here and signed too, whatever
-    is attached. Without it the digest is signed alone.
+    With `signer_lock`, the signer's lock, provenance and SBOMs are generated here and signed
+    too, regardless of attached ones. Without it only the digest is signed.
     """
     place = InRegistry(client, reference)
     if signer_lock is None:
         _refuse(place, verify(place, VerifyOptions(), client.reporter).checks)
         client.reporter.warn(
             f"{reference}: only its digest is signed, since anyone could have attached the other"
-            " documents; to sign provenance and SBOMs too, name your own lock with --target or"
+            " documents; to sign provenance and SBOMs too, pass your own lock with --target or"
             " --lock"
         )
         descriptors = {
@@ -47,9 +47,9 @@ def sign(
         }
         return tuple(_how(place, key)(descriptor, ()) for descriptor in descriptors.values())
     checklist = Checklist(client.reporter)
-    image.check(place, signer_lock.due, checklist, whole=False)
+    image.check(place, signer_lock.contents, checklist, whole=False)
     _refuse(place, checklist.checks)
-    arches = signer_lock.due.arches(place.top.digest)
+    arches = signer_lock.contents.arches(place.top.digest)
     lock_bundle = signer_lock.lock_bundle
     statement = provenance.statement(
         lock_bundle.lock, lock_bundle.target_digests, arches, _circumstances(signer_lock)
@@ -60,10 +60,10 @@ def sign(
 
 
 def _circumstances(signer_lock: ExpectedLock) -> BuildDetails:
-    """The circumstances of the lock's checkout; for a lock alone, little more than its digest."""
+    """Commit and builder of the lock's checkout; for a lock alone, little more than its digest."""
     if signer_lock.project is None:
         return provenance.bare(signer_lock.sha256)
-    return provenance.circumstances(signer_lock.project, signer_lock.due.target)
+    return provenance.circumstances(signer_lock.project, signer_lock.contents.target)
 
 
 def _how(place: InRegistry, key: PrivateKey | None) -> Sign:
@@ -83,5 +83,5 @@ def _refuse(place: InRegistry, checks: Sequence[ImageCheck]) -> None:
         lines = "".join(
             f"\n  {failure.name} {failure.arch or ''}: {failure.detail}" for failure in wrong
         )
-        message = f"{place.name} is not signed, since it failed verification:{lines}"
+        message = f"{place.name} is not signed because verification failed:{lines}"
         raise IntegrityError(message, hint="push it again; imgbuild verify shows the details")

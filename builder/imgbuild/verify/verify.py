@@ -25,14 +25,14 @@ from imgbuild.verify.checks import Checklist, Failed, Lacking, Unchecked, Verifi
 from imgbuild.verify.claims import AttachedStatement
 from imgbuild.verify.expected_lock import ExpectedLock
 
-LAYOUT = "a layout holds none; verify the image in a registry"
+LAYOUT = "a layout has none; verify the image in a registry"
 NO_LOCK = "there is no lock to compare it with"
 
 Rebuild = Callable[[ExpectedLock, Sequence[Arch]], str]
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to check with, and how far: `whole` reads all layers, `rebuild` makes them again."""
+    """The options of a verification: `whole` reads all layers, `rebuild` rebuilds them."""
 
     key: PublicKey | None = None
     own: ExpectedLock | None = None
@@ -42,7 +42,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options_by_check(self) -> dict[str, str]:
-        """The option that asks for a check, by the check's name; "" if none does."""
+        """The option that requires a check, by the check's name; "" if there is none."""
         key = "--key" if self.key else ""
         return {
             "signature": key,
@@ -54,7 +54,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of SBOM: its name, how it is attached, and what a statement of it says it is."""
+    """An SBOM format: its name, media type, and the predicate type of its statements."""
 
     name: str
     media_type: str
@@ -62,7 +62,7 @@ class SbomFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What its check is called."""
+        """The name of the check of this format."""
         return f"SBOM {self.name}"
 
 
@@ -82,7 +82,7 @@ def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILE
 
 
 class Verification:
-    """The checks of one image; what is attached to it is read once.
+    """The checks of one image; attached documents are read once.
 
     After `run`, `held` is the lock that the image was compared with, None if there was none.
     """
@@ -97,29 +97,29 @@ class Verification:
         self.held: ExpectedLock | None = None
         self._statements: list[AttachedStatement] = []
         self._locks = expected_lock.AttachedLocks()
-        self._beside: dict[Digest, AttachedSignatures] = {}
+        self._signatures: dict[Digest, AttachedSignatures] = {}
 
     def run(self) -> Verified:
-        """Make all checks."""
+        """Run all checks."""
         checklist, options_by_check = self.checklist, self.wanted.options_by_check
         checklist.run("signature", self.signature, option=options_by_check["signature"])
         statements = checklist.read("provenance", partial(self.statements, self.place.top.digest))
         self._statements = statements or []
         lock_answer = checklist.read("lock", self.lock, option=options_by_check["lock"])
         if lock_answer is None:
-            self._alone()
+            self._run_without_lock()
         else:
             self.held, text = lock_answer
-            self._against(self.held, text, has_statements=statements is not None)
+            self._run_with_lock(self.held, text, has_statements=statements is not None)
         return Verified(
             reference=self.place.name,
             digest=self.place.top.digest,
-            target=self.held.due.target if self.held else "",
+            target=self.held.contents.target if self.held else "",
             ok=checklist.ok,
             checks=tuple(checklist.checks),
         )
 
-    def _against(self, expected: ExpectedLock, text: str, *, has_statements: bool) -> None:
+    def _run_with_lock(self, expected: ExpectedLock, text: str, *, has_statements: bool) -> None:
         checklist, options_by_check = self.checklist, self.wanted.options_by_check
         trusted = checklist.run(
             "lock", partial(self.trusted, expected, text), option=options_by_check["lock"]
@@ -127,22 +127,22 @@ class Verification:
         if self.remote is not None and self.remote.tag:
             today = datetime.datetime.now(datetime.UTC).date()
             digest = self.place.top.digest
-            work = partial(claims.name, self.remote.tag, digest, expected.due, today)
+            work = partial(claims.name, self.remote.tag, digest, expected.contents, today)
             checklist.run("name", work)
-        image.check(self.place, expected.due, checklist, whole=self.wanted.whole)
+        image.check(self.place, expected.contents, checklist, whole=self.wanted.whole)
         if has_statements:
             work = partial(self.provenance, expected)
             checklist.run("provenance", work, option=options_by_check["provenance"])
-        for arch in expected.due.arches(self.place.top.digest):
+        for arch in expected.contents.arches(self.place.top.digest):
             for kind in SBOMS:
                 work = partial(self.sbom, expected, kind, arch)
                 checklist.run(kind.title, work, arch, option=options_by_check[kind.title])
-            self._vex(expected.due.manifest(arch), arch)
+            self._vex(expected.contents.manifest(arch), arch)
         again = partial(self.rebuild, expected, trusted=trusted)
         checklist.run("rebuild", again, option=options_by_check["rebuild"])
 
-    def _alone(self) -> None:
-        """The checks that need no lock; the others are recorded as not done."""
+    def _run_without_lock(self) -> None:
+        """Run the checks that need no lock; the others are recorded as not done."""
         options_by_check = self.wanted.options_by_check
         self.checklist.run("image", _no_lock)
         if self.wanted.whole:
@@ -151,16 +151,16 @@ class Verification:
             self.checklist.run(name, _no_lock, option=options_by_check[name])
 
     def beside(self, digest: Digest) -> AttachedSignatures:
-        """The signatures beside an image; a layout has none."""
+        """The signatures attached to an image; a layout has none."""
         if self.remote is None:
             return AttachedSignatures(signatures=(), damaged=())
-        if digest not in self._beside:
+        if digest not in self._signatures:
             signatures = stored.read(self.remote.client, self.remote.repository, digest)
-            self._beside[digest] = signatures
-        return self._beside[digest]
+            self._signatures[digest] = signatures
+        return self._signatures[digest]
 
     def attached(self, digest: Digest, artifact_type: str) -> list[tuple[str, bytes]]:
-        """The documents of a type that are attached to an image, each with its place in words."""
+        """The documents of a type attached to an image, each with a description of its place."""
         if self.remote is None:
             return []
         matches = artifact_store.find(
@@ -173,7 +173,7 @@ class Verification:
         ]
 
     def signature(self) -> str:
-        """Whether the key signed the image."""
+        """Check that the key signed the image."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         digest = self.place.top.digest
@@ -183,11 +183,13 @@ class Verification:
         """The lock to compare the image with, and the detail of its check."""
         if self.remote is not None:
             digest = self.place.top.digest
-            self._locks = expected_lock.beside(self.remote.client, self.remote.repository, digest)
+            self._locks = expected_lock.attached_locks(
+                self.remote.client, self.remote.repository, digest
+            )
         return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
-    def _same(self, expected: ExpectedLock) -> list[ExpectedLock]:
-        """The lock as it was attached by each push; only itself if it is not an attached one.
+    def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
+        """The lock as attached by each push; only itself if it is not an attached one.
 
         The package records in its bundle may change while the image stays the same.
         """
@@ -196,7 +198,7 @@ class Verification:
         return [candidate for candidate in self._locks.right if candidate.sha256 == expected.sha256]
 
     def statements(self, digest: Digest) -> list[AttachedStatement]:
-        """Every provenance beside an image."""
+        """Every provenance attached to an image."""
         plain = [
             AttachedStatement(place=name, payload=data, signed=False)
             for name, data in self.attached(digest, in_toto.PAYLOAD_TYPE)
@@ -220,7 +222,7 @@ class Verification:
             self.checklist.run("VEX", work, arch)
 
     def is_trusted(self, expected: ExpectedLock) -> bool:
-        """Whether a provenance that the key signed names a lock."""
+        """Whether a provenance signed by the key lists a lock."""
         digest = self.place.top.digest
         return any(
             statement.signed and claims.names(statement, digest, expected.sha256)
@@ -228,18 +230,18 @@ class Verification:
         )
 
     def trusted(self, expected: ExpectedLock, text: str) -> str:
-        """Whether the lock is the user's, or named in a provenance that the key signed."""
+        """Check that the lock is the user's, or listed in a provenance signed by the key."""
         if self.wanted.own is not None:
             return text
         if self.wanted.key is None:
             return f"{text}; its origin was not checked"
         if not self.is_trusted(expected):
-            message = f"no provenance signed by the key names {expected.place}"
+            message = f"no provenance signed by the key lists {expected.place}"
             raise Failed(message)
-        return f"{text}; named by a provenance that the key signed"
+        return f"{text}; listed in a provenance signed by the key"
 
     def provenance(self, expected: ExpectedLock) -> str:
-        """Whether a provenance claims that the image was made from the lock."""
+        """Check that a provenance attests that the image was built from the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
         options = self.wanted
@@ -249,32 +251,32 @@ class Verification:
         )
 
     def sbom(self, expected: ExpectedLock, kind: SbomFormat, arch: Arch) -> str:
-        """Whether the SBOMs of one kind and architecture follow from the lock."""
+        """Check that the SBOMs of one format and architecture match the lock."""
         if self.remote is None:
             raise Lacking(LAYOUT)
-        digest = expected.due.manifest(arch)
-        dues = [
+        digest = expected.contents.manifest(arch)
+        expected_documents = [
             part.data
-            for candidate in self._same(expected)
+            for candidate in self._attached_versions(expected)
             for part in attachments.sboms(candidate.lock_bundle, arch)[kind.media_type].values()
         ]
         attached = self.attached(digest, kind.media_type)
         statements = claims.statements(
             (), self.beside(digest), kind.predicate_type, self.wanted.key
         )
-        return claims.document(digest, dues, attached, statements, self.wanted.key)
+        return claims.document(digest, expected_documents, attached, statements, self.wanted.key)
 
     def rebuild(self, expected: ExpectedLock, *, trusted: bool) -> str:
-        """Whether the lock, built again, is the image.
+        """Check that rebuilding the lock yields the image.
 
-        A build runs code of the packages in the lock, so a lock that was refused is not built.
+        A build runs code of the packages in the lock, so a rejected lock is not built.
         """
         if self.wanted.rebuild is None:
-            message = "--rebuild makes every layer again from the lock and compares"
+            message = "--rebuild rebuilds every layer from the lock and compares digests"
             raise Unchecked(message)
-        arches = expected.due.arches(self.place.top.digest)
+        arches = expected.contents.arches(self.place.top.digest)
         if not arches:
-            message = "not built: the image is not of this lock"
+            message = "not built: the image does not match this lock"
             raise Lacking(message)
         if not trusted:
             message = "not built: the check of the lock's origin failed"

@@ -1,7 +1,7 @@
 """Reads a wheel: its files and texts of `.dist-info`, checked for damage and unsafe paths.
 
-`read` makes every check that needs no inflating; `verify` makes the others. Source: PyPA's
-specification of the binary distribution format.
+`read` makes every check that does not require decompression; `verify` makes the others. Source:
+PyPA's specification of the binary distribution format.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, *, label: str | None = None) -> WheelArchive:
-    """Read the wheel at `path`; IntegrityError names the wheel, the member and the fault.
+    """Read the wheel at `path`; IntegrityError has the wheel, the member and the problem.
 
     `label` is the wheel's file name, if `path` has a different one.
     """
@@ -126,7 +126,7 @@ def _read(path: Path, label: str) -> WheelArchive:
 
 
 def verify(archive: WheelArchive) -> None:
-    """Inflate every file and check its CRC and size; IntegrityError names the first wrong one."""
+    """Decompress every file and check its CRC and size; IntegrityError for the first mismatch."""
     for member in archive.members.values():
         for _ in archive.chunks(member):
             pass
@@ -158,7 +158,7 @@ def _files(members: Iterable[ZipMember], label: str) -> dict[str, ZipMember]:
 
 
 def _checked_path(name: str, label: str) -> str:
-    """`name` without empty and `.` parts; IntegrityError if it could lead out of its folder."""
+    """`name` without empty and `.` parts; IntegrityError if it could leave its folder."""
     if name.startswith("/"):
         refuse(label, name, "is an absolute path")
     if "\\" in name:
@@ -198,7 +198,7 @@ def _dist_info(members: Iterable[str], label: str) -> str:
 
 
 def _check_links(archive: WheelArchive) -> None:
-    """Installers write links as files with the target as content; IntegrityError if one leaves."""
+    """Reject a link that leaves the wheel: installers write links as files with the target."""
     for path, member in archive.members.items():
         if stat.S_ISLNK(member.mode):
             target = (archive.content(path) or b"").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What a wheel is compiled for by its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
+"""What a wheel is compiled for, from its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
 
 flash-attn, causal-conv1d, mamba-ssm and FlashInfer write `cu12torch2.6`, PyTorch's own packages and
 vLLM `cu124`, those of PyG `pt26cu124`.
@@ -16,9 +16,9 @@ CXX11 = re.compile(r"cxx11abi(true|false)")
 
 
 class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
-    """CUDA ("12" or "12.4") and torch ("2.6") that a wheel is compiled for, "" for no such tag.
+    """CUDA ("12" or "12.4") and torch ("2.6") that a wheel is compiled for, "" without a tag.
 
-    `cxx11`: whether it uses the C++ ABI of 2011; None where the name does not say it.
+    `cxx11`: whether it uses the C++11 ABI; None if the name does not contain it.
     """
 
     cuda: str = ""
@@ -30,12 +30,12 @@ class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """What it needs as a requirement, as METADATA would say it."""
+        """The torch requirement, in the format of METADATA."""
         return (f"torch=={self.torch}.*",) if self.torch else ()
 
 
 def build_tag(version: str) -> BuildTag:
-    """What the local part of `version` says."""
+    """The build tag in the local part of `version`."""
     local = version.partition("+")[2].lower()
     cuda, torch, cxx11 = CUDA.search(local), TORCH.search(local), CXX11.search(local)
     return BuildTag(
@@ -46,10 +46,10 @@ def build_tag(version: str) -> BuildTag:
 
 
 def torch_cxx11(version: str) -> bool | None:
-    """The C++ ABI of PyTorch's own wheels for x86_64; None for builds of others.
+    """The C++ ABI of PyTorch's own wheels for x86_64; None for other builds.
 
-    Source: https://github.com/pytorch/pytorch/issues/123649: of 2011 with the builds on
-    manylinux_2_28, which began with CUDA 12.6 in 2.6 and are all since 2.7.
+    The C++11 ABI came with the builds on manylinux_2_28: CUDA 12.6 in torch 2.6, all since 2.7.
+    Source: https://github.com/pytorch/pytorch/issues/123649.
     """
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.[0-9]+(?:\+cu([0-9]{3}))?", version)
     if match is None:

@@ -1,7 +1,7 @@
 """Paths that two packages install with different contents, and `drop:` of the matrix.
 
-It compares path, CRC-32 and size of the files of each package. A conflict is an error unless
-`matrix.yaml` says, under `drop`, which package's file is left out.
+Compares path, CRC-32 and size of the files of each package. A conflict is an error unless `drop` in
+`matrix.yaml` lists the package whose file is omitted.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def find(tables: Mapping[str, Sequence[InstalledFile]]) -> tuple[PathConflict, .
 
 
 def _needing_folders(owners: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Paths that are files but also folders of other packages → the packages with such a folder."""
+    """Paths of files that are folders in other packages → the packages with such a folder."""
     packages: dict[str, set[str]] = {}
     for path, names in owners.items():
         parent = path.rpartition("/")[0]

@@ -1,6 +1,6 @@
-"""The directory and local headers of a zip, read so that no two readers differ.
+"""The directory and local headers of a zip, read so that all readers agree.
 
-Central directory and local headers must agree. Not accepted: two end records, gaps, overlaps, data
+Central directory and local headers must agree. Rejected are two end records, gaps, overlaps, data
 before the first or after the last record, encryption, compression other than deflate, and sizes
 that deflate cannot reach.
 """
@@ -84,12 +84,12 @@ def _end(files: Files, path: Path, total: int, label: str) -> tuple[int, int, in
         limits = (FULL16, FULL16, FULL16, FULL16, FULL32, FULL32)
         for value, full, value64 in zip(narrow, limits, wide, strict=True):
             if value not in (full, value64):
-                refuse(label, None, "its two end records (zip and zip64) disagree")
+                refuse(label, None, "its two end records (zip and zip64) do not match")
         disk, first, here, count, size, start = wide
     elif FULL16 in (count, here) or FULL32 in (size, start):
         refuse(label, None, "its end record refers to a zip64 record, which is missing")
     if disk or first or here != count:
-        refuse(label, None, "is part of a zip in several volumes")
+        refuse(label, None, "is part of a multi-volume zip")
     if start + size != stop:
         what = f"its directory ends at byte {start + size}, its end record starts at {stop}"
         refuse(label, None, what)
@@ -106,7 +106,7 @@ def _reaches_end(tail: bytes, at: int) -> bool:
 def _end64(
     files: Files, path: Path, locator: bytes, at: int, label: str
 ) -> tuple[int, tuple[int, ...]]:
-    """Where the zip64 end record starts, and its six numbers."""
+    """The offset of the zip64 end record, and its six numbers."""
     _, disk, start, disks = LOCATOR64.unpack(locator)
     if disk or disks != 1 or start + END64.size != at - LOCATOR64.size:
         refuse(label, None, "its zip64 locator does not point to the record before it")
@@ -134,7 +134,7 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
 
 
 def _record(data: bytes, at: int, label: str) -> tuple[DirectoryEntry, int]:
-    """The entry at `at` and where the next one starts."""
+    """The entry at `at`, and the offset of the next one."""
     (_, _, system, _, _, flags, method, _, _, crc, compressed, size, name_length, extra_length,
      comment_length, disk, _, external, start) = CENTRAL.unpack_from(data, at)  # fmt: skip
     name_at = at + CENTRAL.size
@@ -220,10 +220,10 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
     if flags & DESCRIPTOR:
         # Writers that stream leave zeros here and write the values after the data.
         if any(value not in (0, right) for value, right in zip(stated, true, strict=True)):
-            refuse(label, name, "its local header disagrees with the directory")
+            refuse(label, name, "its local header does not match the directory")
         _check_descriptor(files, path, member, offset + member.compressed, limit, label)
     elif stated != true:
-        refuse(label, name, "its local header disagrees with the directory about CRC or sizes")
+        refuse(label, name, "CRC or sizes in its local header do not match the directory")
     elif offset + member.compressed != limit:
         what = f"unexpected bytes {offset + member.compressed} to {limit} after its data"
         refuse(label, name, what)
@@ -233,7 +233,7 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
 def _check_descriptor(
     files: Files, path: Path, member: ZipMember, start: int, limit: int, label: str
 ) -> None:
-    """Check that a data descriptor, in one of the four forms in use, fills the gap to `limit`."""
+    """Check that a data descriptor, in one of four common forms, fills the gap to `limit`."""
     sizes = (member.crc, member.compressed, member.size)
     if limit - start not in (12, 16, 20, 24):
         refuse(label, member.name, f"no data descriptor between bytes {start} and {limit}")
@@ -244,4 +244,4 @@ def _check_descriptor(
             body = struct.pack(layout, *sizes)
             forms += [body, b"PK\7\x08" + body]
     if data not in forms:
-        refuse(label, member.name, "its data descriptor disagrees with the directory")
+        refuse(label, member.name, "its data descriptor does not match the directory")

@@ -1,6 +1,6 @@
-"""The wheel of an editable package: its metadata and scripts, and the folders that hold its code.
+"""The wheel of an editable package: its metadata and scripts, and the folders of its code.
 
-The code itself is mounted when a container starts. The bytes follow from the arguments alone.
+The code itself is mounted when a container starts. The bytes depend on the arguments only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def wheel(
     requires: Sequence[str],
     python: str,
 ) -> bytes:
-    """The wheel of package `name`, whose modules are in the absolute folders `roots`.
+    """The wheel of package `name` with modules in the absolute folders `roots`.
 
-    `scripts` maps console scripts to `module:function`; `requires` are PEP 508 lines, `python` the
-    accepted versions of Python, or "".
+    `scripts` maps console scripts to `module:function`; `requires` are PEP 508 lines, `python`
+    the supported versions of Python, or "".
     """
     stem = f"{canonicalize_name(name).replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"

@@ -38,7 +38,7 @@ BYTECODE = re.compile(r"(^|/)__pycache__/[^/]+\.pyc$")
 
 
 class Scheme(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders for each kind of file, without a leading slash; `interpreter` is absolute."""
+    """The folders for each type of file, without a leading slash; `interpreter` is absolute."""
 
     prefix: str
     purelib: str
@@ -159,7 +159,7 @@ def _files(archive: WheelArchive, places: Scheme) -> dict[str, _File]:
 
 
 def _add(archive: WheelArchive, files: dict[str, _File], file: _File) -> None:
-    """Add `file`; IntegrityError if `files` has another content for its path."""
+    """Add `file`; IntegrityError if `files` has different content for its path."""
     other = files.setdefault(file.path, file)
     if other is not file and _bytes(archive, other) != _bytes(archive, file):
         refuse(archive.label, file.path, "is installed twice, with different contents")
@@ -175,7 +175,7 @@ def _pieces(archive: WheelArchive, file: _File, files: Files) -> Iterator[bytes]
 
 
 def _digest(archive: WheelArchive, file: _File) -> str:
-    """The digest from the wheel's RECORD, computed if that has none."""
+    """The digest from the wheel's RECORD, computed if RECORD has none."""
     if file.digest is not None:
         return file.digest
     with Files() as files:

@@ -1,6 +1,6 @@
 """RECORD of a wheel: rows with hashes and sizes, read and written.
 
-Paths are relative to site-packages, as the specification says (`../../../bin/tool`).
+Paths are relative to site-packages, as specified (`../../../bin/tool`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def strong_digest(rows: Mapping[str, RecordRow], path: str) -> str | None:
 
 
 def relative(path: str, site_packages: str) -> str:
-    """The path in RECORD of the installed `path`; `path` and `site_packages` without `/` first."""
+    """The path in RECORD of the installed `path`; both arguments without a leading slash."""
     if path.startswith(site_packages + "/"):
         return path[len(site_packages) + 1 :]
     return posixpath.relpath("/" + path, "/" + site_packages)
@@ -72,7 +72,7 @@ def digest(pieces: Iterable[bytes]) -> str:
 
 
 def write_record(rows: Iterable[RecordRow]) -> bytes:
-    """The bytes of RECORD: `rows` sorted by the bytes of their path, with Unix line ends."""
+    """The bytes of RECORD: `rows` sorted by the bytes of their path, with Unix newlines."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in sorted(rows, key=lambda row: row.path.encode()):

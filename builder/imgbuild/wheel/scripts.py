@@ -37,7 +37,8 @@ class EntryPoint(msgspec.Struct, frozen=True, kw_only=True):
 def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
     """The console and GUI scripts of an `entry_points.txt`, sorted by name.
 
-    IntegrityError, naming the wheel by `label`, if it is invalid or a script is outside `bin/`.
+    IntegrityError, with the wheel's name `label`, if it is invalid or a script is outside
+    `bin/`.
     """
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[method-assign, assignment]
@@ -50,7 +51,7 @@ def entry_points(text: str, label: str) -> tuple[EntryPoint, ...]:
     for group in GROUPS:
         for name, value in parser.items(group) if parser.has_section(group) else ():
             if name in scripts:
-                refuse(label, "entry_points.txt", f"names the script {name!r} twice")
+                refuse(label, "entry_points.txt", f"lists the script {name!r} twice")
             scripts[name] = _entry_point(name, value, label)
     return tuple(scripts[name] for name in sorted(scripts))
 

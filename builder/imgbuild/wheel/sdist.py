@@ -1,8 +1,8 @@
 """The members of an sdist, read without unpacking it.
 
-`entries` gives all that the archive has; `members` only files and folders with safe paths, and
-refuses any other archive by the name of its first bad member. Links are refused, too: what one
-leads to depends on all members before it, and sdists of pure Python do not need them.
+`entries` yields all members of the archive; `members` only files and folders with safe paths, and
+rejects any other archive with the name of its first invalid member. Links are rejected too: their
+target depends on all members before them, and sdists of pure Python do not need them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class SdistMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
-    """Each member and what reads its content, which is valid until the next member.
+    """Each member with a reader of its content, which is valid until the next member.
 
-    `sdist` is a tar, plain or compressed with gzip, or a zip. IntegrityError, with `label` in it,
-    if it is damaged, compressed otherwise, or has sparse members.
+    `sdist` is a tar, plain or compressed with gzip, or a zip. IntegrityError, with `label` in
+    it, if it is damaged, has another compression, or has sparse members.
     """
     with reading(label, hint=REMEDY), open(sdist, "rb", opener=regular) as file:
         start = file.peek(LONGEST)
@@ -108,10 +108,10 @@ def _zip_entries(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content
 
 
 def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
-    """The files and folders of `sdist`, their paths below its one folder at the top.
+    """The files and folders of `sdist`, with paths below its single top-level folder.
 
-    IntegrityError for the first member of another kind, with a path that leaves its folder, is too
-    long or was there before, and if there are too many.
+    IntegrityError for the first member of another type, with a path that leaves its folder, is
+    too long or is duplicate, and if there are too many members.
     """
     top = ""
     files: set[str] = set()
@@ -127,7 +127,7 @@ def members(sdist: Path, label: str) -> Iterator[tuple[SdistMember, Content]]:
             continue
         top = top or parts[0]
         if parts[0] != top or (len(parts) == 1 and member.kind != "folder"):
-            _refuse(label, member, f"is not in {top!r}: an sdist has one folder at its top")
+            _refuse(label, member, f"is not in {top!r}: an sdist must have one top-level folder")
         path = "/".join(parts[1:])
         above = {"/".join(parts[1:end]) for end in range(2, len(parts))}
         if member.kind == "folder":
@@ -159,7 +159,8 @@ def _checked_parts(member: SdistMember, label: str) -> list[str]:
         _refuse(label, member, "is an empty path")
     sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
     if max(sizes, default=0) > NAME_LIMIT or sum(sizes) + len(sizes) > PATH_LIMIT:
-        _refuse(label, member, f"has over {NAME_LIMIT} bytes in a name, or {PATH_LIMIT} in all")
+        what = f"has a name of over {NAME_LIMIT} bytes, or a path of over {PATH_LIMIT}"
+        _refuse(label, member, what)
     if len(parts) > DEPTH_LIMIT:
         _refuse(label, member, f"is in more than {DEPTH_LIMIT} folders")
     return parts

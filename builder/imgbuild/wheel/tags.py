@@ -46,7 +46,7 @@ class Tags:
         self._known: dict[str, tuple[int, int, str] | None] = {}  # file name → rank
 
     def rank(self, name: str) -> tuple[int, int, str] | None:
-        """A key that sorts the preferred wheel first, None if the wheel does not fit.
+        """A key that sorts the preferred wheel first, None if the wheel is incompatible.
 
         It consists of tag, build number and name.
         """
@@ -68,7 +68,7 @@ class Tags:
 
     @property
     def uv_platform(self) -> str:
-        """The value for uv's `--python-platform`; uv knows glibc 2.17, 2.28 and 2.31 to 2.40."""
+        """The value for uv's `--python-platform`; uv supports glibc 2.17, 2.28 and 2.31 to 2.40."""
         minors = (17, 28, *range(31, 41))
         newest = max(minor for minor in minors if minor <= max(17, int(self.glibc.split(".")[1])))
         return f"{self.arch.wheel}-manylinux_2_{newest}"

@@ -23,7 +23,7 @@ LOCAL = struct.Struct("<4s5H3L2H")
 FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
 MAX_RATIO = 1032  # deflate encodes at best 258 bytes in two bits
 REMEDY = (
-    "the wheel is damaged or malicious: run `imgbuild cache verify`, which removes what is damaged,"
+    "the wheel is damaged or malicious: run `imgbuild cache verify`, which removes damaged files,"
     " or use another file or version of the package"
 )
 
@@ -53,7 +53,7 @@ class DirectoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse(file: str, member: str | None, what: str) -> NoReturn:
-    """Raise an IntegrityError: `what` is wrong with `member` (None: all) of `file`."""
+    """Raise an IntegrityError: `what` is wrong with `member` (None: the whole file) of `file`."""
     message = f"{file}: {member!r}: {what}" if member is not None else f"{file}: {what}"
     raise IntegrityError(message, hint=REMEDY)
 
@@ -76,7 +76,7 @@ def extra_fields(data: bytes, label: str, name: str) -> dict[int, bytes]:
 def wide_values(
     extra: dict[int, bytes], narrow: tuple[int, ...], label: str, name: str
 ) -> tuple[int, ...]:
-    """`narrow` with saturated values replaced by those of the zip64 field, in its order."""
+    """`narrow` with saturated values replaced by those of the zip64 field, in order."""
     data = extra.get(0x0001, b"")
     at = 0
     values = []

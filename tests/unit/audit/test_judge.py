@@ -1,4 +1,4 @@
-"""The judgement: order, waivers, and the code that it is of."""
+"""Reports of the audit: order, waivers, and constraints."""
 
 import msgspec
 import pytest
@@ -68,7 +68,7 @@ def test_finding_between_published_packages_is_a_warning(package_set):
         ("error", "c"),  # an absent package may be one that the addition needs
         ("warning", "b<3"),
     ]
-    assert "both packages are those of the published target" in report.findings[1].message
+    assert "both packages are unchanged from the published target" in report.findings[1].message
     assert len(audit(package_set, published={"a"}).findings) == 2
     assert not audit(package_set, published={"b"}).ok
 
@@ -112,9 +112,9 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
 def test_constraints_on_other_packages_are_ignored(package_set, other):
     versions = {"a": "1", "b": "3"}
     expected = Terms(constraints=(LEARNED,))
-    assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == expected
+    assert judge.restricted(Terms(constraints=(LEARNED, other)), versions) == expected
     missing = msgspec.structs.replace(LEARNED, needs="x", missing=True)
-    assert judge.narrowed(Terms(constraints=(missing,)), versions).constraints == (missing,)
+    assert judge.restricted(Terms(constraints=(missing,)), versions).constraints == (missing,)
     report = audit(package_set, Terms(constraints=(LEARNED, missing)))
     assert audited.subjects(report.findings) == ["x", "b<3", "c"]
 

@@ -27,7 +27,7 @@ class SFTTrainer:
 """
 PACKAGES = {"trl": {"trl/__init__.py": TRL}, "vllm": {"vllm/__init__.py": "class LLM: ...\n"}}
 BAD = "from trl import SFTTrainer\nSFTTrainer('m', tokenizer=1)\ndef later():\n    import wandb\n"
-PASSES = "train.py:2:17: IMG102 passes tokenizer= to trl.SFTTrainer, which trl 1.0 does not take"
+PASSES = "train.py:2:17: IMG102 passes tokenizer= to trl.SFTTrainer, which trl 1.0 does not accept"
 IMPORTS = (
     "train.py:4:5: IMG101 warning: imports wandb, which no package in this package set provides"
 )

@@ -10,7 +10,7 @@ def finding(severity: Severity, line: int, subject: str = "vllm:Gone") -> Findin
     return Finding(
         check="imports",
         severity=severity,
-        message=f"trl 1.0 imports {subject} from vllm, which vllm 1.0 does not have there",
+        message=f"trl 1.0 imports {subject} from vllm, but vllm 1.0 does not define it",
         where=f"trl 1.0 trl/trainer/grpo_trainer.py:{line}",
         remedy="choose versions of trl and vllm released at about the same time",
         evidence=Evidence(

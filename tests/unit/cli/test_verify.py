@@ -100,7 +100,7 @@ def test_what_is_wrong_is_reported_and_has_its_status(place, imgbuild, pair):
 
 @pytest.mark.parametrize("words", [(), ("--target", BOTH)])
 def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, words):
-    expected = expected_lock.of_project(place.work().project, BOTH).due
+    expected = expected_lock.of_project(place.work().project, BOTH).contents
     digest = expected.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
     place.registry.manifests[NAME, digest] = (
@@ -111,7 +111,7 @@ def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, wor
     answer = imgbuild("sign", ref(place), *words, "--sign-key", pair[0])
     assert answer.status == 9
     assert digest in answer.stderr
-    assert "is not signed, since it failed verification" in answer.stderr
+    assert "is not signed because verification failed" in answer.stderr
     assert place.registry.manifests == previous
 
 
@@ -121,7 +121,7 @@ def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(signed, place, im
         signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
     assert "only its digest is signed" in answer.stderr
-    assert "name your own lock with --target" in answer.stderr
+    assert "pass your own lock with --target" in answer.stderr
     signed_images = json_of(answer)
     assert [image["statements"] for image in signed_images] == [[], [], []]
     verification = imgbuild("verify", ref(place), "--key", pair[1], "--json")

@@ -12,8 +12,8 @@ from imgbuild.index.candidates import (
     Rules,
     best,
     described,
+    exclusion,
     is_sdist,
-    objection,
     same_version,
     usable,
 )
@@ -53,12 +53,12 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
     ],
 )
 def test_exclusion_reasons(given, words):
-    reason = objection(given, "demo", RULES, timed=True)
+    reason = exclusion(given, "demo", RULES, timed=True)
     assert reason is None if words is None else words in (reason or "")
 
 
 def test_cut_off_ignores_index_without_upload_times():
-    assert objection(file(uploaded=None), "demo", RULES, timed=False) is None
+    assert exclusion(file(uploaded=None), "demo", RULES, timed=False) is None
 
 
 @pytest.mark.parametrize(

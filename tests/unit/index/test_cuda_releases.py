@@ -54,7 +54,7 @@ def test_patches_are_sorted_newest_first():
 )
 def test_newest_release_compatible_with_torch_is_chosen(line):
     candidates = [Version("13.0.3"), Version("13.0.2")]
-    release, reasons = cuda_releases.agreeing(
+    release, reasons = cuda_releases.first_compatible(
         candidates, read, [Requirement(line), Requirement("sympy")]
     )
     assert release is not None
@@ -64,13 +64,15 @@ def test_newest_release_compatible_with_torch_is_chosen(line):
 
 
 def test_newest_release_is_chosen_without_torch():
-    release, reasons = cuda_releases.agreeing([Version("13.0.3"), Version("13.0.2")], read, [])
+    release, reasons = cuda_releases.first_compatible(
+        [Version("13.0.3"), Version("13.0.2")], read, []
+    )
     assert (release and release.version, reasons) == ("13.0.3", ())
 
 
 def test_no_compatible_release():
     torch = [Requirement("nvidia-cublas==12.4.5.8")]
-    release, reasons = cuda_releases.agreeing([Version("13.0.2")], read, torch)
+    release, reasons = cuda_releases.first_compatible([Version("13.0.2")], read, torch)
     assert release is None
     assert reasons == (
         "CUDA 13.0.2: torch requires nvidia-cublas ==12.4.5.8, but the release has ==13.1.0.3.*",
@@ -83,7 +85,7 @@ def test_torch_with_components_of_two_patches():
     pages = {"13.0.2": TOOLKIT, "13.0.3": newest}
     torch = [Requirement("nvidia-cublas==13.1.1.1"), Requirement("nvidia-cuda-runtime==13.0.96")]
     candidates = [Version("13.0.3"), Version("13.0.2")]
-    release, reasons = cuda_releases.agreeing(
+    release, reasons = cuda_releases.first_compatible(
         candidates, lambda version: pages[str(version)], torch
     )
     assert release is not None

@@ -141,10 +141,10 @@ def test_allowed_sdist_is_offered_without_wheel(stack, tmp_path):
     served_catalogue = catalogue(stack, tmp_path, index, sdists={"demo-pkg": build})
     files = {file["filename"]: file for file in served(stack, served_catalogue, "demo-pkg")}
     assert sorted(files) == ["demo_pkg-1.0-py3-none-any.whl", "demo_pkg-1.1-py3-none-any.whl"]
-    promised = files["demo_pkg-1.0-py3-none-any.whl"]
-    assert promised["hashes"] == {}
+    wheel_of_sdist = files["demo_pkg-1.0-py3-none-any.whl"]
+    assert wheel_of_sdist["hashes"] == {}
     assert builds == []  # serving a page builds nothing
-    assert "Version: 1.0" in Http(attempts=1).text(promised["url"] + ".metadata").text
+    assert "Version: 1.0" in Http(attempts=1).text(wheel_of_sdist["url"] + ".metadata").text
     assert builds == [("demo-pkg", "demo_pkg-1.0.tar.gz")]
 
 

@@ -12,7 +12,14 @@ from imgbuild.index.candidates import Rules
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.learn import boundaries
-from imgbuild.learn.boundaries import ReleaseCatalogue, asks, at_time, boundary, brings, lacks
+from imgbuild.learn.boundaries import (
+    ReleaseCatalogue,
+    at_time,
+    boundary,
+    has_module,
+    lacks,
+    uses_item,
+)
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
@@ -183,11 +190,11 @@ def test_cached_result_depends_on_python(tmp_path, monkeypatch):
     with release_index.release_catalogue(tmp_path, local_index) as (release_catalogue, _):
         release = release_catalogue.release("lib", "1.0")
         assert release is not None
-        assert not brings(release_catalogue, "lib", release, "lib._C")
+        assert not has_module(release_catalogue, "lib", release, "lib._C")
         newer = Tags(python="3.12", glibc="2.36", arch=Arch.X86_64)
         rules = audited.changed(release_catalogue.catalogue.rules, tags=newer)
         monkeypatch.setattr(release_catalogue.catalogue, "rules", rules)
-        assert brings(release_catalogue, "lib", release, "lib._C")
+        assert has_module(release_catalogue, "lib", release, "lib._C")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +212,7 @@ def test_packages_and_versions_that_require_item(tmp_path, relation, subject, ex
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
         assert [
-            asks(release_catalogue, sample_evidence, item)
+            uses_item(release_catalogue, sample_evidence, item)
             for item in release_catalogue.releases("app")
         ] == expected
 

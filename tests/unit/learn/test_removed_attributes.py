@@ -3,7 +3,7 @@
 import pytest
 
 from imgbuild.audit.main_path.closure import main_path
-from imgbuild.learn.removed_attributes import check, gives, parts
+from imgbuild.learn.removed_attributes import check, defines_name, parts
 from imgbuild.report import Relation, Severity
 from tests.support import release_index
 from tests.support.local_index import LocalIndex
@@ -102,4 +102,4 @@ def test_members_of_union_annotation(text, expected):
     ],
 )
 def test_definitions_of_attribute_name(source, expected):
-    assert gives(source, "name") is expected
+    assert defines_name(source, "name") is expected

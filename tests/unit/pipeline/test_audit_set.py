@@ -81,7 +81,7 @@ def unread(report: Report) -> Mapping[str, bool]:
 
 def test_cuda_build_is_read_from_its_index(auditor: Asked) -> None:
     (error,) = errors(auditor.audit("user==1.0", "torch==2.10.0+cu130"))
-    assert error.startswith("user 1.0 imports Gone from torch, which torch 2.10.0+cu130 does not")
+    assert error.startswith("user 1.0 imports Gone from torch, but torch 2.10.0+cu130 does not")
     assert errors(auditor.audit("user==1.0", "torch==2.10.0")) == []
 
 
@@ -100,18 +100,18 @@ def test_python_without_base_has_only_known_names(auditor: Asked, python: str, c
     report = auditor.audit("needy==1.0", "odd==1.0", partial=True, machine=machine)
     lines = [part for part in report.unread if "standard library" in part.what]
     assert [(part.what, part.required) for part in lines] == [
-        (f"what the standard library of Python {python} does", False)
+        (f"the behavior of the standard library of Python {python}", False)
     ] * count
 
 
 def test_component_of_other_cuda_release_is_a_finding(auditor: Asked) -> None:
     (error,) = errors(auditor.audit("torch==2.10.0+cu126", "nvidia-cuda-nvcc==12.8.93"))
-    assert error.startswith("nvidia-cuda-nvcc 12.8.93 is not of CUDA 12.6")
+    assert error.startswith("nvidia-cuda-nvcc 12.8.93 does not belong to CUDA 12.6")
 
 
 def test_package_without_wheel_is_compared_by_version(auditor: Asked) -> None:
     report = auditor.audit("needy==1.0", "odd==3.0")
-    assert errors(report) == ["needy 1.0 needs odd<2, and odd is 3.0"]
+    assert errors(report) == ["needy 1.0 requires odd<2, but odd is 3.0"]
     assert unread(report) == {"odd==3.0": True}
     fitting = auditor.audit("needy==1.0", "odd==1.0")
     assert (errors(fitting), fitting.ok) == ([], False)
@@ -129,7 +129,7 @@ def test_requirements_of_extra_are_included(auditor: Asked, partial: bool) -> No
     (absent,) = errors(auditor.audit(*extra, partial=partial))
     assert "aiohttp is not in this package set" in absent
     (older,) = errors(auditor.audit(*extra, "aiohttp==3.0", partial=partial))
-    assert older.endswith("and aiohttp is 3.0")
+    assert older.endswith("but aiohttp is 3.0")
 
 
 def test_report_is_cached_until_again(auditor: Asked) -> None:

@@ -1,4 +1,4 @@
-"""What is verified: a signed image."""
+"""A signed image for the tests of `verify`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An image against its lock: every document and layer changed, in a registry and in a layout.
+"""An image checked against its lock: every document and layer changed, in registry and layout.
 
-What lies in the registry is changed as its owner could: consistently, with new digests, or a byte
-of what is stored.
+Changes in the registry are consistent, with new digests, as its owner could make them, or flip a
+byte of the stored data.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def failed(checks) -> dict[tuple[str, Arch | None], str]:
 
 
 def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[str, int]:
-    """Put a manifest again after `change`: its new digest and size."""
+    """Upload a manifest after `change`; returns its new digest and size."""
     data, kind = place.registry.manifests[NAME, digest]
     document = json.loads(data)
     change(document)
@@ -69,7 +69,7 @@ def rewrite(place: Place, digest: str, change: Callable[[Any], None]) -> tuple[s
 
 
 def rewrite_one(place: Place, change: Callable[[Any], None]) -> None:
-    """Change the manifest for arm64 and let index and tag follow, as who writes there could."""
+    """Change the manifest for arm64 and update index and tag, as with write access."""
     top = place.registry.tags[NAME, BOTH]
 
     def _index(document: Any) -> None:
@@ -151,7 +151,7 @@ def test_missing_or_truncated_layer_fails(place, expected):
     place.registry.blobs[NAME, layer] = whole[:-1]
     assert f"has {len(whole) - 1} bytes" in failed(check(place, expected))["layer sizes", None]
     del place.registry.blobs[NAME, layer]
-    assert "is not there" in failed(check(place, expected))["layer sizes", None]
+    assert "does not exist" in failed(check(place, expected))["layer sizes", None]
 
 
 def test_invalid_document_fails(place, expected):

@@ -1,4 +1,4 @@
-"""The tags that `push` gives an image are those that `verify` takes for tags of that image."""
+"""`verify` accepts the tags that `push` assigns to an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH_DIGEST = f"sha256:{'3' * 64}"
 
 
 class WithoutDocuments(Expected, frozen=True, kw_only=True):
-    """What follows from a lock, with digests of its images that need no documents."""
+    """The expected contents of a lock's image, with digests that need no documents."""
 
     def manifest(self, arch: Arch) -> str:
         return DIGEST[arch]
@@ -71,7 +71,7 @@ def test_full_image_tag_has_no_architecture():
     ],
 )  # fmt: skip
 def test_impossible_tag_date_fails(tag):
-    with pytest.raises(Failed, match="day"):
+    with pytest.raises(Failed, match="date"):
         name(tag)
 
 
@@ -93,17 +93,17 @@ def test_tag_of_other_image_fails(tag):
     ],
 )  # fmt: skip
 def test_other_tag_names_are_not_checked(tag):
-    with pytest.raises(Unchecked, match="not a tag that a push gives"):
+    with pytest.raises(Unchecked, match="not a tag that imgbuild pushes"):
         name(tag)
 
 
 def test_image_of_other_lock_has_no_tags():
-    with pytest.raises(Unchecked, match="not of the lock"):
+    with pytest.raises(Unchecked, match="does not match the lock"):
         name("small", f"sha256:{'9' * 64}")
 
 
 def test_verify_expects_tags_of_push(tmp_path, monkeypatch):
-    """For each plan of a push: its tags pass for its digest, and for no other plan's."""
+    """The tags of each push plan pass for its digest, and for no other plan's."""
     for place in registry_project.place(tmp_path, monkeypatch):
         plans = [place.plan(), place.both(), *(place.both(arch) for arch in Arch)]
         for plan in plans:

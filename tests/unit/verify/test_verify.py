@@ -1,6 +1,6 @@
-"""A pushed and signed image, and everything that can be changed about it without its key.
+"""A pushed and signed image, with every change that is possible without its key.
 
-Each change is refused by the check that it concerns, and by no other.
+Each change fails exactly the check that it concerns.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _about(data: bytes) -> tuple[str, ...]:
 
 
 def test_rewritten_signature_matches_no_key(sample):
-    """The envelope's signature is changed by a bit, and the artifact is put anew."""
+    """A bit of the envelope's signature is flipped, and the artifact is uploaded again."""
     beside = sample.client.referrers(sample.repository, sample.top.digest, forms.BUNDLE)
     for referrer in beside:
         if referrer.annotations["dev.sigstore.bundle.predicateType"] != in_toto.SIGNATURE:
@@ -170,7 +170,7 @@ def test_rewritten_signature_matches_no_key(sample):
         )
         data = forms.bundle(forged, sample.key.public.hint)
         stored.put_bundle(sample.client, sample.repository, sample.top, data, in_toto.SIGNATURE)
-    assert "names the key" in sample.failed()["signature"]
+    assert "refers to the key" in sample.failed()["signature"]
 
 
 def test_rewritten_sbom_fails(sample):
@@ -186,7 +186,7 @@ def test_rewritten_sbom_fails(sample):
 
 
 def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
-    """A later push attaches SBOMs and lock anew; what the earlier one attached stays there."""
+    """A later push attaches SBOMs and lock again; the earlier attachments remain."""
     wheel = sample.lock.arch[ARM].wheels[0]
     place = packages.packages_path(sample.place.work().project.images)
     before = place.read_bytes() if place.exists() else None
@@ -203,7 +203,7 @@ def test_changed_package_metadata_passes_for_same_image(sample, monkeypatch):
         assert sample.failed(key=None) == {}
         assert sample.failed(key=None, own=project_lock(sample)) == {}
         message = sample.checks(key=None, own=project_lock(sample))["SBOM CycloneDX arm64"][1]
-        assert "also attached, and not that" in message
+        assert "also attached, but not matching" in message
         failures = sample.failed(own=project_lock(sample))
         assert "not signed by the key" in failures["SBOM CycloneDX arm64"]
         sample.sign(sample.key)
@@ -264,7 +264,7 @@ def test_provenance_of_other_lock_is_refused(sample):
     sample.restore(sample.unsigned)
     other = _statement(sample, lock="0" * 64)
     sample.replace(sample.top, in_toto.PAYLOAD_TYPE, {"provenance.json": other})
-    assert f"names the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
+    assert f"refers to the lock {'0' * 64}" in sample.failed(key=None)["provenance"]
 
 
 def test_signed_provenance_of_other_image_is_refused(sample):
@@ -291,7 +291,7 @@ def test_rewritten_unsigned_provenance_is_refused(sample):
 def test_builder_is_compared(sample):
     assert sample.failed(builder=provenance.LOCAL_BUILDER) == {}
     failures = sample.failed(builder="https://ci.example/")
-    assert "https://ci.example/ is required" in failures["provenance"]
+    assert "expected https://ci.example/" in failures["provenance"]
 
 
 # -- locks
@@ -304,7 +304,7 @@ def _files(lock: Lock, target_digests: TargetDigests, sample: Sample) -> dict[st
 
 
 def test_older_lock_of_target_is_refused(sample):
-    """It is whole and was true once, of the image of then."""
+    """The lock is valid and was correct for an earlier image."""
     labels = {**sample.lock.settings.labels, "version": "older"}
     settings = msgspec.structs.replace(sample.lock.settings, labels=labels)
     older = msgspec.structs.replace(sample.lock, settings=settings)
@@ -318,12 +318,12 @@ def test_older_lock_of_target_is_refused(sample):
         sample.replace(sample.top, bundle.ARTIFACT_TYPE, files)
         failures = sample.failed(key=key)
         assert set(failures) == {"lock", *(OF_A_LOCK if key else ())}
-        assert f"is of another image: {BOTH} {target_digests.digest}" in failures["lock"]
+        assert f"belongs to another image: {BOTH} {target_digests.digest}" in failures["lock"]
     assert set(sample.failed(own=project_lock(sample))) == {"lock", *OF_A_LOCK}
 
 
 def test_unsigned_other_lock_of_image_is_refused(sample):
-    """What an image does not show, its digest does not tell: the signed provenance does."""
+    """Contents outside of the image's digest are covered by the signed provenance."""
     other = msgspec.structs.replace(sample.lock, requirements={"torch": "==9"})
     target_digests = image_digests.digests_of(
         other, image_digests.layer_records(sample.target_digests)
@@ -332,12 +332,12 @@ def test_unsigned_other_lock_of_image_is_refused(sample):
     sample.replace(sample.top, bundle.ARTIFACT_TYPE, _files(other, target_digests, sample))
     failures = sample.failed()
     assert {"lock", "provenance"} <= set(failures)
-    assert "no provenance signed by the key names" in failures["lock"]
+    assert "no provenance signed by the key lists" in failures["lock"]
     assert sha256(codec.encode(other)) in failures["provenance"]
 
 
 def test_wrong_lock_does_not_hide_correct_one(sample):
-    """Write access is enough to attach one: here of another image, and of the same, unsigned."""
+    """Attached with write access: a lock of another image, and an unsigned one of this image."""
     settings = msgspec.structs.replace(sample.lock.settings, labels={})
     for changed in ({"settings": settings}, {"requirements": {"torch": "==9"}}):
         lock = msgspec.structs.replace(sample.lock, **changed)

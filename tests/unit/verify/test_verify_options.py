@@ -1,7 +1,7 @@
-"""What an option of `imgbuild verify` asks for, and who can write to the registry took away.
+"""The checks that options of `imgbuild verify` require, if documents were deleted.
 
-One DELETE is the commonest downgrade there is: what is requested and cannot be checked fails. And
-what is built again is only a lock that was not refused, for a build runs what the lock chooses.
+Deleting a document is the simplest downgrade: a check that is required and impossible fails. Only a
+lock that was not rejected is rebuilt, since a build runs code that the lock selects.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def test_checks_requiring_key_fail_without_lock(sample):
     failures = sample.failed()
     assert set(failures) == {"lock", *OF_A_LOCK}
     assert failures["lock"] == (
-        "none is attached; name one with --target or --lock; --key asks for this check"
+        "none is attached; pass one with --target or --lock; --key requires this check"
     )
-    assert failures["provenance"].endswith("no lock to compare it with; --key asks for this check")
+    assert failures["provenance"].endswith("no lock to compare it with; --key requires this check")
 
 
 def test_options_requiring_lock_fail_without_it(sample):
@@ -46,8 +46,8 @@ def test_options_requiring_lock_fail_without_it(sample):
     sample.remove(bundle.ARTIFACT_TYPE, sample.top)
     failures = sample.failed(key=None, builder=provenance.LOCAL_BUILDER, rebuild=built)
     assert set(failures) == {"provenance", "rebuild"}
-    assert failures["provenance"].endswith("--builder-id asks for this check")
-    assert failures["rebuild"].endswith("--rebuild asks for this check")
+    assert failures["provenance"].endswith("--builder-id requires this check")
+    assert failures["rebuild"].endswith("--rebuild requires this check")
     assert built.locks == []
 
 
@@ -97,12 +97,12 @@ def test_deleted_sbom_fails(sample, kind, predicate, check):
     for locked in (None, project_lock(sample)):
         failures = sample.failed(own=locked)
         assert check in failures
-        assert "none is attached; --key asks for this check" in failures[check]
+        assert "none is attached; --key requires this check" in failures[check]
     assert sample.failed(key=None) == {}
 
 
 def test_unverified_statement_is_read_without_attachment(sample):
-    """Without a key a signature's envelope is as good as an attachment: it is held to the lock."""
+    """Without a key, a signature's envelope counts like an attachment."""
     sample.remove(cyclonedx.MEDIA_TYPE, sample.arm)
     assert sample.failed(key=None) == {}
     sample.unsign(sample.arm, kinds=(in_toto.CYCLONEDX,))
@@ -117,7 +117,7 @@ def test_unverified_statement_is_read_without_attachment(sample):
 
 
 class Builds:
-    """Stands where locks are built again, and notes which were: the build has tests of its own."""
+    """Replaces the build of locks and records them; the build has separate tests."""
 
     def __init__(self) -> None:
         self.locks: list[str] = []
@@ -138,12 +138,12 @@ def test_trusted_lock_is_rebuilt(sample):
 
 
 def test_unsigned_lock_is_not_built(sample):
-    """A build runs code of packages that the lock chooses."""
+    """A build runs code of packages in the lock."""
     built = Builds()
     other = PrivateKey(ec.generate_private_key(ec.SECP256R1()))
     failures = sample.failed(key=other.public, rebuild=built)
     assert failures["rebuild"] == (
-        "not built: the check of the lock's origin failed; --rebuild asks for this check"
+        "not built: the check of the lock's origin failed; --rebuild requires this check"
     )
     sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     assert "rebuild" in sample.failed(rebuild=built)
@@ -151,7 +151,7 @@ def test_unsigned_lock_is_not_built(sample):
 
 
 def test_failed_rebuild_is_a_separate_check(sample):
-    """An index is down: what was found before stands, and what was requested did not pass."""
+    """An index is unavailable: other results remain, and the required check fails."""
 
     def _built(trusted_lock: expected_lock.ExpectedLock, arches: Sequence[Arch]) -> str:
         message = "no route to the index"
@@ -161,7 +161,7 @@ def test_failed_rebuild_is_a_separate_check(sample):
     assert checks["signature"][0] is CheckOutcome.PASSED
     assert checks["rebuild"] == (
         CheckOutcome.FAILED,
-        "not built: no route to the index (try again); --rebuild asks for this check",
+        "not built: no route to the index (try again); --rebuild requires this check",
     )
 
 
@@ -171,7 +171,7 @@ def test_given_lock_of_other_image_is_not_built(sample):
     locked = expected_lock.of_project(place.work().project, place.sample.lock.target)
     built = Builds()
     failures = sample.failed(key=None, own=locked, rebuild=built)
-    assert "the image is not of this lock" in failures["rebuild"]
+    assert "the image does not match this lock" in failures["rebuild"]
     assert built.locks == []
 
 

@@ -1,4 +1,4 @@
-"""What a wheel is compiled for, by its local version."""
+"""What a wheel is compiled for, from its local version."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What one wheel installs (paths, modes, scripts, RECORD), and what several install together."""
+"""The files of an installed wheel (paths, modes, scripts, RECORD) and of several wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry points and first lines."""
+"""Entry points and shebangs."""
 
 from __future__ import annotations
 

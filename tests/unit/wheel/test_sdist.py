@@ -1,4 +1,4 @@
-"""Members of an sdist: what is read, and what is refused by the member's name."""
+"""Members of an sdist, and archives that are rejected with the name of a member."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ BAD = {
     ),
     "absolute": (packed(entry("/etc/x")), "'/etc/x' is an absolute path"),
     "above": (packed(entry(f"{TOP}/../../x")), "contains `..`"),
-    "long path": (packed(entry(f"{TOP}/{LONG}")), "3840 in all"),
+    "long path": (packed(entry(f"{TOP}/{LONG}")), "a path of over 3840"),
     "long path of a link": (packed(entry(f"{TOP}/{LONG}", tarfile.SYMTYPE, "y")), "is a link"),
-    "long name": (packed(entry(f"{TOP}/{'n' * 256}")), "over 255 bytes in a name"),
+    "long name": (packed(entry(f"{TOP}/{'n' * 256}")), "a name of over 255 bytes"),
     "deep": (packed(entry(f"{TOP}/{'d/' * 100}x")), "more than 100 folders"),
     "twice": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/./x")), "twice"),
     "through a file": (packed(entry(f"{TOP}/x"), entry(f"{TOP}/x/y")), "that of a file"),
@@ -119,11 +119,11 @@ BAD = {
         packed(entry(f"{TOP}/x"), entry(f"{TOP}/x", tarfile.DIRTYPE)), "that of a file",
     ),
     "two tops": (packed(entry(f"{TOP}/x"), entry("other/x")), f"'other/x' is not in '{TOP}'"),
-    "file at the top": (packed(entry("setup.py")), "one folder at its top"),
+    "file at the top": (packed(entry("setup.py")), "one top-level folder"),
     "zip link": (zipped(f"{TOP}/x", mode=0o120777), f"'{TOP}/x' is a link"),
     "zip above": (zipped(f"{TOP}/../../x"), "contains `..`"),
     "zip absolute": (zipped("/etc/x"), "absolute"),
-    "zip long": (zipped(f"{TOP}/{LONG}"), "3840 in all"),
+    "zip long": (zipped(f"{TOP}/{LONG}"), "a path of over 3840"),
     "zip backslash": (zipped(f"{TOP}/a\\..\\x"), "backslash"),
     "zip device": (zipped(f"{TOP}/x", mode=0o020600), "not a file or a folder"),
 }  # fmt: skip

@@ -19,11 +19,11 @@ def counterparts(symbol: str) -> Iterator[tuple[str, str]]:
     would require a full parser.
     """
     if symbol.count(OLD) == 1 and NEW not in symbol:
-        yield symbol.replace(OLD, NEW), "with the new std::string of C++11"
+        yield symbol.replace(OLD, NEW), "with std::string of the C++11 ABI"
     if symbol.count(NEW) == 1:
-        yield symbol.replace(NEW, OLD), "with the old std::string"
+        yield symbol.replace(NEW, OLD), "with std::string of the old ABI"
     # An integer that became signed or unsigned, as torch's line numbers did.
     if symbol.endswith("jb"):
-        yield symbol[:-2] + "ib", "with an int in place of an unsigned int"
+        yield symbol[:-2] + "ib", "with int instead of unsigned int"
     if symbol.endswith("ib"):
-        yield symbol[:-2] + "jb", "with an unsigned int in place of an int"
+        yield symbol[:-2] + "jb", "with unsigned int instead of int"

@@ -15,7 +15,7 @@ from imgbuild.wheel.build_tag import build_tag, torch_cxx11
 
 CHECK = "metadata"
 TORCH = "torch"
-ABIS = {True: "the C++ ABI of 2011 (cxx11abiTRUE)", False: "the older C++ ABI (cxx11abiFALSE)"}
+ABIS = {True: "the C++11 ABI (cxx11abiTRUE)", False: "the pre-C++11 ABI (cxx11abiFALSE)"}
 
 
 def check(package_set: PackageSet, cuda: str) -> list[Finding]:
@@ -37,7 +37,7 @@ def _of_package(
     if tag.cuda and cuda and tag.cuda.partition(".")[0] != cuda.partition(".")[0]:
         yield _finding(
             package_set, package, Relation.CUDA, f"cu{tag.cuda.replace('.', '')}",
-            f"is compiled for CUDA {tag.cuda}, and this package set is for CUDA {cuda}",
+            f"is compiled for CUDA {tag.cuda}, but this package set is for CUDA {cuda}",
             f"cu{cuda.partition('.')[0]}",
         )  # fmt: skip
     if torch is None or not tag.torch:
@@ -46,7 +46,7 @@ def _of_package(
         minor = ".".join(torch.split(".")[:2])
         yield _finding(
             package_set, package, Relation.ABI, f"torch{tag.torch}",
-            f"is compiled for torch {tag.torch}, and torch is {torch}",
+            f"is compiled for torch {tag.torch}, but torch is {torch}",
             f"torch{minor}", spec=f"=={tag.torch}.*",
         )  # fmt: skip
         return
@@ -54,7 +54,7 @@ def _of_package(
     if tag.cxx11 is not None and abi is not None and tag.cxx11 != abi:
         yield _finding(
             package_set, package, Relation.ABI, f"cxx11abi{str(tag.cxx11).upper()}",
-            f"uses {ABIS[tag.cxx11]}, and torch {torch} {ABIS[abi]}",
+            f"uses {ABIS[tag.cxx11]}, but torch {torch} uses {ABIS[abi]}",
             f"cxx11abi{str(abi).upper()}",
         )  # fmt: skip
 
@@ -74,7 +74,7 @@ def _finding(
     return Finding(
         check=CHECK,
         severity=Severity.ERROR,
-        message=f"{package} {version} {what}, as the name of its file says: {file}",
+        message=f"{package} {version} {what}, according to its file name: {file}",
         where=f"{package} {version} {file}",
         remedy=f"choose a wheel of {package} with {fitting} in its name",
         evidence=Evidence(

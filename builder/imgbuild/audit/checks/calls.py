@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from imgbuild.audit.checks.assigned import assigned
+from imgbuild.audit.checks import standard
 from imgbuild.audit.checks.findings import finding, ordered, place_of
 from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
-from imgbuild.audit.names import signatures, standard
+from imgbuild.audit.names import signatures
 from imgbuild.audit.names.model import CallSignature
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -68,7 +68,6 @@ class _ModuleCalls:
         self.package = package_set.owner(facts.module)
 
     def findings(self) -> Iterator[Finding]:
-        """The findings in this module."""
         here = scopes(self.facts)
         noted = normalize(self.package or "") in self.rules.walk
         facts: tuple[Call | Attribute, ...] = (*self.facts.calls, *self.facts.attributes)
@@ -127,7 +126,7 @@ class _ModuleCalls:
             path = path.removesuffix(SUBSCRIPT)
             text = f"subscripts {path}, which is not subscriptable in {python}"
             yield "", (Relation.SUBSCRIPT, path, text)
-        elif not assigned(self.package_set, self.facts, module, name):
+        elif not standard.is_assigned(self.package_set, self.facts, module, name):
             text = f"uses {path}, which {python} does not have"
             yield "", (Relation.NAME, f"{module}:{name}", text)
 
@@ -152,7 +151,7 @@ class _ModuleCalls:
                 yield from _arguments(fact, what, signature, version)
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
-                text = f"registers {taken!r} with {what.path}, where {version} has it already"
+                text = f"registers {taken!r} with {what.path}, which {version} registers already"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(
@@ -212,7 +211,7 @@ def _absent(what: Meaning, version: str) -> Problem:
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
         return Relation.NAME, f"{holder.module}:{what.name}", text
     if isinstance(holder, Class):
-        text = f"uses {what.path}, an attribute that the class of {version} does not have"
+        text = f"uses {what.path}, an attribute that its class in {version} does not have"
         return Relation.ATTRIBUTE, what.path, text
     module, _, name = what.path.rpartition(".")
     return Relation.NAME, f"{module}:{name}", f"uses {what.path}, which {version} does not have"
@@ -249,13 +248,13 @@ def _arguments(
     """The problem of keywords that are not accepted, and of too few or too many positionals."""
     for keyword in call.keywords:
         if not signature.takes(keyword):
-            text = f"passes {keyword}= to {what.path}, which {version} does not take"
+            text = f"passes {keyword}= to {what.path}, which {version} does not accept"
             yield Relation.KEYWORD, f"{what.path}({keyword})", text
     places = [parameter for parameter in signature.parameters if parameter.kind != "keyword"]
     if call.star:
         return
     if call.positional > len(places) and not signature.varargs:
-        text = f"passes {call.positional} arguments to {what.path}; {version} takes {len(places)}"
+        text = f"passes {call.positional} arguments to {what.path}; {version} accepts {len(places)}"
         yield Relation.ARGUMENT, f"{what.path}({len(places)})", text
     if call.double_star:
         return

@@ -58,11 +58,11 @@ def _of_module(
             check=CHECK,
             severity=Severity.ERROR if fails else Severity.WARNING,
             message=(
-                f"{place.package} {place.version} compiles CUDA code when it is imported, which"
-                f" needs nvcc, and no package of this set has it (used by {place.entry})"
+                f"{place.package} {place.version} compiles CUDA code at import, which requires"
+                f" nvcc, but no package in this set provides it (used by {place.entry})"
             ),
             where=str(place),
-            remedy=f"add a package that has nvcc, or choose another version of {place.package}",
+            remedy=f"add a package with nvcc, or choose another version of {place.package}",
             evidence=Evidence(
                 relation=Relation.CUDA,
                 package=place.package,

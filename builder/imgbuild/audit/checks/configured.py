@@ -48,8 +48,8 @@ def _finding(package_set: ImportablePackages, main: HydraProgram, target: str) -
         check=CHECK,
         severity=Severity.WARNING,
         message=(
-            f"{main.package} {version} names {target} in the configuration {main.name},"
-            f" which {other} {other_version} does not have"
+            f"{main.package} {version} refers to {target} in the configuration {main.name},"
+            f" but {other} {other_version} does not have it"
         ),
         where=f"{main.package} {version} {file}:{line}",
         remedy=f"set another class, or choose another version of {other}",

@@ -88,7 +88,7 @@ def _families(
                 other="torch",
                 other_version=torch,
                 subject=f"libcudart.so.{other}",
-                remedy=f"choose a {package} that is built for CUDA {major}",
+                remedy=f"choose a {package} built for CUDA {major}",
             )
 
 
@@ -103,13 +103,13 @@ def _torch(
         return
     if "torch/lib/libtorch_cuda.so" not in files:
         yield _finding(
-            f"torch {version} is a build for the CPU: it has no libtorch_cuda.so, and the target"
+            f"torch {version} is a CPU build: it has no libtorch_cuda.so, but the target"
             f" is for CUDA {cuda}",
             package="torch",
             version=version,
             file="torch/lib/libtorch_cpu.so",
             subject="libtorch_cuda.so",
-            remedy=f"choose a torch that is built for CUDA {cuda}, or an index that has one for"
+            remedy=f"choose a torch built for CUDA {cuda}, or an index with such a build for"
             " this architecture",
         )
 
@@ -128,14 +128,22 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
         spec = declared.get(package)
         if spec is not None:
             if not SpecifierSet(spec).contains(version, prereleases=True):
-                finding = _component(package, version, cuda, f"which has {package}{spec}", spec)
+                finding = _component(
+                    package, version, cuda, f"the release has {package}{spec}", spec
+                )
                 unused = package in _HEADERS and not _compiles(package_set)
                 severity = Severity.WARNING if unused else finding.severity
                 yield msgspec.structs.replace(finding, severity=severity)
         elif of_major is not None and of_major[1] != major:
-            yield _component(package, version, cuda, f"and is for CUDA {of_major[1]}", "")
+            yield _component(package, version, cuda, f"it is for CUDA {of_major[1]}", "")
         elif _LIKE_RELEASE.fullmatch(package) and _is_other(package, version, cuda):
-            yield _component(package, version, cuda, "by its version", f"=={gpus.minor(cuda)}.*")
+            yield _component(
+                package,
+                version,
+                cuda,
+                "its version is of another release",
+                f"=={gpus.minor(cuda)}.*",
+            )
 
 
 def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
@@ -170,7 +178,7 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
     makes = any(word in package for word in _CODE_MAKERS)
     consequence = " (it generates code that older drivers reject)" if makes else ""
     return _finding(
-        f"{package} {version} is not of CUDA {cuda}, {why}{consequence}",
+        f"{package} {version} does not belong to CUDA {cuda}: {why}{consequence}",
         package=package,
         version=version,
         subject=f"{package} {version}",
@@ -194,8 +202,8 @@ def _uncovered(
             facts.file,
             [capability for capability in gpu if not gpus.covers(facts.gpu, capability)],
             "has no code for",
-            f", or almost none; it is built for {there}: no kernel image is available for"
-            " execution on the device",
+            f", or almost none; it is built for {there} (CUDA error: no kernel image is available"
+            " for execution on the device)",
             "is built for it",
         )
 
@@ -222,7 +230,7 @@ def _unassembled(
             [capability for capability in gpu if _arch(capability) not in plain],
             "cannot assemble code for",
             f": kernels that {package} compiles at run time fail there",
-            "knows it",
+            "supports it",
         )
 
 

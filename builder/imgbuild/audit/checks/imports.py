@@ -12,11 +12,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from imgbuild.audit.checks.assigned import assigned
+from imgbuild.audit.checks import standard
 from imgbuild.audit.checks.findings import FindingPlace, finding, ordered, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import IMPORT, MISSING, Course, judge
-from imgbuild.audit.names import standard
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import stdlib_module
 from imgbuild.audit.names.scopes import scopes
@@ -209,7 +208,7 @@ def _problem(
     version = package_set.version(other)
     if version is None:
         return None
-    text = f"imports {line.name} from {line.module}, which {other} {version} does not have there"
+    text = f"imports {line.name} from {line.module}, but {other} {version} does not define it"
     return Relation.NAME, other, f"{line.module}:{line.name}", text
 
 
@@ -223,9 +222,9 @@ def _in_python(
         return Relation.MODULE, "", line.module, text
     if look_up(package_set, line.module, line.name).state != "absent":
         return None
-    if assigned(package_set, facts, line.module, line.name):
+    if standard.is_assigned(package_set, facts, line.module, line.name):
         return None
-    text = f"imports {line.name} from {line.module}, which {python} does not have there"
+    text = f"imports {line.name} from {line.module}, but {python} does not define it"
     return Relation.NAME, "", f"{line.module}:{line.name}", text
 
 

@@ -120,16 +120,16 @@ class _Linker:
         text = f"{facts.file} is linked to {library}, which nothing in the image provides"
         if version is not None:
             text += f": {owner} {version} does not have it"
-            text += " (it is a build for the CPU)" if library.endswith("_cuda.so") else ""
+            text += " (it is a CPU build)" if library.endswith("_cuda.so") else ""
         elif near:
             names = {relative.soname or posixpath.basename(relative.file) for _, relative in near}
-            text += f"; there is {', '.join(sorted(names))}"
+            text += f"; available: {', '.join(sorted(names))}"
         if more:
-            text += f"; {', '.join(more)} too"
+            text += f"; also missing: {', '.join(more)}"
         other = owner if version is not None else near[0][0] if near else ""
-        remedy = _apart(package, other)
+        remedy = _choose_matching(package, other)
         if owner and version is None:
-            remedy = f"add {owner}, or a {package} that is built for the installed libraries"
+            remedy = f"add {owner}, or choose a {package} built for the installed libraries"
         elif not other:
             remedy = f"if this part of {package} is used, add {library} to the base"
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
@@ -153,8 +153,12 @@ class _Linker:
             text = f"{facts.file} needs symbol {name}, which nothing in the image defines"
             text += self._hint(package, name, other)
             if len(absent) > 1:
-                text += f" ({place} of {len(absent)} that it lacks)"
-            remedy = _apart(package, other) if other else f"choose another version of {package}"
+                text += f" ({place} of {len(absent)} undefined symbols)"
+            remedy = (
+                _choose_matching(package, other)
+                if other
+                else f"choose another version of {package}"
+            )
             yield self._finding(
                 package,
                 facts,
@@ -187,7 +191,7 @@ class _Linker:
         for spelt, what in counterparts(name):
             if self._map.defines(package, spelt):
                 whose = f"{other} {self._package_set.version(other)}" if other else "the image"
-                return f": {whose} has it {what} ({spelt})"
+                return f": {whose} defines it {what} ({spelt})"
         return ""
 
     # -- versions
@@ -208,7 +212,7 @@ class _Linker:
             providers = self._map.providers(package, facts, library)
             other = providers[0][0] if providers and providers[0][0] != package else ""
             remedy = (
-                _apart(package, other)
+                _choose_matching(package, other)
                 if other
                 else f"choose a base with a newer {library}, or an older {package}"
             )
@@ -234,10 +238,10 @@ class _Linker:
         if facts.numpy != 1 or version is None or package == "numpy" or _major(version) < 2:
             return
         text = (
-            f"{facts.file} was compiled against numpy 1 and refuses numpy {version}:"
-            " it imports numpy.core._multiarray_umath and does not know numpy._core"
+            f"{facts.file} was compiled against numpy 1 and fails with numpy {version}:"
+            " it imports numpy.core._multiarray_umath instead of numpy._core"
         )
-        remedy = f"choose a release of {package} that was compiled against numpy 2, or numpy<2"
+        remedy = f"choose a release of {package} compiled against numpy 2, or numpy<2"
         finding = self._finding(package, facts, Relation.ABI, "numpy", "numpy<2", text, remedy)
         if package in self._for_numpy_1:
             finding = msgspec.structs.replace(finding, severity=Severity.ERROR)
@@ -297,8 +301,8 @@ def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
     )
 
 
-def _apart(package: str, other: str) -> str:
-    return f"choose versions of {package} and {other} that were built for each other"
+def _choose_matching(package: str, other: str) -> str:
+    return f"choose versions of {package} and {other} built for each other"
 
 
 def _requires(package_set: PackageSet) -> dict[str, frozenset[str]]:

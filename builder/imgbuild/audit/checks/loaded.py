@@ -54,8 +54,8 @@ def _finding(
         check=CHECK,
         severity=Severity.WARNING,
         message=(
-            f"{package} {version}: {file} loads {name} by this name, which no folder of the loader"
-            f" has; {owner} {other_version} has {there}"
+            f"{package} {version}: {file} loads {name}, which is in no folder of the dynamic"
+            f" linker; {owner} {other_version} has {there}"
         ),
         where=f"{package} {version} {file}",
         remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",

@@ -132,7 +132,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
             yield _finding(
                 package_set,
                 need.package,
-                f"needs {need.line}, and {other} is not in this package set",
+                f"requires {need.line}, but {other} is not in this package set",
                 remedy=f"add {other} to the requirements of the target, or resolve it again",
                 subject=need.line,
                 other=other,
@@ -143,8 +143,9 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
         yield _finding(
             package_set,
             need.package,
-            f"needs {need.line}, and {other} is {version}",
-            remedy=f"choose a {other} of {need.requirement.specifier}, or another {need.package}",
+            f"requires {need.line}, but {other} is {version}",
+            remedy=f"choose {other}{need.requirement.specifier},"
+            f" or another version of {need.package}",
             subject=need.line,
             other=other,
             spec=str(need.requirement.specifier),
@@ -164,7 +165,7 @@ def _of_unknown_extras(
         finding = _finding(
             package_set,
             package,
-            f"has no extra {extra}, so that nothing is required for it",
+            f"has no extra {extra}: it is ignored",
             remedy=f"its extras: {', '.join(sorted(provided)) or 'none'}",
             subject=f"{package}[{extra}]",
         )
@@ -190,9 +191,10 @@ def _of_extras(
             finding = _finding(
                 package_set,
                 package,
-                f"supports {other}{need.requirement.specifier} by its extra {need.extra},"
-                f" and {other} is {version}",
-                remedy=f"choose a {other} of {need.requirement.specifier}, or another {package}",
+                f"supports {other}{need.requirement.specifier} according to its extra"
+                f" {need.extra}, but {other} is {version}",
+                remedy=f"choose {other}{need.requirement.specifier},"
+                f" or another version of {package}",
                 subject=need.line,
                 other=other,
                 spec=str(need.requirement.specifier),
@@ -224,7 +226,7 @@ def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
                 finding = _finding(
                     package_set,
                     package,
-                    f"needs {package}[{advice.extra}] for {part}, and {', '.join(missing)}"
+                    f"requires {package}[{advice.extra}] for {part}, but {', '.join(missing)}"
                     f" {'is' if len(missing) == 1 else 'are'} not in this package set",
                     remedy=f"if {part} is used, require {package}[{advice.extra}]",
                     subject=f"{package}[{advice.extra}]",
@@ -272,8 +274,8 @@ def _of_python(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Fi
         yield _finding(
             package_set,
             package,
-            f"needs Python {specifier}, and this package set has {package_set.python}",
-            remedy="choose another version of it, or a base with another Python",
+            f"requires Python {specifier}, but this package set has {package_set.python}",
+            remedy=f"choose another version of {package}, or a base with another Python",
             subject=f"python{specifier}",
             line=metadata.python_line if metadata is not None else 0,
         )
@@ -285,8 +287,8 @@ def _of_tags(package_set: PackageSet, package: str, tags: Tags) -> Iterator[Find
         yield _finding(
             package_set,
             package,
-            f"{name} does not fit Python {package_set.python} with glibc {package_set.glibc}"
-            f" on {package_set.arch}",
+            f"{name} is incompatible with Python {package_set.python}, glibc"
+            f" {package_set.glibc} on {package_set.arch}",
             remedy="choose a wheel for this platform, or a base with a newer glibc",
             subject=name,
         )
@@ -302,7 +304,7 @@ def _of_constraint(package_set: PackageSet, constraint: Constraint) -> Finding:
     return _finding(
         package_set,
         constraint.package,
-        f"needs {constraint.needs}, as its code shows, and {have}",
+        f"requires {constraint.needs} according to its code, but {have}",
         remedy="run `imgbuild lock` again: it applies learned constraints",
         subject=constraint.name or constraint.needs,
         other=constraint.other,

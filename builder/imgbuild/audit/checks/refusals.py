@@ -17,17 +17,18 @@ from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.evaluation import PART, Evaluation, Evaluator
 from imgbuild.audit.main_path.guards import MISSING, judge
 from imgbuild.audit.main_path.imported import CertainImports, is_caught
-from imgbuild.audit.main_path.raising import Raising
 from imgbuild.audit.main_path.sources import ModuleTree
 from imgbuild.audit.main_path.values import UNKNOWN, CallFrame, ClassValue, FunctionValue
 from imgbuild.audit.main_path.view import View
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.scopes import meaning, scopes
+from imgbuild.audit.names.model import LookupResult
+from imgbuild.audit.names.scopes import MAKERS, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, Guard, ModuleFacts
 from imgbuild.audit.source.text import dotted
 from imgbuild.values import normalize
 
+_DEEPEST = 3  # calls within calls, of those that may raise
 _Run = Callable[[Evaluation], object]
 
 
@@ -52,7 +53,7 @@ def refusals(
     checked when those packages were locked.
     """
     view = path.view(package_set)
-    raising = Raising(view)
+    raising = _Raising(view)
     imports = CertainImports(view, path.starts, path.packages)
     for module, entry in sorted(imports.entries.items()):
         facts = view.module(module)
@@ -85,7 +86,7 @@ def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -
 
 
 def _of_module(
-    package_set: View, facts: ModuleFacts, entry: str, raising: Raising
+    package_set: View, facts: ModuleFacts, entry: str, raising: _Raising
 ) -> Iterator[ImportRefusal]:
     interpreter = evaluator(package_set)
     steps = (
@@ -121,7 +122,7 @@ def _raises(facts: ModuleFacts) -> Iterator[_Step]:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
 
-def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
+def _calls(package_set: View, facts: ModuleFacts, raising: _Raising) -> Iterator[_Step]:
     """The calls of callables that may raise, at the top level and in class bodies."""
     here = scopes(facts)
     for scope in here.run_by(""):
@@ -134,7 +135,7 @@ def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[
                 yield call.line, call.guards, _Call(facts.module, call.line, call.callee, called)
 
 
-def _decorators(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
+def _decorators(package_set: View, facts: ModuleFacts, raising: _Raising) -> Iterator[_Step]:
     """The decorators that may raise and are applied at import."""
     here = scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
@@ -268,3 +269,49 @@ def _refused(
             cause=(absent or causes)[0],
         )
     return None
+
+
+class _Raising:
+    """The definitions of one package set that may raise, cached."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._known: dict[tuple[str, int, int], bool] = {}
+
+    def may_raise(self, lookup: LookupResult, depth: int = 0) -> bool:
+        """Whether a definition, or a function that it calls, has a `raise` or an `assert`."""
+        definition, home = lookup.definition, lookup.home
+        if home is None or not isinstance(definition, (Class, Function)) or depth > _DEEPEST:
+            return False
+        key = (home.module, definition.line, depth)
+        if key not in self._known:
+            self._known[key] = False  # of what calls itself
+            self._known[key] = any(
+                function.raises or self._calls_what_raises(facts, function, depth)
+                for facts, function in self._run_by(lookup)
+            )
+        return self._known[key]
+
+    def _run_by(self, lookup: LookupResult) -> Iterator[tuple[ModuleFacts, Function]]:
+        """The functions that a call of a definition runs."""
+        definition, home = lookup.definition, lookup.home
+        if isinstance(definition, Function) and home is not None:
+            yield home, definition
+            if lookup.owner is not None and "classmethod" in definition.decorators:
+                owner = LookupResult(state="defined", definition=lookup.owner, home=home)
+                yield from self._run_by(owner)
+        elif isinstance(definition, Class):
+            for ancestor in classes.ancestors(self._view, lookup):
+                if isinstance(ancestor.definition, Class) and ancestor.home is not None:
+                    table = scopes(ancestor.home).functions
+                    for name in (*MAKERS, "__call__"):
+                        for function in table.get(f"{ancestor.definition.name}.{name}", ()):
+                            yield ancestor.home, function
+
+    def _calls_what_raises(self, facts: ModuleFacts, function: Function, depth: int) -> bool:
+        return any(
+            self.may_raise(
+                classes.follow(self._view, meaning(self._view, facts, call).found), depth + 1
+            )
+            for call in scopes(facts).calls.get(function.name, ())
+        )

@@ -68,7 +68,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         pair = (self.other, self.clash, self.spec)
         alone = self.missing or self.lacks
         if (any(pair) and (self.missing or not all(pair))) or not (any(pair) or alone):
-            message = f"rule {self.id}: give other, clash and spec, or missing, or lacks"
+            message = f"rule {self.id}: set other, clash and spec, or missing, or lacks"
             raise ValueError(message)
 
 

@@ -1,7 +1,7 @@
 """The check `support`: versions of other packages that a package rejects or warns about.
 
-An exception on the main path is an error, an exception for some data or in a corner a note, a
-warning in the code a warning.
+Exceptions on the main path are errors, exceptions for some data or in a corner notes; warnings that
+the code issues are warnings.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ def check(
 def _refusal(package_set: PackageSet, refusal: ImportRefusal) -> Finding:
     version = package_set.version(refusal.cause)
     text = f"raises {refusal.raised} when it is imported ({refusal.at})"
-    text += (
-        f" with {refusal.cause} {version}" if version else f", since {refusal.cause} is not there"
-    )
+    cause = refusal.cause
+    text += f" with {cause} {version}" if version else f" because {cause} is not installed"
     finding = _finding(package_set, refusal.place, refusal.cause, text, "", Severity.ERROR)
     if version or finding.evidence is None:
         return finding
@@ -111,14 +110,14 @@ def _of_window(
     spec = allowed(package_set, about)
     where = f"in {window.scope}" if window.scope else "when it is imported"
     verb = f"raises {window.name}" if window.outcome == "raise" else "warns"
-    text = f"{verb} {where} with {other} {version}" + (f": it needs {other}{spec}" if spec else "")
+    text = f"{verb} {where} with {other} {version}"
+    text += f": it requires {other}{spec}" if spec else ""
     if not sure and GuardState.DATA in states:
         text += " (in some cases)"
     yield _finding(package_set, place, other, text, spec, severity)
 
 
 def _caught(window: Window) -> bool:
-    """Whether the window's exception is caught."""
     if window.outcome == "warn":
         return False
     names = {window.name, "Exception", "BaseException", ""}

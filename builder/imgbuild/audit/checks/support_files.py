@@ -84,7 +84,7 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
                 line=_line(source, str(dependencies[name])),
                 other=other,
                 spec=str(requirement.specifier),
-                text=f"requires, when it is imported, {dependencies[name]}, and {have}",
+                text=f"requires {dependencies[name]} at import, but {have}",
                 raises=True,
             )
 
@@ -136,7 +136,7 @@ def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
             line=1,
             other="torch",
             spec=f"=={Version(built).public}",
-            text=f"was built for torch {built}, and torch is {version}: its operators do not load",
+            text=f"was built for torch {built}, but torch is {version}: its operators do not load",
         )
 
 
@@ -153,7 +153,7 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
 
 
 def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
-    """`flashinfer_python-0.2.5+cu124torch2.6`: compiled for one minor release of torch."""
+    """The torch release in a local version: `flashinfer_python-0.2.5+cu124torch2.6`."""
     version = package_set.version("torch")
     try:
         local = Version(package_set.version(package) or "").local or ""
@@ -168,7 +168,7 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclarati
         line=0,
         other="torch",
         spec=f"=={built[1]}.*",
-        text=f"was built for torch {built[1]}, as its version says, and torch is {version}",
+        text=f"was built for torch {built[1]} according to its version, but torch is {version}",
         raises=True,
     )
 
@@ -189,5 +189,5 @@ def _of_bitsandbytes(package_set: PackageSet) -> Iterator[SupportDeclaration]:
             line=0,
             other=runtime,
             spec="",
-            text=f"has libraries for CUDA {', '.join(sorted(releases))} and none for {release}",
+            text=f"has libraries for CUDA {', '.join(sorted(releases))}, but not for {release}",
         )

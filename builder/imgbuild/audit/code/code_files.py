@@ -44,10 +44,10 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
     for path in paths:
         if not path.exists():
             message = f"{path}: no such file or folder"
-            raise InputError(message, hint="name a file or a folder of your code")
+            raise InputError(message, hint="pass a file or folder that contains your code")
         if not path.is_file() and not path.is_dir():
             message = f"{path}: not a file or a folder"
-            raise InputError(message, hint="write the code to a file, and name that")
+            raise InputError(message, hint="write the code to a file, and pass the file")
         for file in [path] if path.is_file() else _below(path):
             if time.monotonic() > deadline:
                 raise TimeoutError
@@ -93,8 +93,8 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
         largest = LARGEST_JSON if path.suffix == ".json" else LARGEST
         if path.stat().st_size > largest:
             if named:
-                message = f"{path}: larger than {largest >> 10} KiB, which is data and not code"
-                raise InputError(message, hint="name a file of code, or the folder of your project")
+                message = f"{path}: larger than {largest >> 10} KiB, the limit for a code file"
+                raise InputError(message, hint="pass a code file, or the folder of your project")
             return None
         with path.open("rb") as file:
             start = file.read(128)
@@ -108,7 +108,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
     if not kind:
         if named:
             message = f"{path}: not Python, a notebook, a shell script, a Dockerfile, YAML or JSON"
-            raise InputError(message, hint="name a file of code, or the folder of your project")
+            raise InputError(message, hint="pass a code file, or the folder of your project")
         return None
     cells: tuple[int, ...] = ()
     commands = b""
@@ -145,5 +145,5 @@ def fork_texts(folder: Path, package: str) -> tuple[CodeText, ...]:
     texts = tuple(text for text in find_files([folder]) if text.module.partition(".")[0] == name)
     if not texts:
         message = f"{folder} has no module {name}"
-        raise InputError(message, hint=f"name the folder of a checkout that has {name}/__init__.py")
+        raise InputError(message, hint=f"pass a checkout that contains {name}/__init__.py")
     return texts

@@ -113,7 +113,7 @@ class CodeSet:
         return self._base.owner(module)
 
     def version(self, package: str) -> str | None:
-        """The version of a package; meaningless for the user's code."""
+        """The version of a package; a placeholder for the user's code."""
         return self._version if package == self._package else self._base.version(package)
 
     def modules_of(self, package: str) -> Mapping[str, str]:

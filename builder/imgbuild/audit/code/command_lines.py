@@ -228,7 +228,7 @@ def _of_flag(
         if begins or bare in parser.flags:
             return  # argparse takes a beginning that is unique, and --no-… for a switch
         known = releases.argument(program.arguments, name.replace("-", "_"))
-        when = known.when(version.partition(" ")[2]) if known is not None else ""
+        when = known.change(version.partition(" ")[2]) if known is not None else ""
         near = nearest(name, parser.flags) or ""
         if SequenceMatcher(None, name, near).ratio() < (_SAME if when else _ALIKE):
             near = ""
@@ -240,7 +240,7 @@ def _of_flag(
         value = after.text
     listed = parser.choices.get(name)
     if listed and value and not value.startswith("-") and word.literal and value not in listed:
-        message = f"{flag} of {version} does not take {value}"
+        message = f"{flag} of {version} does not accept {value}"
         place = word if equals else after or word
         yield place, CHOICE, message, f"one of {', '.join(listed)}", Severity.ERROR
 

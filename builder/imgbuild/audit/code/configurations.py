@@ -27,7 +27,7 @@ _MARKS = frozenset(("distributed_type", "compute_environment"))  # of a file of 
 _REFUSES = b"unknown keys"  # in the source of versions that raise for them
 _STAGES = (0, 1, 2, 3)
 _NAME = re.compile(rb"[\"']([a-z0-9_]+(?:\.[a-z0-9_]+)*)[\"']")
-_STAGE = f"a ZeRO stage is one of {', '.join(map(str, _STAGES))}"
+_STAGE = f"valid ZeRO stages are {', '.join(map(str, _STAGES))}"
 
 Problem = tuple[str, str, str, str]  # key, code, message, instead
 _AUTO = '"auto"'  # in messages about values that only the default replaces
@@ -91,7 +91,7 @@ def _of_deepspeed(sources: PackageSources, content: Mapping[Any, Any]) -> Iterat
     filled = _filled(sources)
     for path in _automatic(content, "") if filled else ():
         if path not in filled:
-            message = f"{path}: {_AUTO} is replaced neither by transformers nor by accelerate"
+            message = f"{path}: neither transformers nor accelerate replaces {_AUTO} here"
             yield path.rpartition(".")[2], VALUE, message, ""
 
 
@@ -158,7 +158,7 @@ def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Itera
             yield str(key), KEY, message, nearest(str(key), fields) or ""
     processes = content.get("num_processes")
     if processes is not None and (not isinstance(processes, int) or processes < -1):
-        message = f"num_processes: {processes} is not a number of processes"
+        message = f"num_processes: {processes} is not a valid number of processes"
         yield "num_processes", VALUE, message, ""
     deepspeed = content.get("deepspeed_config")
     stage = deepspeed.get("zero_stage") if isinstance(deepspeed, Mapping) else None

@@ -62,7 +62,7 @@ def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Ite
             code=UNKNOWN,
             severity=Severity.WARNING,
             message=f"{path} is not in the configuration {name} of {version}, which this file"
-            " extends: nothing reads it",
+            " extends: it has no effect",
             instead=overrides.near(tree, path),
         )
 

@@ -176,8 +176,8 @@ def _processes(
         word.column,
         code=PROCESSES,
         severity=Severity.WARNING,
-        message=f"starts {count} processes on a node, and line {gpus.line} requests {gpus.gpus}"
-        f" GPU{'s' * (gpus.gpus != 1)} of each",
+        message=f"starts {count} processes per node, but line {gpus.line} requests {gpus.gpus}"
+        f" GPU{'s' * (gpus.gpus != 1)} per node",
         remedy=f"start {gpus.gpus * int(str(nodes)) if name.startswith('acc') else gpus.gpus}, or"
         f" request {count} GPUs",
     )
@@ -226,7 +226,7 @@ def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
                     severity=Severity.ERROR,
                     message=f"{option.argument}={ast.unparse(value)[:60]}: {version} rejects it"
                     " with ZeRO stage 3, which this script's launcher configures",
-                    remedy=f"leave {option.argument} out, or use stage 2",
+                    remedy=f"remove {option.argument}, or use stage 2",
                 )
 
 

@@ -56,7 +56,7 @@ class CodeTree:
             if isinstance(node, ast.ImportFrom) and (node.level or is_user(node.module or "")):
                 names.update(alias.asname or alias.name for alias in node.names)
         return any(
-            _asks(node.test, names)
+            _calls_one_of(node.test, names)
             and (node.lineno < line <= (node.end_lineno or 0) or self._leaves_before(node, line))
             for node in nodes
             if isinstance(node, ast.If)
@@ -86,7 +86,7 @@ class CodeTree:
         return evidence.line, 1
 
 
-def _asks(test: ast.expr, names: Container[str]) -> bool:
+def _calls_one_of(test: ast.expr, names: Container[str]) -> bool:
     """Whether a condition calls one of the functions `names`, with only literal arguments."""
     return any(
         isinstance(node, ast.Call)

@@ -9,9 +9,10 @@ from difflib import SequenceMatcher
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit.names import classes, renamed, signatures
+from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.lookup import index, look_up
 from imgbuild.audit.names.model import CallSignature, LookupResult
+from imgbuild.audit.names.releases import renamed_parameter
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
 from imgbuild.errors import FetchFailed
@@ -198,7 +199,7 @@ def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
-    name = renamed.replacement(evidence.other, path.rpartition(".")[2], keyword)
+    name = renamed_parameter(evidence.other, path.rpartition(".")[2], keyword)
     signature = _signature(package_set, path) if name else None
     names = [item.name for item in signature.parameters] if signature is not None else []
     return name if name in names else ""

@@ -49,7 +49,7 @@ def _of_class(
         if problem is not None:
             yield _finding(text, function, CALLED, Severity.ERROR, problem)
         else:
-            gone = _gone(code, facts, definition, method, others)
+            gone = _removed_method(code, facts, definition, method, others)
             if gone is not None:
                 yield _finding(text, function, GONE, Severity.WARNING, gone[0], gone[1])
 
@@ -76,7 +76,7 @@ def _called_with_more(
                 package = code.owner(home.module) or ""
                 version = f"{package} {code.version(package)}"
                 return (
-                    f"{function.name} does not take {lacking[0]}, which {base.name} of {version}"
+                    f"{function.name} does not accept {lacking[0]}, which {base.name} of {version}"
                     f" passes to it ({home.file}:{call.line})"
                 )
     return None
@@ -89,7 +89,7 @@ def _calls(home: ModuleFacts, base: Class, method: str) -> Iterator[Call]:
             yield from (call for call in calls if call.callee == f"self.{method}")
 
 
-def _gone(
+def _removed_method(
     code: CodeSet,
     facts: ModuleFacts,
     definition: Class,

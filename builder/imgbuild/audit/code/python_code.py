@@ -183,7 +183,7 @@ def _finding(
         column=column,
         cell=cell,
         instead=elsewhere.instead,
-        since=elsewhere.since or (published.gone or published.since if published else ""),
+        since=elsewhere.since or (published.removed_in or published.since if published else ""),
         targets=elsewhere.targets,
     )
 
@@ -202,7 +202,7 @@ def _published(evidence: Evidence) -> Existence | None:
         case Relation.ATTRIBUTE:
             owner, _, name = subject.replace(":", ".").rpartition(".")
             known = releases.member(owner.rpartition(".")[2], name)
-    if known is None or known.package != evidence.other or not known.when(evidence.other_version):
+    if known is None or known.package != evidence.other or not known.change(evidence.other_version):
         return None
     return known
 
@@ -215,7 +215,7 @@ def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | Non
         what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "available"
         parts.append(f"{what} (target {shown})")
     elif published is not None:
-        parts.append(f"install {published.cure()}")
+        parts.append(f"install {published.requirement()}")
     elif evidence.relation is Relation.PACKAGE:
         parts.append(f"add the package that provides {evidence.subject}")
     return ", or ".join(parts)

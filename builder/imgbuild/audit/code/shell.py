@@ -55,7 +55,6 @@ class _Reader:
         self._heredocs: list[tuple[str, bool]] = []
 
     def commands(self) -> Iterator[Command]:
-        """The commands of the script."""
         words: list[Word] = []
         while self._at < len(self._source):
             character = self._source[self._at]
@@ -113,7 +112,6 @@ class _Reader:
         self._heredocs.clear()
 
     def _word(self) -> Word:
-        """The word at the current position."""
         line, column = self._line, self._at - self._start + 1
         parts: list[str] = []
         literal = True

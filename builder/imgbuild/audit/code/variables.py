@@ -119,7 +119,7 @@ def _unread(
     version = f"{readers[0]} {package_set.version(readers[0])}"
     known = releases.variable(setting.name)
     of_reader = known is not None and known.package == readers[0]
-    when = known.when(package_set.version(readers[0]) or "") if known and of_reader else ""
+    when = known.change(package_set.version(readers[0]) or "") if known and of_reader else ""
     message = f"sets {setting.name}, which {version} does not read{f' ({when})' if when else ''}"
     return UNREAD, message, near[0] if near else ""
 

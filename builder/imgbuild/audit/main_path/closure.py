@@ -84,7 +84,7 @@ class MainPath:
 
     def view(self, package_set: ImportablePackages) -> View:
         """The view of `package_set`: that of the path if it belongs to this set, else a new one."""
-        if self._view is not None and self._view.shows(package_set):
+        if self._view is not None and self._view.is_of(package_set):
             return self._view
         return View(package_set)
 
@@ -112,7 +112,7 @@ def main_path(
 ) -> MainPath:
     """Follow the entry points of `rules` (default: the bundled policy) through `package_set`.
 
-    `corners` are modules that are checked even if they are not reached: `corners.survey`.
+    `corners` are modules that are checked even if they are not reached (see `corners.corners`).
     """
     rules = rules or policy.load()
     view = View(package_set)

@@ -15,7 +15,7 @@ from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
 
 
-def survey(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
+def main_path_with_corners(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
     """The main path of `package_set` with the packages `named`, and the policy's corners."""
     marginal = corners(package_set, policy.load())
     return main_path(package_set, with_named(package_set, named), marginal)

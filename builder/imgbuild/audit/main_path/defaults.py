@@ -225,7 +225,7 @@ class _DefaultWalk:
                 self._either(branch, node)
             case ast.Try() | ast.TryStar():
                 whole = (*node.body, *node.orelse, *node.finalbody)
-                is_open = all(map(_lets_through, node.handlers))
+                is_open = all(map(_propagates, node.handlers))
                 self._either(whole if is_open else None, node)
             case ast.With():
                 for item in node.items:
@@ -418,7 +418,7 @@ def _constant(node: ast.expr | None) -> object:
     return node.value if plain and isinstance(node, ast.Constant) else UNKNOWN
 
 
-def _lets_through(handler: ast.ExceptHandler) -> bool:
+def _propagates(handler: ast.ExceptHandler) -> bool:
     """Whether a failing import in a `try` ends the function despite this handler."""
     if isinstance(handler.body[-1], ast.Raise):
         return True

@@ -86,7 +86,7 @@ class Execution(ExpressionValues):
             current = self.read(node.target.id, frame)
             updated = self.operate(node.op, current, value)
             self.step(weight(updated, LARGEST))
-            self.spoil(node.target, frame)  # a list is changed in place
+            self.invalidate(node.target, frame)  # a list is changed in place
             frame.names[node.target.id] = updated
         else:
             self.assign(node.target, UNKNOWN, frame)
@@ -279,7 +279,7 @@ class Execution(ExpressionValues):
             self.assign(target, UNKNOWN, frame)
 
     def _pass(self, _: ast.Pass, __: CallFrame) -> None:
-        """Do nothing."""
+        pass
 
     _statements: ClassVar[dict[type[ast.stmt], Callable[[Execution, Any, CallFrame], None]]] = {
         ast.Expr: _expression,

@@ -257,13 +257,13 @@ class ExpressionValues(Interpreter):
         elif isinstance(target, ast.Subscript):
             if isinstance(target.value, ast.Call):  # vars(self)["name"] = …
                 self.value(target.value, frame)
-            self.spoil(target.value, frame)
+            self.invalidate(target.value, frame)
         elif isinstance(target, ast.Attribute):
             owner = self.value(target.value, frame)
             if isinstance(owner, Instance):
                 self.assign_attribute(owner, target.attr, value)
 
-    def spoil(self, node: ast.expr, frame: CallFrame) -> None:
+    def invalidate(self, node: ast.expr, frame: CallFrame) -> None:
         """Set a collection that may be changed to unknown, under all of its names."""
         while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
@@ -309,9 +309,9 @@ class ExpressionValues(Interpreter):
         )
         if not pure:
             for item in (*node.args, *(keyword.value for keyword in node.keywords)):
-                self.spoil(item, frame)
+                self.invalidate(item, frame)
             if isinstance(node.func, ast.Attribute):
-                self.spoil(node.func.value, frame)
+                self.invalidate(node.func.value, frame)
         return self.apply(called, given, named)
 
     def _lambda(self, node: ast.Lambda, frame: CallFrame) -> object:

@@ -78,7 +78,7 @@ Intrinsic = Callable[[Interpreter, Arguments, Mapping[str, object]], object]
 
 
 def _pure(function: Callable[..., Any]) -> Intrinsic:
-    """A function of known values."""
+    """A wrapper for a function of completely known values."""
 
     def _apply(_: Interpreter, given: Arguments, named: Mapping[str, object]) -> object:
         if not all(map(solid, given)) or not all(map(solid, named.values())):

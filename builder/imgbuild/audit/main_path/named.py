@@ -18,8 +18,8 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import ASIDE
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 
-WHY = "named by the user, to be imported"
-PART = "most names of a package that the user names are imported from it on first use"
+WHY = "imported because the user names it"
+PART = "provides most lazily imported names of a package that the user names"
 INTEGRATION = "for another package that the user names"
 # Not followed: it is large, and has optional parts behind values that other modules compute.
 LEFT_OUT = frozenset(("torch",))

@@ -87,7 +87,6 @@ class Objects:
     """The classes and objects of one evaluation."""
 
     def __init__(self, interpreter: Interpreter, package_set: ImportablePackages) -> None:
-        """Evaluate for `interpreter`."""
         self._interpreter = interpreter
         self._package_set = package_set
         self._chains: dict[ClassValue, tuple[_Level, ...]] = {}
@@ -175,7 +174,6 @@ class Objects:
             self._interpreter.apply(after, late, {})
 
     def _default(self, level: _Level, name: str) -> object:
-        """The default of a dataclass field."""
         node = self._bound(level, name)
         if not isinstance(node, ast.Call) or dotted(node.func).rpartition(".")[2] != "field":
             return self._constant(level, node)

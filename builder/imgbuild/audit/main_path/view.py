@@ -33,7 +33,7 @@ class View:
         self.version = package_set.version
         self.files = package_set.files
 
-    def shows(self, package_set: ImportablePackages) -> bool:
+    def is_of(self, package_set: ImportablePackages) -> bool:
         """Whether it is a view of `package_set`."""
         return self._package_set is package_set
 

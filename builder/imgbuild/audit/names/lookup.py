@@ -63,7 +63,6 @@ class NameIndex:
     """The definitions of a module by top-level name, and its members by qualified name."""
 
     def __init__(self, facts: ModuleFacts) -> None:
-        """Sort the facts by name."""
         self.top: dict[str, list[Entry]] = {}
         self.members: dict[str, list[Function | Class]] = {}
         self.stars: list[Import] = []
@@ -224,7 +223,7 @@ def _choose(
         # The import itself fails, or its failure is handled.
         return LookupResult(state="unknown", trace=path)
     first = next((result for _, result in there if result.definition is not None), there[0][1])
-    remade = _remade(facts, entries[: last + 1])
+    remade = _wrapped(facts, entries[: last + 1])
     if remade is not None:
         return LookupResult(
             state="defined", definition=remade, home=facts, trace=path, ambiguous=True
@@ -249,7 +248,7 @@ def _choose(
     )
 
 
-def _remade(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
+def _wrapped(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
     """The class or function in `X = f(X)`, where the name is bound to the result of a call."""
     last = entries[-1]
     if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:

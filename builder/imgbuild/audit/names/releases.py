@@ -14,7 +14,6 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.audit.names import renamed
 from imgbuild.system import files, yaml_data
 from imgbuild.values import normalize
 
@@ -61,7 +60,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
     instead: str = ""
 
     @property
-    def gone(self) -> str:
+    def removed_in(self) -> str:
         """The version that removed it; "" if it was added and not removed."""
         return self.spec.rpartition("<")[2] if "<" in self.spec else ""
 
@@ -70,21 +69,21 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         """The version that added it; "" if the first listed version has it."""
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
-    def says(self, what: str) -> str:
-        """A sentence about `what`."""
+    def sentence(self, what: str) -> str:
+        """A sentence about the change of `what`."""
         if not self.spec:
             text = f"no {self.package} from {self.first} to {self.last} has {what}"
-        elif self.gone and self.since:
-            text = f"{self.package} {self.since} added {what}, and {self.gone} removed it"
-        elif self.gone:
-            text = f"{self.package} {self.gone} removed {what}"
+        elif self.removed_in and self.since:
+            text = f"{self.package} {self.since} added {what}, and {self.removed_in} removed it"
+        elif self.removed_in:
+            text = f"{self.package} {self.removed_in} removed {what}"
         else:
             text = f"{self.package} {self.since} added {what}"
         if not self.instead:
             return text
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
-    def when(self, version: str) -> str:
+    def change(self, version: str) -> str:
         """The change that affects a version without it: "removed in 0.16.0"; "" if unknown.
 
         "" also if the version has it according to `spec`.
@@ -93,9 +92,9 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         if self.since and version and Version(version) < Version(self.since):
             return f"added in {self.since}"
-        return f"removed in {self.gone}" if self.gone else f"added in {self.since}"
+        return f"removed in {self.removed_in}" if self.removed_in else f"added in {self.since}"
 
-    def cure(self) -> str:
+    def requirement(self) -> str:
         """A requirement for a version that has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
@@ -157,9 +156,9 @@ def argument(callee: str, name: str) -> Existence | None:
                 at = other.arguments.get(each, {})
                 spec = other.lookup(at, name)
                 if spec is not None:
-                    instead = renamed.replacement(
-                        package.package, callee, name
-                    ) or renamed.replacement(other.package, each, name)
+                    instead = renamed_parameter(package.package, callee, name) or renamed_parameter(
+                        other.package, each, name
+                    )
                     return Existence(
                         package=other.package,
                         spec=spec,
@@ -192,7 +191,7 @@ def member(owner: str, name: str) -> Existence | None:
                     spec=spec,
                     first=package.first,
                     last=package.last,
-                    instead=renamed.replacement(package.package, each, name) if "<" in spec else "",
+                    instead=renamed_parameter(package.package, each, name) if "<" in spec else "",
                 )
     return None
 
@@ -272,3 +271,17 @@ def _above(module: str) -> Iterator[str]:
     while module:
         yield module
         module = module.rpartition(".")[0]
+
+
+@lru_cache(maxsize=1)
+def _renamed_parameters() -> Mapping[str, Mapping[str, str]]:
+    return yaml_data.load(files.data("audit/renamed_parameters.yaml"), dict[str, dict[str, str]])
+
+
+def renamed_parameter(package: str, callee: str, parameter: str) -> str:
+    """The name of a parameter in newer versions of `package`; "" if unknown.
+
+    `callee` is a class or function without its module.
+    """
+    table = _renamed_parameters().get(package, {})
+    return table.get(f"{callee}.{parameter}") or table.get(parameter, "")

@@ -66,7 +66,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether it is a method of a class that constructing an object does not call."""
+        """Whether it is a method that is not called by constructing an object."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
@@ -145,7 +145,6 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
 
 
 def _receiver(modules: Modules, facts: ModuleFacts, receiver: str, scope: str) -> LookupResult:
-    """The class of a receiver."""
     memory = _remembered.setdefault(modules, {})
     key = (facts.module, receiver, scope, "class")
     if key not in memory:
@@ -178,7 +177,6 @@ def _import_path(lookup_result: LookupResult) -> str:
 
 
 def _around(facts: ModuleFacts, scope: str) -> LookupResult:
-    """The class around `scope`."""
     around = scopes(facts).class_around(scope)
     return (
         NOTHING if around is None else LookupResult(state="defined", definition=around, home=facts)

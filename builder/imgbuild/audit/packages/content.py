@@ -85,7 +85,7 @@ class LocalContent:
 
     def _whole(self, name: str) -> bytes:
         if (size := self.members()[name].size) > LIMIT:
-            refuse(self.label, name, f"is too large to be read whole ({size} bytes)")
+            refuse(self.label, name, f"is too large to read into memory ({size} bytes)")
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
@@ -138,13 +138,15 @@ class RemoteContent:
     def _group(self, group: Sequence[tuple[str, WheelMember]]) -> list[tuple[str, bytes]]:
         start, end = group[0][1].start, group[-1][1].end
         if end - start > LIMIT:
-            refuse(self.label, group[0][0], f"is too large to be read whole ({end - start} bytes)")
+            refuse(
+                self.label, group[0][0], f"is too large to read into memory ({end - start} bytes)"
+            )
         data = memoryview(self._http.part(self._url, start, end - start))
         contents = []
         for name, member in group:
             where = f"{self.label}: {name!r}"
             if member.size > LIMIT:
-                refuse(self.label, name, f"is too large to be read whole ({member.size} bytes)")
+                refuse(self.label, name, f"is too large to read into memory ({member.size} bytes)")
             at = member.start - start
             at += _header(bytes(data[at : at + LOCAL.size]), self.label, name)
             body = bytes(data[at : at + member.compressed])
@@ -194,14 +196,14 @@ def _directory(file: io.BufferedReader, label: str) -> dict[str, WheelMember]:
 def _header(head: bytes, label: str, name: str) -> int:
     """The length of the local header that starts with `head`."""
     if len(head) < LOCAL.size or head[:4] != b"PK\3\4":
-        refuse(label, name, "there is no local header at the offset in the directory")
+        refuse(label, name, "no local header at the offset listed in the directory")
     *_, name_length, extra_length = LOCAL.unpack(head)
     return int(LOCAL.size + name_length + extra_length)
 
 
 def _inflated(data: Iterator[bytes], member: WheelMember, where: str) -> Iterator[bytes]:
     if member.method not in (STORED, DEFLATED):
-        message = f"{where} is compressed by method {member.method}; only 0 and 8 are read"
+        message = f"{where} uses compression method {member.method}; supported are 0 and 8"
         raise IntegrityError(message)
     if member.method == DEFLATED:
         inflater = Inflater(where, member.size, member.crc)

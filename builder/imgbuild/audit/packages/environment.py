@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pointed
+from imgbuild.audit.packages.installed import FOLDERS, InstalledContent, pth_folders
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Unread
@@ -76,8 +76,8 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
     if not packages:
         folders = ", ".join(map(str, place.folders)) or str(path)
         message = f"no package is installed in {folders}"
-        raise InputError(message, hint="name an environment, its Python or its site-packages")
-    unread += _loose(place.folders, packages)
+        raise InputError(message, hint="pass an environment, its Python or its site-packages")
+    unread += _unowned(place.folders, packages)
     return InstalledEnvironment(
         python=place.python, folders=place.folders, packages=packages, unread=unread
     )
@@ -92,7 +92,7 @@ def active() -> Path:
         return Path(FOLDER)
     program = programs.which("python3") or programs.which("python")
     if program is None:
-        message = "no environment is active, and there is neither .venv nor a python3 on PATH"
+        message = "no environment is active, and neither .venv nor python3 on PATH exists"
         raise InputError(message, hint="pass one: --environment .venv")
     return Path(program)
 
@@ -102,7 +102,7 @@ def _place(path: Path, python: str | None, *, named: bool) -> _Place:
         path = Path(programs.which(str(path)) or path)  # a program, such as python3.12
     if not path.exists():
         message = f"--environment {path}: no such file or folder"
-        raise InputError(message, hint="name an environment, its Python or its site-packages")
+        raise InputError(message, hint="pass an environment, its Python or its site-packages")
     root = path if path.is_dir() else path.parent.parent  # not resolved: a link to its base
     if (root / CONFIG).is_file():
         return _virtual(root, python, named=named)
@@ -111,7 +111,7 @@ def _place(path: Path, python: str | None, *, named: bool) -> _Place:
     program = path if path.is_file() else path / "bin" / "python3"
     if not program.is_file():
         message = f"--environment {path} is neither an environment nor a folder of packages"
-        raise InputError(message, hint="name an environment, its Python or its site-packages")
+        raise InputError(message, hint="pass an environment, its Python or its site-packages")
     return _interpreter_place(program)
 
 
@@ -135,8 +135,8 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
         program = Path(config.get("home", "/usr/bin"), "python3")
         if not named and root == Path(FOLDER):
             message = (
-                f"{root / CONFIG} includes the packages of {program}, which is run only if"
-                " --environment names this folder"
+                f"{root / CONFIG} includes the packages of {program}, which runs only if this"
+                " folder is passed with --environment"
             )
             raise InputError(message, hint=f"if you trust it: --environment {FOLDER}")
         beside = _interpreter_place(program)
@@ -151,9 +151,9 @@ def _interpreter_place(program: Path) -> _Place:
         result = process.run(command)
         version, folders = json.loads(result.stdout)
     except (ImgbuildError, OSError, ValueError) as error:
-        message = f"--environment: {program} is not a Python that runs here: {error}"
+        message = f"--environment: {program} cannot be run as Python: {error}"
         raise InputError(
-            message, hint="pass --environment FOLDER, where its packages are, and --python"
+            message, hint="pass its site-packages with --environment, and --python"
         ) from error
     there = (Path(folder) for folder in dict.fromkeys(folders))
     return _Place(version, tuple(folder for folder in there if folder.is_dir()))
@@ -191,7 +191,7 @@ def _packages(
             if name in here:
                 if here[name].wheel.version == package.wheel.version:
                     continue  # Debian has metadata of two kinds for some packages
-                why = f"{here[name].info.name} is in {folder}, too: remove one of them"
+                why = f"{here[name].info.name} is also in {folder}: remove one of them"
                 unread.append(Unread(what=info.name, why=why, required=True))
                 continue
             here[name] = package
@@ -209,7 +209,6 @@ def _infos(folder: Path) -> Iterator[Path]:
 
 
 def _package(info: Path) -> InstalledPackage | Unread:
-    """The package of a metadata folder."""
     headers = _headers(info)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:
@@ -247,7 +246,7 @@ def _headers(info: Path) -> dict[str, str]:
     return {}
 
 
-def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
+def _unowned(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
     """Modules, and folders on `sys.path`, that no package lists: one entry per folder."""
     by_folder: dict[Path, set[str]] = {}
     for package in packages:
@@ -257,7 +256,9 @@ def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tup
         listed = by_folder.get(folder, set()) | IGNORED
         names = sorted({path.name for path in folder.iterdir()} - listed)
         modules = [name for name in names if _is_module(folder / name)]
-        added = [path for name in names if name.endswith(".pth") for path in pointed(folder / name)]
+        added = [
+            path for name in names if name.endswith(".pth") for path in pth_folders(folder / name)
+        ]
         loose = [*modules, *map(str, added)]
         if loose:
             why = f"no package in {folder} lists them"

@@ -140,7 +140,7 @@ class InstalledContent:
             if "/" in name:
                 continue
             if name.endswith(".pth"):
-                for folder in pointed(self._site / name):
+                for folder in pth_folders(self._site / name):
                     tops = self._source_packages(folder)
                     roots.update((top, folder / top) for top in tops)
             elif name.startswith("__editable__") and name.endswith(".py"):
@@ -172,7 +172,7 @@ class InstalledContent:
         return place if place.is_file() else None
 
 
-def pointed(path: Path) -> list[Path]:
+def pth_folders(path: Path) -> list[Path]:
     """The folders that a `.pth` file adds to `sys.path`; code lines are ignored."""
     try:
         lines = boundary.content(path).decode(errors="replace").splitlines()

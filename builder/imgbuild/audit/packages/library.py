@@ -142,7 +142,7 @@ class LibraryWheel:
 
     @property
     def metadata(self) -> WheelMetadata:
-        """Its METADATA."""
+        """The METADATA of the wheel."""
         return self.index.metadata
 
     def modules(self, python: str) -> Mapping[str, str]:

@@ -62,7 +62,7 @@ class LibraryMap:
         ]
 
     def in_base(self, library: str) -> ElfFacts | None:
-        """The base's library of this name."""
+        """The base's library named `library`."""
         return self._base_names.get(library)
 
     def relatives(self, library: str) -> list[tuple[str, ElfFacts]]:

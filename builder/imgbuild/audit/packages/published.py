@@ -49,7 +49,7 @@ Numbers = tuple[int, ...]
 
 
 class FileList(msgspec.Struct, frozen=True, array_like=True):
-    """Files that exactly the wheels with these numbers have: paths, sizes in bytes, CRCs."""
+    """Files in exactly the wheels with these numbers: paths, sizes in bytes, CRCs."""
 
     wheels: Numbers
     paths: tuple[str, ...]
@@ -339,7 +339,7 @@ def relative_lines(module: msgspec.Raw) -> msgspec.Raw:
 
 
 def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
-    """The facts passed to `relative_lines`."""
+    """Decode the facts encoded by `relative_lines`."""
     facts = msgspec.msgpack.decode(module)
     for items, place in _lists(facts):
         for item, line in zip(
@@ -387,7 +387,7 @@ def _planes(symbols: Sequence[int]) -> bytes:
 
 
 def _symbols(planes: bytes) -> list[int]:
-    """The numbers passed to `_planes`."""
+    """Decode the numbers encoded by `_planes`."""
     count = len(planes) // _OCTETS
     octets = bytearray(8 * count)
     for place in range(_OCTETS):

@@ -74,7 +74,7 @@ def open_content(where: Path | str, label: str, http: Ranges | None = None) -> W
             return InstalledContent(where, label)
         return LocalContent(where, label)
     if http is None:
-        message = f"{label} is not on this machine and may not be fetched"
+        message = f"{label} is not in the cache, and downloads are disabled"
         raise FetchFailed(message, hint="run without --offline, or fetch it first")
     return RemoteContent(where, label, http)
 
@@ -84,7 +84,7 @@ def read_index(content: WheelContent) -> WheelIndex:
     members = content.members()
     paths = [name for name in members if is_metadata(name)]
     if len(paths) != 1:
-        message = f"{content.label}: {len(paths)} files .dist-info/METADATA in it, expected one"
+        message = f"{content.label}: expected one .dist-info/METADATA, found {len(paths)}"
         raise IntegrityError(message)
     text = content.read(paths)[paths[0]].decode("utf-8", "replace")
     return WheelIndex(
@@ -99,7 +99,7 @@ def is_metadata(file: str) -> bool:
 
 
 def parse_metadata(text: str) -> WheelMetadata:
-    """METADATA from its text."""
+    """Parse the text of a METADATA file."""
     headers = HeaderParser().parsestr(text)
     requires = tuple(" ".join(line.split()) for line in headers.get_all("Requires-Dist", []))
     requires_python = headers.get("Requires-Python", "").strip()

@@ -87,15 +87,15 @@ def read_file(path: Path, name: str = "") -> RequirementText:
     """
     if path.suffix in PROJECTS or path.name in KINDS or path.is_dir():
         message = f"{path} is not a requirements file"
-        raise NotPinned(message, hint=f"pin what it requires: {_piped([path])}")
+        raise NotPinned(message, hint=f"pin its requirements: {_piped([path])}")
     try:
         text = boundary.content(path, LIMIT).decode("utf-8-sig")
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        raise InputError(message, hint="name a file of pins") from error
+        raise InputError(message, hint="pass a file of pins") from error
     except UnicodeDecodeError as error:
-        message = f"{path} is not a text file in UTF-8: byte {error.start} does not fit"
-        raise InputError(message, hint="name a file of pins") from error
+        message = f"{path} is not a UTF-8 text file: invalid byte at offset {error.start}"
+        raise InputError(message, hint="pass a file of pins") from error
     return RequirementText(name=name or str(path), text=text, path=path)
 
 
@@ -117,7 +117,7 @@ def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
     if reader.problems or not (pins or reader.unread):
         message = f"{names} is not a list of pinned versions"
         left = len(reader.problems) - SHOWN
-        message += f"; the first {SHOWN} of {left + SHOWN} faults:" if left > 0 else ""
+        message += f"; the first {SHOWN} of {left + SHOWN} errors:" if left > 0 else ""
         hint = "write name==version, as `uv pip freeze` and `uv pip compile` do"
         raise InputError(message, problems=tuple(reader.problems[:SHOWN]), hint=hint)
     return PinList(pins=pins, unread=tuple(reader.unread), indexes=tuple(reader.indexes))
@@ -158,7 +158,7 @@ class _Reading:
             name, value = name[:2], name[2:]
         value = value or " ".join(words[1:])
         if name in ("-e", "--editable"):
-            why = "an editable installation, which --environment reads"
+            why = "editable installations are only read with --environment"
             self.unread.append(Unread(what=value, why=why, required=True))
         if requirement_lines.INDEX.match(line.text):
             folder = origin.parent if origin is not None else Path()
@@ -168,7 +168,7 @@ class _Reading:
         if constraint is None:
             return
         if "://" in value:
-            message = f"{line.text}: files on a server are not read; download it and name the copy"
+            message = f"{line.text}: remote files are not supported; download it and use the copy"
             raise ValueError(message)
         folder = origin.parent if origin is not None else Path()
         try:
@@ -180,7 +180,7 @@ class _Reading:
 
     def _requirement(self, line: _Line) -> None:
         if _PATH.fullmatch(line.text.partition(";")[0].strip()):
-            why = "its package and version are unknown: write NAME @ ADDRESS"
+            why = "its package and version are unknown: write NAME @ URL"
             self.unread.append(Unread(what=line.text, why=why, required=True))
             return
         requirement = parse_requirement(line.text)
@@ -191,7 +191,7 @@ class _Reading:
         if requirement.url is not None:
             pin = _of_url(requirement)
             if pin is None:
-                why = "names neither a wheel nor an sdist, so its version is unknown"
+                why = "the URL is not of a wheel or sdist, so the version is unknown"
                 unread = Unread(what=str(requirement), why=why, required=True)
                 self.unread.append(unread)
                 return

@@ -42,7 +42,7 @@ def _read(sdist: Path) -> dict[str, bytes]:
     for number, (member, content) in enumerate(entries(sdist, sdist.name), start=1):
         name = member.path.partition("/")[2]
         if number > MEMBERS or member.size > LARGEST or total > TOTAL:
-            message = f"{sdist.name} is too large to be read"
+            message = f"{sdist.name} is too large to read"
             raise IntegrityError(message)
         is_source = name.endswith(".py") or posixpath.basename(name) in ("PKG-INFO", "requires.txt")
         safe = _NAME.fullmatch(name) and ".." not in name.split("/")

@@ -66,7 +66,7 @@ class Assignments:
             scope.imported.add(bound)
 
     def import_(self, node: ast.Import) -> None:
-        """`import a.b as c`."""
+        """Record `import a.b as c`."""
         for alias in node.names:
             bound, whole = module_of(alias)
             module, name = alias.name, ""
@@ -75,7 +75,7 @@ class Assignments:
             self._imported(node.lineno, module, name, bound, NameValue(module=whole))
 
     def import_from(self, node: ast.ImportFrom) -> None:
-        """`from a import b as c`; `__future__` determines whether annotations are evaluated."""
+        """Record `from a import b as c`; `__future__` determines if annotations are evaluated."""
         module = self.absolute(node)
         if module == "__future__":
             lazy = any(alias.name == "annotations" for alias in node.names)
@@ -98,7 +98,7 @@ class Assignments:
     # Values
 
     def return_(self, node: ast.Return) -> None:
-        """`return value`: conditions that call the function depend on it."""
+        """Record `return value`: conditions that call the function depend on it."""
         if node.value is not None:
             self.expressions.visit(node.value)
             scope, name_value = self.expressions.scope, self.conditions.value(node.value)
@@ -115,11 +115,11 @@ class Assignments:
                 self._export(value.args[0], more=True)
 
     def assign(self, node: ast.Assign) -> None:
-        """`a = b = value`, `a.b = value`, `a, b = value`."""
+        """Record `a = b = value`, `a.b = value`, `a, b = value`."""
         self.expressions.visit(node.value)
         kind, name_value = self.expressions.type_of(node.value), self.conditions.value(node.value)
         for target in node.targets:
-            apart = self._apart(target, node.value)
+            apart = self._unpacked(target, node.value)
             if isinstance(target, ast.Name):
                 self.bind(target.id, kind, node, value_of(self.source, node.value), name_value)
                 self._exported(target.id, node.value)
@@ -131,8 +131,10 @@ class Assignments:
             else:
                 self.targets(target, node)
 
-    def _apart(self, target: ast.expr, value: ast.expr) -> list[tuple[ast.Name, NameValue]] | None:
-        """`a, b = x, y`: names and their values; None if unknown."""
+    def _unpacked(
+        self, target: ast.expr, value: ast.expr
+    ) -> list[tuple[ast.Name, NameValue]] | None:
+        """The names and values of `a, b = x, y`; None if unknown."""
         if not isinstance(target, ast.Tuple):
             return None
         names = [item for item in target.elts if isinstance(item, ast.Name)]
@@ -151,7 +153,7 @@ class Assignments:
             self.expressions.visit(target)
 
     def annotated(self, node: ast.AnnAssign) -> None:
-        """`a: T` and `a: T = value`."""
+        """Record `a: T` and `a: T = value`."""
         if self.expressions.scope.kind != "function":
             self.expressions.annotation(node.annotation)
         if node.value is not None:
@@ -175,7 +177,7 @@ class Assignments:
                 self._exported(target.id, node.value)
 
     def augmented(self, node: ast.AugAssign) -> None:
-        """`a += value`, `__all__ += [...]`."""
+        """Record `a += value`, `__all__ += [...]`."""
         self.expressions.visit(node.value)
         if isinstance(node.target, ast.Name):
             if node.target.id == "__all__":
@@ -199,7 +201,7 @@ class Assignments:
             self.exports = names
 
     def delete(self, node: ast.Delete) -> None:
-        """`del a`."""
+        """Record `del a`."""
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.names.bind(target.id)
@@ -209,10 +211,10 @@ class Assignments:
                 self.expressions.visit(target)
 
     def global_(self, node: ast.Global) -> None:
-        """`global a`: the module has the name."""
+        """Record `global a`, which adds the name to the module."""
         self.names.declare(node.names)
         self.assigned.extend(Assigned(name, node.lineno) for name in node.names)
 
     def nonlocal_(self, node: ast.Nonlocal) -> None:
-        """`nonlocal a`."""
+        """Record `nonlocal a`."""
         self.names.declare(node.names)

@@ -164,7 +164,7 @@ class Signatures:
         return self.callable_of(node.args[0]) if last in _SAME else ""
 
     def _named(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp | ast.DictComp) -> str:
-        """`{field.name for field in fields(X)}`, `{name: p for name, p in parameters.items()}`."""
+        """The callable of `{field.name for field in fields(X)}` or a parameter comprehension."""
         part = node.generators[0]
         if len(node.generators) != 1 or part.ifs:
             return ""

@@ -174,7 +174,7 @@ class Conditions:
         return (together, other) if every else (other, together)
 
     def _chosen(self, test: ast.IfExp) -> Branches | None:
-        """`True if … else False`."""
+        """The guards of `True if … else False`."""
         if not isinstance(test.body, ast.Constant) or not isinstance(test.orelse, ast.Constant):
             return None
         yes, no = self.read(test.test)
@@ -240,7 +240,7 @@ class Conditions:
         return None
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
-        """`hasattr(x, "a")`, or `getattr(x, "a", None)`, which data may also make false."""
+        """The guards of `hasattr(x, "a")` or `getattr(x, "a", None)`."""
         subject, name = dotted(test.args[0]), string(test.args[1])
         if not subject or not name:
             return None
@@ -273,7 +273,7 @@ class Conditions:
         return self._both(test, Guard("version", module.replace("-", "_"), sign + text))
 
     def _parameter(self, test: ast.Compare | ast.Call) -> Branches | None:
-        """`"x" in inspect.signature(f).parameters`."""
+        """The guards of `"x" in inspect.signature(f).parameters`."""
         parameter = self.signatures.parameter_test(test)
         if parameter is None:
             return None
@@ -312,7 +312,7 @@ class Conditions:
         return self._both(test, Guard("version", subject, ",".join(clauses)))
 
     def _python(self, test: ast.Compare, operands: list[ast.expr]) -> Branches | None:
-        """sys.version_info, also in a chain: `(3, 9) <= sys.version_info < (3, 12)`."""
+        """The guards of sys.version_info comparisons: `(3, 9) <= sys.version_info < (3, 12)`."""
         guards = []
         for left, operator, right in zip(operands[:-1], test.ops, operands[1:], strict=True):
             sign = OPERATORS.get(type(operator))
@@ -323,7 +323,7 @@ class Conditions:
         return self._both(test, *guards)
 
     def _to_none(self, test: ast.Compare) -> Branches | None:
-        """`find_spec("x") is not None`, `vllm is None`, `flag is True`."""
+        """The guards of `find_spec("x") is not None`, `vllm is None`, `flag is True`."""
         right = test.comparators[0]
         operator, left = test.ops[0], test.left
         if not isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):

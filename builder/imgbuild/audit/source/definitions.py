@@ -28,7 +28,6 @@ class Definitions:
     """Reads the definitions of functions and classes."""
 
     def __init__(self, expressions: Expressions) -> None:
-        """Read for the module of `expressions`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names
@@ -193,7 +192,7 @@ def function_facts(
     ]
     returns = source.short(node.returns) if node.returns is not None else ""
     if not returns and "classmethod" in decorators and plain:
-        returns = _makes_self(source, node, plain[0].arg.encode())
+        returns = _returns_self(source, node, plain[0].arg.encode())
     return Function(
         name,
         node.lineno,
@@ -207,7 +206,7 @@ def function_facts(
     )
 
 
-def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
+def _returns_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
     """`Self` if a classmethod returns only results of `cls(…)`, else empty."""
     text = source.span(node)
     matches = _RETURN.findall(text)

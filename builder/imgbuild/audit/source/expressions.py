@@ -45,7 +45,6 @@ class Expressions:
     """Reads the expressions of a module, in the current scope and under the current guards."""
 
     def __init__(self, conditions: Conditions) -> None:
-        """Read for the module of `conditions`."""
         self.conditions = conditions
         self.names = conditions.names
         self.scope = Scope("", "module", None)
@@ -275,7 +274,7 @@ class Expressions:
             self._add(name + SUBSCRIPT, node, root=root)
 
     def _forget_type(self, node: ast.expr) -> None:
-        """`isinstance(name, …)`: the name has more than one type."""
+        """Read `isinstance(name, …)`: the name has more than one type."""
         name = dotted(node)
         first, _, rest = name.partition(".")
         if rest and self.is_self(first):
@@ -285,7 +284,7 @@ class Expressions:
             types.forget(first)
 
     def _given_attributes(self, node: ast.expr) -> None:
-        """`setattr(thing, …)` adds attributes of unknown names."""
+        """Read `setattr(thing, …)`, which adds attributes with unknown names."""
         if isinstance(node, ast.Name):
             if self.is_self(node.id) and self.scope.owner is not None:
                 self.scope.owner.dynamic = True

@@ -40,7 +40,7 @@ class LazyNames:
         self.stars: list[str] = []
         self.registers: list[str] = []
         self.aliases: dict[str, str] = {}
-        self.dynamic = _sets_own(source, assignments.module)
+        self.dynamic = _sets_computed_names(source, assignments.module)
         self._aliasing: set[str] = set()  # functions that put an alias into sys.modules
         self.tables: dict[str, ast.expr] = {}
         if any(sign in source for sign in _SIGNS):
@@ -55,7 +55,7 @@ class LazyNames:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 if statement.name == "__getattr__":
                     self._getattr(statement)
-                elif _puts_alias(statement):
+                elif _registers_alias(statement):
                     self._aliasing.add(statement.name)
                 continue
             if isinstance(statement, ast.Assign):
@@ -83,7 +83,7 @@ class LazyNames:
             self.registers.append(f"{self.assignments.base}.{key}")
 
     def _assignment(self, statement: ast.Assign) -> None:
-        self.dynamic |= _itself(statement.value)  # module = sys.modules[__name__]
+        self.dynamic |= _is_own_module(statement.value)  # module = sys.modules[__name__]
         for target in statement.targets:
             if isinstance(target, ast.Tuple):
                 self._attached(target, statement.value)
@@ -91,7 +91,7 @@ class LazyNames:
                 self.dynamic = True
             elif isinstance(target, ast.Subscript):
                 self._item(target, statement.value)
-            elif isinstance(target, ast.Attribute) and _itself(target.value):
+            elif isinstance(target, ast.Attribute) and _is_own_module(target.value):
                 self.dynamic = True  # sys.modules[__name__].__class__ = …
 
     def _item(self, target: ast.Subscript, value: ast.expr) -> None:
@@ -161,10 +161,10 @@ class LazyNames:
 
     def _called(self, call: ast.Call) -> None:
         name = dotted(call.func)
-        if any(_itself(argument) for argument in call.args):
+        if any(_is_own_module(argument) for argument in call.args):
             self.dynamic = True  # install_config_module(sys.modules[__name__])
         if name in ("exec", "setattr") and call.args:
-            self.dynamic |= name == "exec" or _itself(call.args[0])
+            self.dynamic |= name == "exec" or _is_own_module(call.args[0])
         elif name == f"{_TABLE}.setdefault" and len(call.args) == 2:
             key, names = call.args
             if ast.unparse(names) != "set()":  # no name is taken from the submodule
@@ -373,7 +373,7 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
     return tables
 
 
-def _sets_own(source: bytes, module: str) -> bool:
+def _sets_computed_names(source: bytes, module: str) -> bool:
     """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
     stem = module.rpartition(".")[2].encode()
     return re.search(rb"\bsetattr\(\s*" + stem + rb"\s*,\s*[^\"'\s]", source) is not None
@@ -384,13 +384,13 @@ def _source(line: Import) -> str:
     return line.module if line.name == line.bound else f"{line.module}:{line.name}"
 
 
-def _puts_alias(node: FunctionNode) -> bool:
+def _registers_alias(node: FunctionNode) -> bool:
     """Whether a function of an alias and its target assigns the alias in `sys.modules`."""
     text = ast.unparse(node)
     return len(node.args.args) == 2 and "sys.modules[" in text and "import_module(" in text
 
 
-def _itself(node: ast.expr) -> bool:
+def _is_own_module(node: ast.expr) -> bool:
     """Whether an expression is `sys.modules[__name__]`."""
     return isinstance(node, ast.Subscript) and dotted(node.slice) == "__name__"
 

@@ -56,7 +56,6 @@ class LocalTypes:
     __slots__ = ("names",)
 
     def __init__(self) -> None:
-        """Start without names."""
         self.names: dict[str, str] = {}
 
     def bind(self, name: str, kind: str) -> None:
@@ -84,7 +83,6 @@ class ClassMembers:
     __slots__ = ("assigned", "dynamic", "fields", "methods")
 
     def __init__(self) -> None:
-        """Start without members."""
         self.assigned = LocalTypes()
         self.dynamic = False
         self.fields: dict[str, Field] = {}

@@ -84,8 +84,8 @@ def unread(python: str) -> tuple[Unread, ...]:
     minor = ".".join(python.split(".")[:2])
     if minor in RUN:
         return ()
-    why = f"only its names are known; packages were tried with Python {', '.join(RUN)}"
-    return (Unread(what=f"what the standard library of Python {minor} does", why=why),)
+    why = f"only its names are known; packages were tested with Python {', '.join(RUN)}"
+    return (Unread(what=f"the behavior of the standard library of Python {minor}", why=why),)
 
 
 def _lacking(names: _Names, python: str) -> list[str]:

@@ -58,7 +58,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c` of names and attributes; "" for other expressions."""
+    """The dotted text of names and attributes, "a.b.c"; "" for other expressions."""
     parts = []
     while type(node) is ast.Attribute:
         parts.append(node.attr)

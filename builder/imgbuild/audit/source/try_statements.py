@@ -57,7 +57,7 @@ def read_try(
     )
     present = tuple(Guard("present", subject) for subject in subjects)
     absent = (Guard("absent", ", ".join(subjects)),) if subjects else ()
-    more = not _asks(node.body, conditions)
+    more = not _only_queries(node.body, conditions)
     handlers = tuple(
         absent if absent and _of_absence(names, more=more) else (Guard("unknown", _except(names)),)
         for names in caught
@@ -89,15 +89,15 @@ def _of_absence(names: list[str], *, more: bool) -> bool:
     return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
 
 
-def _asks(body: list[ast.stmt], conditions: Conditions) -> bool:
+def _only_queries(body: list[ast.stmt], conditions: Conditions) -> bool:
     """Whether statements only import, read versions, or cannot fail."""
     before = conditions.names.state()
-    asks = all(_asking(statement, conditions) for statement in body)
+    asks = all(_is_query(statement, conditions) for statement in body)
     conditions.names.restore(before)
     return asks
 
 
-def _asking(statement: ast.stmt, conditions: Conditions) -> bool:
+def _is_query(statement: ast.stmt, conditions: Conditions) -> bool:
     if isinstance(statement, ast.Import):
         for bound, module in map(module_of, statement.names):
             conditions.names.bind(bound, NameValue(module=module))
@@ -176,7 +176,7 @@ def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
         name for handler in node.handlers for name, value in _constants(handler.body) if not value
     }
     flags: dict[str, Branches] = {
-        name: (present, missing) for name in succeeded if name in failed or _flaglike(node, name)
+        name: (present, missing) for name in succeeded if name in failed or _is_flag(node, name)
     }
     missed = {
         name for handler in node.handlers for name, value in _constants(handler.body) if value
@@ -186,7 +186,7 @@ def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
     return flags
 
 
-def _flaglike(node: Try, name: str) -> bool:
+def _is_flag(node: Try, name: str) -> bool:
     """Whether a `try` sets a name to a constant, such as a flag that was False before."""
     return any(
         isinstance(statement, ast.Assign)

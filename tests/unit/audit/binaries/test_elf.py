@@ -1,4 +1,4 @@
-"""Facts of shared objects, against another reader and on files cut short."""
+"""Facts of shared objects, compared with pyelftools, and of truncated files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def section(elf: ELFFile, form: type) -> Any:
 
 
 def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[str]]]:
-    """Libraries, undefined and defined symbols, versions, as pyelftools reads them."""
+    """Needed libraries, undefined and defined symbols, versions, read with pyelftools."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         needed = [tag.needed for tag in section(elf, DynamicSection).iter_tags("DT_NEEDED")]
@@ -159,7 +159,7 @@ def fatbin(*entries: bytes) -> bytes:
 
 
 def with_code(*parts: bytes) -> bytes:
-    """A real library with GPU code in its middle, where its sections do not look."""
+    """A real library with GPU code in its middle, outside of its sections."""
     data = REAL[0].read_bytes()
     return data + b"".join(parts)
 

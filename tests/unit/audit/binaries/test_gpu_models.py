@@ -1,4 +1,4 @@
-"""GPUs are found by the names that nvidia-smi, clouds and people use."""
+"""GPUs by the names that nvidia-smi, cloud providers and users write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extras that a package names where importing a part of it fails, in small real wheels."""
+"""Extras recommended by the errors of failing imports, in small real wheels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_part_with_incomplete_extra_is_a_warning(tmp_path, handler):
     (finding,) = _findings(tmp_path, PART.format(*handler))
     assert finding.severity is Severity.WARNING
     assert finding.where == "cluster 2.60.0 cluster/serve/__init__.py:3"
-    text = "needs cluster[serve] for cluster.serve, and reflect is not in this package set"
+    text = "requires cluster[serve] for cluster.serve, but reflect is not in this package set"
     assert text in finding.message
     assert finding.remedy == "if cluster.serve is used, require cluster[serve]"
 

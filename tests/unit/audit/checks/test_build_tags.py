@@ -18,14 +18,14 @@ def opened(tmp_path, versions):
     ("version", "torch", "subject", "words", "remedy"),
     [
         ("2.7.4.post1+cu12torch2.6cxx11abifalse", "2.7.1+cu126", "torch2.6",
-         "is compiled for torch 2.6, and torch is 2.7.1+cu126", "torch2.7"),
+         "is compiled for torch 2.6, but torch is 2.7.1+cu126", "torch2.7"),
         ("2.8.3+cu128torch2.10", "2.1.0", "torch2.10", "compiled for torch 2.10", "torch2.1"),
         ("1.0+cu11torch2.6", "2.6.0+cu124", "cu11", "compiled for CUDA 11", "cu12"),
         ("1.0+cu130", "2.6.0+cu124", "cu130", "compiled for CUDA 13.0", "cu12"),
         ("2.7.4+cu12torch2.6cxx11abitrue", "2.6.0", "cxx11abiTRUE",
-         "and torch 2.6.0 the older C++ ABI", "cxx11abiFALSE"),
+         "but torch 2.6.0 uses the pre-C++11 ABI", "cxx11abiFALSE"),
         ("2.7.4+cu12torch2.7cxx11abifalse", "2.7.0", "cxx11abiFALSE",
-         "and torch 2.7.0 the C++ ABI of 2011", "cxx11abiTRUE"),
+         "but torch 2.7.0 uses the C++11 ABI", "cxx11abiTRUE"),
     ],
 )  # fmt: skip
 def test_build_tag_contradicting_package_set_is_an_error(

@@ -64,7 +64,7 @@ def test_removed_keyword_is_an_error_with_location():
     (finding,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
-    assert "passes best_of= to lib.Args, which lib 2.0 does not take" in finding.message
+    assert "passes best_of= to lib.Args, which lib 2.0 does not accept" in finding.message
     assert finding.evidence.relation is Relation.KEYWORD
     assert finding.evidence.subject == "lib.Args(best_of)"
     assert (finding.evidence.other, finding.evidence.other_version) == ("lib", "2.0")

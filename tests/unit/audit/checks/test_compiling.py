@@ -1,4 +1,4 @@
-"""CUDA code that is compiled while a module is imported."""
+"""CUDA code that is compiled at import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that the default configuration of a Hydra program names, in small real wheels."""
+"""Classes in the default configuration of a Hydra program, in small real wheels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_missing_target_class_is_a_warning(tmp_path, target):
     (finding,) = _findings(tmp_path, target)
     assert finding.severity is Severity.WARNING
     assert finding.where == "train 1.0 train/config/optim/fsdp.yaml:3"
-    assert f"names {target} in the configuration trainer" in finding.message
+    assert f"refers to {target} in the configuration trainer" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The check `cuda`, GPUs and drivers, and floors, on small package sets of facts."""
+"""The check `cuda`, GPUs, drivers, and minimum versions, on small package sets of facts."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_library_without_code_for_gpu_is_an_error() -> None:
     assert cudas.check(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
     findings = cudas.check(package_set, "12.4", ("9.0", "12.0"))
     assert subjects(findings) == [("torch", "sm_120")]
-    assert "built for sm_80, sm_90: no kernel image" in findings[0].message
+    assert "built for sm_80, sm_90 (CUDA error: no kernel image" in findings[0].message
 
 
 def test_kernels_for_single_gpu_are_not_reported() -> None:

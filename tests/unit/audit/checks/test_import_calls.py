@@ -1,4 +1,4 @@
-"""Calls in module bodies that another package refuses for the arguments that they have."""
+"""Calls in module bodies whose arguments another package rejects."""
 
 from __future__ import annotations
 

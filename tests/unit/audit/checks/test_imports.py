@@ -22,7 +22,7 @@ def test_removed_name_is_an_error_with_location():
     (finding,) = check("import os\n\nfrom lib.core import walk\n")
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
-    assert "imports walk from lib.core, which lib 2.0 does not have" in finding.message
+    assert "imports walk from lib.core, but lib 2.0 does not define it" in finding.message
     evidence = finding.evidence
     assert evidence.relation is Relation.NAME
     assert (evidence.package, evidence.version) == ("user", "1.0")

@@ -27,7 +27,7 @@ def only(package_set: SharedObjects, *, base: bool = True) -> Finding:
 
 
 def relation(finding: Finding) -> tuple[Relation, str, str, str]:
-    """What a finding rests on: relation, other package, subject, file."""
+    """The evidence of a finding: relation, other package, subject, file."""
     assert finding.evidence is not None
     evidence = finding.evidence
     return evidence.relation, evidence.other, evidence.subject, evidence.file
@@ -46,7 +46,7 @@ def test_symbol_with_other_string_abi_is_an_error(base: bool) -> None:
     finding = only(kernels(OLD), base=base)
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (Relation.SYMBOL, "torch", OLD, FILE)
-    assert f"torch 2.6.0 has it with the new std::string of C++11 ({NEW})" in finding.message
+    assert f"torch 2.6.0 defines it with std::string of the C++11 ABI ({NEW})" in finding.message
 
 
 @pytest.mark.parametrize("base", [True, False])
@@ -82,7 +82,7 @@ def test_many_undefined_symbols_are_summarized() -> None:
     package_set = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
     findings = linking_findings(package_set)
     assert len(findings) == linking.SHOWN
-    places = [f"({place} of 20 that it lacks)" for place in (1, 2, 3)]
+    places = [f"({place} of 20 undefined symbols)" for place in (1, 2, 3)]
     assert [finding.message[-len(places[0]) :] for finding in findings] == places
     every = sorted(f"_ZN5torch{number}" for number in range(20))
     evidence = [finding.evidence for finding in findings if finding.evidence is not None]
@@ -102,7 +102,7 @@ def test_missing_library_is_an_error() -> None:
     finding = only(linked("libcudart.so.13"))
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (Relation.LIBRARY, "", "libcudart.so.13", "vllm/_C.abi3.so")
-    assert finding.remedy.startswith("add nvidia-cuda-runtime, or a vllm")
+    assert finding.remedy.startswith("add nvidia-cuda-runtime, or choose a vllm")
 
 
 @pytest.mark.parametrize("base", [True, False])
@@ -115,7 +115,7 @@ def test_other_major_version_of_library_is_named(base: bool) -> None:
         partial=not base,
     )
     finding = only(package_set, base=base)
-    assert "there is libcudart.so.12" in finding.message
+    assert "available: libcudart.so.12" in finding.message
     assert relation(finding)[1] == "nvidia-cuda-runtime-cu12"
 
 
@@ -128,7 +128,7 @@ def test_cpu_build_of_torch_is_named() -> None:
         partial=True,
     )
     finding = only(package_set, base=False)
-    assert "torch 2.11.0 does not have it (it is a build for the CPU)" in finding.message
+    assert "torch 2.11.0 does not have it (it is a CPU build)" in finding.message
     assert relation(finding)[1] == "torch"
 
 
@@ -182,7 +182,9 @@ def test_required_package_may_provide_libraries() -> None:
 def test_missing_libraries_of_file_are_one_finding() -> None:
     asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
     finding = only(SharedObjects({"a 1": [asks]}))
-    assert "libx.so.1, which nothing in the image provides; liby.so.1 too" in finding.message
+    assert (
+        "libx.so.1, which nothing in the image provides; also missing: liby.so.1" in finding.message
+    )
 
 
 # -- versions

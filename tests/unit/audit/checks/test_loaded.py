@@ -30,7 +30,7 @@ def _loaded(tmp_path, *names, links=None, more=None, packages=None):
     }
     package_set = audited.package_set(tmp_path, every, arch=ARCH)
     found = linking.check(package_set, [*linked(links or {}), *BASE])
-    return [finding for finding in found if " by this name" in finding.message]
+    return [finding for finding in found if " loads lib" in finding.message]
 
 
 def test_unversioned_name_of_versioned_library_is_a_warning(tmp_path):

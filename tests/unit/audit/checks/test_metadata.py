@@ -1,4 +1,4 @@
-"""What wheels ask for, and what was learned of them, against a package set."""
+"""Requirements of wheels and learned constraints, checked in package sets."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_consistent_package_set_has_no_findings(tmp_path):
 def test_version_conflict_names_both_packages(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
     assert finding.severity is Severity.ERROR
-    assert finding.message == "a 1 needs b<3, and b is 3.0"
+    assert finding.message == "a 1 requires b<3, but b is 3.0"
     assert finding.evidence.relation is Relation.REQUIREMENT
     assert (finding.evidence.other, finding.evidence.other_version) == ("b", "3.0")
     assert finding.evidence.spec == "<3"
@@ -64,12 +64,12 @@ def test_extras_apply_if_required_by_other_package(tmp_path):
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
     }
     (finding,) = metadata_findings(tmp_path, ["a==1", "b==1"], requires)
-    assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this package set'
+    assert finding.message == 'b 1 requires c; extra == "fast", but c is not in this package set'
 
 
 def test_base_with_other_python_is_an_error(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
-    assert finding.message == "a 1 needs Python >=3.12, and this package set has 3.11"
+    assert finding.message == "a 1 requires Python >=3.12, but this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
@@ -106,7 +106,7 @@ def test_version_outside_extra_named_after_package_is_a_warning(tmp_path):
     }
     (finding,) = metadata_findings(tmp_path, ["a==1", "b==3", "c==3", "d==3"], requires)
     assert finding.severity is Severity.WARNING
-    assert finding.message == "a 1 supports b<2,>=1 by its extra b, and b is 3"
+    assert finding.message == "a 1 supports b<2,>=1 according to its extra b, but b is 3"
     assert metadata_findings(tmp_path / "fits", ["a==1", "b==1.5"], requires) == []
 
 
@@ -166,5 +166,5 @@ def test_unknown_extra_is_reported_with_available_ones(tmp_path):
         tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True
     )
     assert finding.severity is Severity.WARNING
-    assert finding.message == "ray 2.48 has no extra absent, so that nothing is required for it"
+    assert finding.message == "ray 2.48 has no extra absent: it is ignored"
     assert finding.remedy == "its extras: all-of-it, default"

@@ -1,4 +1,4 @@
-"""Modules of a package that its wheel has for other Pythons alone."""
+"""Extension modules that the package's wheel has for other Pythons only."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def check(package_set: PackageSet, *entries: str):
 
 
 def severities(tmp_path, source, *entries, **more):
-    """The severities of the findings where user/use.py is `source`, and nothing imports it."""
+    """The severities of the findings if user/use.py is `source`, which no module imports."""
     findings = check(audited.package_set(tmp_path, package(use=source), **more), *entries)
     return [finding.severity for finding in findings]
 
 
 def parts(init, part):
-    """The package whose user/__init__.py and user/part/__init__.py these are."""
+    """A package with these user/__init__.py and user/part/__init__.py."""
     files = dict(package()["user==1.0"])
     return {"user==1.0": {**files, "user/__init__.py": init, "user/part/__init__.py": part}}
 

@@ -1,4 +1,4 @@
-"""Calls and decorators that raise while a module is imported."""
+"""Calls and decorators that raise at import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known failures: they fire in their versions alone, and only where the wheel still shows them."""
+"""Rules of known failures: they apply to their versions, and to wheels with the evidence."""
 
 import pytest
 
@@ -217,9 +217,9 @@ def test_rule_warning_does_not_hide_import_error(tmp_path):
     [{"missing": "c"}, {"other": ""}, {"clash": ""}, {"missing": "c", "other": "", "clash": ""}],
 )
 def test_rule_requires_version_pair_or_missing_package(more):
-    with pytest.raises(ValueError, match="give other, clash and spec, or missing, or lacks"):
+    with pytest.raises(ValueError, match="set other, clash and spec, or missing, or lacks"):
         audited.changed(RULE, **more)
-    with pytest.raises(ValueError, match="give other, clash and spec"):
+    with pytest.raises(ValueError, match="set other, clash and spec"):
         audited.changed(ALONE, lacks="")
 
 

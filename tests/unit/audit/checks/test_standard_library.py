@@ -25,7 +25,7 @@ def test_import_of_newer_name_is_an_error_with_location():
     assert finding.severity is Severity.ERROR
     assert finding.check == "imports"
     assert finding.where == "user 1.0 user/__init__.py:3"
-    assert "imports override from typing, which Python 3.11 does not have there" in finding.message
+    assert "imports override from typing, but Python 3.11 does not define it" in finding.message
     assert finding.remedy == "choose another version of user, or a base with another Python"
     assert finding.evidence is not None
     assert finding.evidence.relation is Relation.NAME

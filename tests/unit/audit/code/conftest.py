@@ -13,5 +13,5 @@ from tests.support.audited_code import Findings
 
 @pytest.fixture
 def audit(tmp_path: Path) -> Findings:
-    """Audits files of a user, by path, against packages; the findings that are shown."""
+    """A function that audits a user's files, by path, with packages; returns the shown findings."""
     return partial(audited_code.findings, tmp_path)

@@ -1,4 +1,4 @@
-"""Launchers against Slurm's GPUs, ZeRO stage 3, DeepSpeed's files, users' Hydra configurations."""
+"""Launchers with Slurm's GPUs, ZeRO stage 3, DeepSpeed's files, Hydra configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's Python against a package set: what is reported, where, and what is not."""
+"""A user's Python in a package set: reported problems and their locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions for which the evaluation may not give a wrong answer, and input that is hostile."""
+"""Functions that the evaluation must not evaluate incorrectly, and hostile input."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_hostile_input_terminates(name: str) -> None:
 
 
 def _audit_answer(source: str) -> bool | None:
-    """What the audit says that f() returns, together with a package `other` of version 1."""
+    """The evaluated result of f(), with a package `other` of version 1."""
     files = {"lib/__init__.py": "", "lib/t.py": source}
     packaging = {"packaging/__init__.py": "", "packaging/version.py": ""}
     others = {"other 1": {"other/__init__.py": "__version__ = '1'"}, "packaging 26.4": packaging}

@@ -1,4 +1,4 @@
-"""What an entry point runs with the defaults of its configuration, on small real wheels."""
+"""Code that runs with an entry point's default configuration, in small real wheels."""
 
 from __future__ import annotations
 

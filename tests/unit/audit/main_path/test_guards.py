@@ -1,4 +1,4 @@
-"""Guards judged in a package set."""
+"""Guards evaluated in package sets."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ COMPARISONS = [
 
 
 class Version(NamedTuple):
-    """sys.version_info of any Python."""
+    """Values of sys.version_info for arbitrary Pythons."""
 
     major: int
     minor: int
@@ -147,7 +147,7 @@ class Version(NamedTuple):
 
 
 def guard_verdict(test: str, python: str) -> bool | None:
-    """The value of a condition in a package set of this Python; None where it is not known."""
+    """The value of a condition in a package set with this Python; None if unknown."""
     source = f"import sys\nif {test}:\n    import yes\nelse:\n    import no\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     package_set = SourceModules({"m 1": {"m.py": source}}, python=python)
@@ -158,7 +158,7 @@ def guard_verdict(test: str, python: str) -> bool | None:
 
 
 def answer(test: str, micro: int) -> bool:
-    """The result of CPython 3.11 itself, if it were of this micro release."""
+    """The result of CPython 3.11 for this micro version."""
     return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
 
 

@@ -58,7 +58,7 @@ def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> N
 
 
 def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
-    """The errors of imports if all packages are named."""
+    """The import errors if all packages are named."""
     named = tuple(name.partition("==")[0] for name in packages)
     report = audit(audited.package_set(folder, packages), Terms(named=named), checks=["imports"])
     return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]

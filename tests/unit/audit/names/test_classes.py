@@ -171,7 +171,7 @@ def test_class_of_receiver(receiver, expected):
 
 
 class Searched:
-    """The same package set with a search for one word."""
+    """The package set with text search."""
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         return MODULES.module(name)
@@ -180,7 +180,7 @@ class Searched:
         return (f"{package}.a",) if word == "of_a_subclass" else ()
 
     def read_ahead(self, package: str) -> None:
-        """Nothing here is slow to read."""
+        """Has no effect: reading is fast here."""
 
 
 @pytest.mark.parametrize(

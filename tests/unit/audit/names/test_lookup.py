@@ -1,4 +1,4 @@
-"""Where a name of a module comes from."""
+"""Lookups of a module's names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PACKAGES = {"pkg", "lazy", "lazy.models", "six", "named"}
 
 
 class Modules:
-    """Modules out of the table above, `native` compiled."""
+    """Modules from the table above; `native` is compiled."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
@@ -60,7 +60,7 @@ class Modules:
 
 
 class Searched(Modules):
-    """The same, with a search for words."""
+    """The same modules with text search."""
 
     def mentioning(self, package: str, word: str) -> list[str]:
         return [
@@ -70,7 +70,7 @@ class Searched(Modules):
         ]
 
     def read_ahead(self, package: str) -> None:
-        """Nothing here is slow to read."""
+        """Has no effect: reading is fast here."""
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_conditional_definitions_are_ambiguous(module, ambiguous):
 
 
 def test_long_list_of_star_imports_is_searched_by_word():
-    """Only the modules that hold the word are read, and those that the name itself suggests."""
+    """Only modules that contain the word, or match the name, are read."""
     extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
     stars = "".join(f"    from .m{i} import *\n" for i in range(20))
     loader = "    sys.modules[__name__] = _LazyModule(__name__, __file__, {})\n"

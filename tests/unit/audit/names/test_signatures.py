@@ -1,4 +1,4 @@
-"""What a call may pass."""
+"""Parameters of functions and constructors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The libraries of a base, read out of Debian packages."""
+"""The libraries of a base, read from Debian packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments in all forms in which Python finds packages, as folders that tests write."""
+"""Environments in all layouts that Python supports, as generated folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imgbuild.values import Arch
 
 
 class Site:
-    """A virtual environment in a folder, without any program."""
+    """A virtual environment without programs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,7 +34,7 @@ class Site:
         kind: str = "dist-info",
         record: bool = True,
     ) -> Path:
-        """Write a package and its metadata; the folder of the metadata."""
+        """Write a package and its metadata; returns the metadata folder."""
         info = self.folder / (f"{name}-{version}.{kind}")
         info.mkdir()
         metadata_name = "METADATA" if kind == "dist-info" else "PKG-INFO"
@@ -162,7 +162,7 @@ def test_package_in_two_versions_is_unread(site: Site) -> None:
     assert versions(environment) == {"some": "1.0"}
     (unread,) = environment.unread
     assert (unread.what, unread.required) == ("some-2.0.dist-info", True)
-    assert "some-1.0.dist-info is in" in unread.why
+    assert "some-1.0.dist-info is also in" in unread.why
 
 
 def test_missing_metadata_is_unread_and_pip_leftovers_are_ignored(site: Site) -> None:

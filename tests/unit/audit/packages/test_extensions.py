@@ -1,4 +1,4 @@
-"""Names of extension modules say which Python loads them."""
+"""Which Python loads an extension module, by file name."""
 
 import pytest
 

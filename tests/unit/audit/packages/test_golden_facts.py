@@ -1,7 +1,7 @@
-"""What the readers of wheels find in some small ones: a change makes published facts wrong.
+"""The results of reading small wheels: a change invalidates published facts.
 
-If this test fails because a reader finds something else in the same bytes, raise `FORMAT` in
-`cache/facts_file.py`, write the facts again with `make facts`, and renew the golden file.
+If this test fails because a reader has a different result for the same bytes, raise `FORMAT` in
+`cache/facts_file.py`, generate the facts again with `make facts`, and update the golden file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A package set: who owns a module, what is there, what cannot be known."""
+"""A package set: owners of modules, existing and unknown modules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The wheels that an index has of pins."""
+"""The wheels of pins on an index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts that come with imgbuild: they stand for wheels and packages that were never here."""
+"""The facts bundled with imgbuild, used for wheels and packages that are not available."""
 
 import _ctypes
 from array import array
@@ -66,7 +66,7 @@ def raw(facts):
 
 
 def read_wheel(folder, version, files):
-    """A wheel of demo that was audited with a cache of its own, and what is published of it."""
+    """A wheel of demo that was audited with a separate cache, and its published facts."""
     wheel, path = audited.wheel(folder, "demo", version, files)
     store = Store.open(folder / f"cache-{version}")
     with Library(store) as library:  # modules and mentions are kept when it is closed

@@ -1,4 +1,4 @@
-"""Requirements files are one set of pins: what pip would install of them, or why there is none."""
+"""Requirements files as one set of pins, or the reason why they are not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ my-trl @ file:///home/me/my_trl-0.18.2%2Blocal-py3-none-any.whl#sha256=00
 
 
 def read(*texts: str) -> PinList:
-    """The pins of files one.txt, two.txt, …, which have no folder."""
+    """The pins of the files one.txt, two.txt, …, which have no folder."""
     names = ("one.txt", "two.txt", "three.txt")
     return read_pins(
         [RequirementText(name=name, text=text) for name, text in zip(names, texts, strict=False)],
@@ -42,7 +42,7 @@ def refused(*texts: str) -> InputError:
 
 
 def files(folder: Path, **texts: str) -> list[RequirementText]:
-    """Files NAME.txt of a folder, as -r names them in this order; those after `_` are not named."""
+    """Files NAME.txt in a folder, passed with -r in this order up to `_`."""
     named = True
     result = []
     for name, text in texts.items():
@@ -66,13 +66,13 @@ def test_pip_and_uv_output_is_read() -> None:
 @pytest.mark.parametrize(
     ("line", "what", "why"),
     [
-        ("-e file:///home/me/verl", "file:///home/me/verl", "an editable installation"),
-        ("--editable=./verl", "./verl", "an editable installation"),
-        ("-e./verl", "./verl", "an editable installation"),
+        ("-e file:///home/me/verl", "file:///home/me/verl", "editable installations"),
+        ("--editable=./verl", "./verl", "editable installations"),
+        ("-e./verl", "./verl", "editable installations"),
         (
             "verl @ git+https://example.invalid/verl@abc",
             "verl@ git+https://example.invalid/verl@abc",
-            "its version is unknown",
+            "the version is unknown",
         ),
         ("numpy @ file:///croot/numpy_1/work", "numpy@ file:///croot/numpy_1/work", "is unknown"),
         ("./mcore_adapter", "./mcore_adapter", "unknown"),

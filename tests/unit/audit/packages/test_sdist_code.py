@@ -66,7 +66,7 @@ def test_unreadable_sdist_is_rejected_by_name(
     with pytest.raises(IntegrityError, match=r"gadget-kit-1\.0\.tar\.gz has no PKG-INFO"):
         wheel_contents(tmp_path, {"gadget.py": b""})
     monkeypatch.setattr(sdist_code, "LARGEST", 3)
-    with pytest.raises(IntegrityError, match=r"tar\.gz is too large to be read"):
+    with pytest.raises(IntegrityError, match=r"tar\.gz is too large to read"):
         wheel_contents(tmp_path, {"PKG-INFO": INFO})
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b\0")

@@ -1,4 +1,4 @@
-"""Docstrings and comments are left out of published sources; the rest keeps its line."""
+"""Published sources have no docstrings and comments, but the same line numbers."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Names that a module has without binding them."""
+"""Names that a module provides without binding them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls and reads of attributes, and what the scope tells of their receivers."""
+"""Calls and attribute reads, and the types of their receivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What conditions are taken for: by a name, a part of a version, what holds an answer."""
+"""Values in conditions: names, parts of versions, conditions assigned to names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names hold where: scopes, names bound anew, and ways that meet."""
+"""The values of names at each place: scopes, rebound names, merged branches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN = ("version", "present", "takes")
 
 
 def guards(source: str, head: str = HEAD) -> tuple[Guard, ...]:
-    """The guards of `import marked` among these lines."""
+    """The guards of `import marked` in these lines."""
     facts = read_module((head + dedent(source)).encode(), "m", "m.py", package=False)
     assert facts.broken == ""
     marked = [import_fact for import_fact in facts.imports if import_fact.module == "marked"]
@@ -42,7 +42,7 @@ def guards(source: str, head: str = HEAD) -> tuple[Guard, ...]:
 
 
 def kinds(source: str, head: str = HEAD) -> set[str]:
-    """What kinds of guards there are that say what of vLLM or TRL must be installed."""
+    """The kinds of guards that require vLLM or TRL in some version."""
     package_guards = [guard for guard in guards(source, head) if guard.subject != "other"]
     return {str(guard.kind) for guard in package_guards if guard.kind in KNOWN}
 
@@ -162,7 +162,7 @@ def test_bindings_end_with_function_or_class(name):
 
 
 def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
-    """The guards of each call of trl.run, by its place among them."""
+    """The guards of each call of trl.run, in order."""
     facts = read_module((HEAD + dedent(source)).encode(), "m", "m.py", package=False)
     calls = [call for call in facts.calls if call.callee == "trl.run"]
     return {at: call.guards for at, call in enumerate(calls)}

@@ -1,4 +1,4 @@
-"""Where scopes bind their names, with and without a look into expressions."""
+"""Names that scopes bind, with and without reading expressions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ OWN = [path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("audit/**
 
 
 def lines(places: object) -> object:
-    """Places by name, whatever their order."""
+    """Binding sites by name, sorted."""
     assert isinstance(places, dict)
     return {name: sorted((s.line, s.module, s.definition) for s in places[name]) for name in places}
 

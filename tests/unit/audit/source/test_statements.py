@@ -1,4 +1,4 @@
-"""Guards of `try`, `match` and classes: which branch says what, and what is read in each."""
+"""Guards of the branches of `try`, `match` and classes, and the facts read in each."""
 
 from __future__ import annotations
 

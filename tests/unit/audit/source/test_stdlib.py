@@ -29,7 +29,7 @@ def name_availability(names: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def imported(module: str) -> object | None:
-    """A module; None if it is not there."""
+    """A module; None if it cannot be imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
