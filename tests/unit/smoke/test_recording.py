@@ -1,4 +1,4 @@
-"""Test records: reports of runs are compared with the digests, kept, and shown."""
+"""Test records: reports of runs are compared with the digests, stored, and shown."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_incomplete_smoke_results_are_refused(
 def test_results_of_environment_or_unknown_sif_are_refused(
     sample: Sample, imgbuild: Command
 ) -> None:
-    with pytest.raises(InputError, match="do not say which image they ran in"):
+    with pytest.raises(InputError, match="have no record of the tested image"):
         reports.image_run(report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif-file", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
