@@ -100,7 +100,7 @@ def test_repository_with_pipe_is_an_error(
     os.mkfifo(tmp_path / "pipe")
     git(project.root, "config", "include.path", str(tmp_path / "pipe"))
     monkeypatch.setattr("imgbuild.system.git.LIMIT", 0.5)
-    with pytest.raises(WorkFailed, match="is not done after"):
+    with pytest.raises(WorkFailed, match="timed out after"):
         revisions.locked_at(project, TARGET, "HEAD")
 
 

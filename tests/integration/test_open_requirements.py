@@ -62,7 +62,7 @@ def test_audit_reports_incompatible_resolution(project: Project) -> None:
 def test_missing_versions_are_refused_with_reason(project: Project) -> None:
     write(project, requirements_txt="thewheel>5\n")
     refused = project.run("audit", "-r", "requirements.txt", status=8)
-    assert "no versions fit Python" in refused.stderr
+    assert "no versions are compatible with Python" in refused.stderr
     assert "thewheel>5" in refused.stderr.replace(" ", "")
 
 

@@ -202,7 +202,7 @@ def test_repository_without_name_is_refused(imgbuild: Command, tmp_path: Path) -
     done = imgbuild("init")
     assert done.status == 2
     assert "requirements.txt:1" in done.stderr
-    assert "do not have its name" in " ".join(done.stderr.split())
+    assert "do not declare a name" in " ".join(done.stderr.split())
     assert not Path("matrix.yaml").exists()
 
 

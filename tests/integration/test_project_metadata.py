@@ -85,9 +85,9 @@ def test_backend_version_requirements_and_scripts_are_locked(
     assert packages(trainer)["scripts"] == {"trainer": "my_trainer.train:main"}
     assert "gadget>=1" in packages(trainer)["requires"]  # type: ignore[operator]
     assert not (tmp_path / "ran-on-the-host").exists()
-    assert "asking the build backend of my-trainer" in messages
+    assert "running the build backend of my-trainer" in messages
     assert trainer.run("lock", "--check", ROW).returncode == 0
-    assert "asking the build backend" not in lock(trainer, "9")
+    assert "running the build backend" not in lock(trainer, "9")
     trainer.run("build", ROW)
     ran = trainer.run("run", ROW, "--through", "root", "--", "trainer")
     assert ran.stdout == "0.3 42\n"
@@ -120,7 +120,7 @@ def test_failing_backend_is_reported_with_reason(
     messages = lock(trainer, "9")
     text = " ".join(messages.split())
     assert "no GPU here" in text
-    assert "version 0.0.0 is used, add what it requires with imgbuild add" in text
+    assert "version 0.0.0 is used, add its requirements with imgbuild add" in text
     assert packages(trainer)["version"] == "0.0.0"
 
 

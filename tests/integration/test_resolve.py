@@ -93,7 +93,7 @@ def test_pin_after_cut_off_is_refused_with_date(store):
         ask(changed, "later", Arch.X86_64, store)
     (reason,) = caught.value.reasons
     assert reason.startswith("trl 0.19.0: its wheel was uploaded 2025-06-2")
-    assert "not before the cut-off 2025-06-20; nearest that fits: 0.18.2" in reason
+    assert "not before the cut-off 2025-06-20; nearest compatible: 0.18.2" in reason
 
 
 @pytest.fixture(scope="module")

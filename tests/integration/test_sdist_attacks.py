@@ -115,7 +115,7 @@ def test_leftover_link_does_not_redirect_writes(build, victim, path):
         ("    os.mkdir(made)\n    return NAME\n", "not a regular file"),
         ("    open(made, 'wb').truncate(1 << 40)\n    return NAME\n", "more than"),
         ("    return NAME\n", "did not produce"),
-        ("    return '../source/made.whl'\n", "names '../source/made.whl' as its wheel"),
+        ("    return '../source/made.whl'\n", "reports '../source/made.whl' as its wheel"),
         (f"    os.symlink(VICTIM, '/build/home/{NAME}')\n    return '../home/{NAME}'\n", "names"),
         ("    return VICTIM\n", "as its wheel"),
         ("    return '.hidden.whl'\n", "as its wheel"),

@@ -228,7 +228,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         command = [*imgbuild, "push", place, "--sif", "--layout", sample.path, "--json"]
         early = subprocess.run(command, capture_output=True, text=True, check=False)
         assert early.returncode == 2
-        assert f"does not have the image {sample.digest}" in early.stderr
+        assert f"has no image {sample.digest}" in early.stderr
         assert "imgbuild push small" in early.stderr
         subprocess.run(
             [needs.tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",

@@ -212,7 +212,7 @@ def test_a_changed_file_is_reported(path: Path) -> None:
     )
     (path.parent / "train.sh").unlink()
     (result,) = extension.stale(lock, extended.read(path))
-    assert "train.sh: No such file or directory, and matrix.yaml adds it" in result
+    assert "train.sh: No such file or directory, but matrix.yaml adds it" in result
 
 
 def test_another_published_target_is_reported(path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
     (path.parent / "train.sh").unlink()
     with pytest.raises(InputError, match=r"train\.sh: No such file or directory") as caught:
         extension_lock(path)
-    assert caught.value.hint == "add the file, or take it out of `files`"
+    assert caught.value.hint == "add the file, or remove it from `files`"
 
 
 def test_a_build_of_an_sdist_may_need_a_published_or_an_added_package(tmp_path: Path) -> None:

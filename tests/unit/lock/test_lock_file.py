@@ -35,7 +35,7 @@ def test_a_lock_holds_no_address():
 def test_an_absent_lock_says_how_to_make_it(tmp_path):
     with pytest.raises(LockStale) as caught:
         lock_file.read_lock(tmp_path, "small")
-    assert caught.value.hint == "make it with: imgbuild lock small"
+    assert caught.value.hint == "create it with: imgbuild lock small"
 
 
 def test_another_format_is_refused_before_it_is_read(tmp_path):

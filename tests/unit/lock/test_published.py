@@ -135,25 +135,25 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "packages provide everything",
+        "belongs to packages",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",
         "§/opt/venv: {",
         "files./opt/venv",
-        "has this path, or needs one below it",
+        "has this path, or requires one below it",
     ),
     "the interpreter's folder": (
         "/opt/team/start: {",
         "§/usr/bin: {",
         "links./usr/bin",
-        "has this path, or needs one below it",
+        "has this path, or requires one below it",
     ),
     "no absolute path": (
         "/opt/team/train.sh: {",
         "§train.sh: {",
         "files.train.sh",
-        "the text does not have the expected form",
+        "the text does not have the expected format",
     ),
     "a file and a link": (
         "/opt/team/start: {to",
@@ -183,10 +183,10 @@ PROBLEMS = {
         "from: train.sh",
         "from: §/etc/passwd",
         "files./opt/team/train.sh.from",
-        "the path is absolute, so it may not exist on another machine",
+        "the path is absolute and may not exist on other machines",
     ),
-    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "expected form"),
-    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "expected form"),
+    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "expected format"),
+    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "expected format"),
     "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync is listed twice"),
     "an index without address": (
         "    labels:",
@@ -204,13 +204,13 @@ PROBLEMS = {
         "WANDB_MODE: {",
         "PATH: §{",
         "env.PATH",
-        "the environment's commands do not come first",
+        "the environment's commands are not first",
     ),
     "a label of imgbuild's": (
         "org.example.team",
         "§dev.imgbuild.target",
         "labels.dev.imgbuild.target",
-        "imgbuild sets this label itself",
+        "imgbuild sets this label",
     ),
     "files of published packages": (
         "    labels:",
@@ -248,7 +248,7 @@ def test_what_is_wrong_is_reported_with_its_place(name: str, tmp_path: Path) -> 
     ("image", "message"),
     [
         ("registry.example.org/team/small:v1", "a tag is not needed"),
-        ("Registry", "expected form"),
+        ("Registry", "expected format"),
         (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
     ],
 )
@@ -375,7 +375,7 @@ def test_an_index_whose_address_the_lock_does_not_tell(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         published.load(path)
     (problem,) = caught.value.problems
-    assert "its flash comes from the index special" in problem.message
+    assert "its flash is from the index special" in problem.message
     assert problem.path == "published.small.lock"
     text = extended.MATRIX + "indexes: {special: {url: 'https://example.org/simple'}}\n"
     path.write_text(text, encoding="utf-8")

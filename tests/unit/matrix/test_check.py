@@ -75,7 +75,7 @@ SHARED = {
         ),
         (
             "bases.debian-12.python.archives.x86_64",
-            "expected form",
+            "expected format",
             "https://example.org/a.tar.zst",
             "NAME.tar.gz",
             None,
@@ -92,12 +92,12 @@ SHARED = {
     "a text that is no Debian package": (
         "packages: [python3, g++]",
         "packages: [python3, §G++ 12]",
-        ("bases.debian-12.packages[1]", "expected form", "G++ 12", "Debian package name", None),
+        ("bases.debian-12.packages[1]", "expected format", "G++ 12", "Debian package name", None),
     ),
     "prefix not absolute": (
         "workdir: /workspace",
         "workdir: §workspace",
-        ("image.workdir", "expected form", "workspace", "an absolute path", None),
+        ("image.workdir", "expected format", "workspace", "an absolute path", None),
     ),
     "a path that climbs": (
         "cache: /var/cache/imgbuild",
@@ -107,12 +107,12 @@ SHARED = {
     "entry point not absolute": (
         "entrypoint: [/opt/entry]",
         "entrypoint: [§entry]",
-        ("image.entrypoint[0]", "expected form", "entry", "an absolute path", None),
+        ("image.entrypoint[0]", "expected format", "entry", "an absolute path", None),
     ),
     "PATH without the environment": (
         "PATH: {value: '/opt/venv/bin:/bin'",
         "PATH: {value: §'/bin'",
-        ("image.env.PATH.value", "do not come first", "/bin", "/opt/venv/bin:", None),
+        ("image.env.PATH.value", "are not first", "/bin", "/opt/venv/bin:", None),
     ),
     "another virtual environment": (
         "VIRTUAL_ENV: {value: /opt/venv,",
@@ -122,17 +122,17 @@ SHARED = {
     "a variable that no shell takes": (
         "    VIRTUAL_ENV: {",
         "    §VIRTUAL-ENV: {",
-        ("image.env.VIRTUAL-ENV", "expected form", "VIRTUAL-ENV", "as a shell takes them", None),
+        ("image.env.VIRTUAL-ENV", "expected format", "VIRTUAL-ENV", "as in a shell", None),
     ),
     "a label without a domain": (
         "labels: {org.example.team: rl}",
         "labels: {§Team Name: rl}",
-        ("image.labels.Team Name", "expected form", "Team Name", "reversed domain", None),
+        ("image.labels.Team Name", "expected format", "Team Name", "reversed domain", None),
     ),
     "a label of imgbuild's own": (
         "labels: {org.example.team: rl}",
         "labels: {§dev.imgbuild.cuda: rl}",
-        ("image.labels.dev.imgbuild.cuda", "sets this label itself", None, "another name", None),
+        ("image.labels.dev.imgbuild.cuda", "sets this label", None, "another name", None),
     ),
     "unknown package with a layer": (
         "named: [vllm, trl]",
@@ -195,17 +195,17 @@ TARGETS = {
     "no compute capability": (
         'gpu: ["9.0"]',
         "gpu: [§sm_90]",
-        (f"{TARGET}.gpu[0]", "expected form", "sm_90", 'such as "9.0"', None),
+        (f"{TARGET}.gpu[0]", "expected format", "sm_90", 'such as "9.0"', None),
     ),
     "no version": (
         'vllm: "0.8.5.post1"',
         "vllm: §0.8.x",
-        (f"{TARGET}.pins.vllm", "not a version", "0.8.x", "as PEP 440 has it", None),
+        (f"{TARGET}.pins.vllm", "not a version", "0.8.x", "a normalized PEP 440 version", None),
     ),
     "a version in another form": (
         'vllm: "0.8.5.post1"',
         "vllm: §0.8.5.Post1",
-        (f"{TARGET}.pins.vllm", "not in its normal form", "0.8.5.Post1", "0.8.5.post1", None),
+        (f"{TARGET}.pins.vllm", "not normalized", "0.8.5.Post1", "0.8.5.post1", None),
     ),
     "a package pinned and required": (
         "setuptools: {reason: triton imports it}",
@@ -269,7 +269,7 @@ TARGETS = {
         "    flashinfer: {mode: §prebuilt, reason: fast to start}",
         (
             f"{TARGET}.flashinfer.mode",
-            "need flashinfer-python pinned and assigned",
+            "require flashinfer-python to be pinned and assigned",
             "prebuilt",
             "in pins and in indexes",
             None,
@@ -282,14 +282,14 @@ TARGETS = {
             f"{TARGET}.flashinfer.mode",
             "no index has a wheel with nvcc for CUDA 12.4",
             "jit",
-            "from CUDA 13.0 on",
+            "requires CUDA 13.0 or newer",
             None,
         ),
     ),
     "a finding waived without a reason": (
         "    drop:\n",
         "    waive:\n      - §{check: imports, package: trl, subject: 'vllm:X'}\n    drop:\n",
-        (f"{TARGET}.waive[0]", "key reason is missing", None, "reason: why", None),
+        (f"{TARGET}.waive[0]", "key reason is missing", None, "reason: the reason", None),
     ),
     "a waiver of a check that there is not": (
         "    drop:\n",
@@ -301,7 +301,7 @@ TARGETS = {
             f"{TARGET}.waive[0].check",
             "unknown value",
             "import",
-            "the check that finds it",
+            "the check that reports it",
             "imports",
         ),
     ),
@@ -345,7 +345,7 @@ TARGETS = {
     "a link not absolute": (
         "      /opt/lib64: {",
         "      opt/lib64: §{",
-        (f"{TARGET}.links.opt/lib64", "expected form", "opt/lib64", "an absolute path", None),
+        (f"{TARGET}.links.opt/lib64", "expected format", "opt/lib64", "an absolute path", None),
     ),
     "a link to itself": (
         "{to: lib, reason: linkers",

@@ -41,7 +41,7 @@ STRUCTURE = {
     "missing key": (
         "  cu124-vllm:\n    summary: an old image\n",
         "  §cu124-vllm:\n",
-        ("targets.cu124-vllm", "key summary is missing", None, "summary: one line", None),
+        ("targets.cu124-vllm", "key summary is missing", None, "summary: one-line", None),
     ),
     "missing cut-off": (
         (
@@ -54,7 +54,7 @@ STRUCTURE = {
         ),
         (
             "targets.cu124-vllm",
-            "as_of is missing: without a cut-off day the newest",
+            "as_of is missing: without a cut-off the newest",
             None,
             "as_of: only files uploaded before this day",
             None,
@@ -63,12 +63,12 @@ STRUCTURE = {
     "missing reason": (
         "pip: {reason: people add packages}",
         "§pip: {}",
-        ("requires.pip", "key reason is missing", None, "reason: why", None),
+        ("requires.pip", "key reason is missing", None, "reason: the reason", None),
     ),
     "reason too short": (
         "pip: {reason: people add packages}",
         "pip: {reason: §yes}",
-        ("requires.pip.reason", "shorter than 8", "yes", "why", None),
+        ("requires.pip.reason", "shorter than 8", "yes", "the reason", None),
     ),
     "a list where a mapping is due": (
         "  pip: {reason: people add packages}",
@@ -83,7 +83,7 @@ STRUCTURE = {
     "a mapping where text is due": (
         "summary: an old image",
         "summary: §{a: b}",
-        ("targets.cu124-vllm.summary", "not text", "a mapping", "one line", None),
+        ("targets.cu124-vllm.summary", "not text", "a mapping", "one-line description", None),
     ),
     "nothing where text is due": (
         "suite: bookworm",
@@ -138,7 +138,7 @@ SCALARS = {
         "reason: the newer engine, source: [docs/x.md, §see the manual]}",
         (
             "targets.cu124-vllm.env.VLLM_USE_V1.source[1]",
-            "the text does not have the expected form",
+            "the text does not have the expected format",
             "see the manual",
             "PACKAGE==VERSION PATH:LINE",
             None,
@@ -149,7 +149,7 @@ SCALARS = {
         "reason: the newer engine, source: [§vllm==0.8.5 vllm/envs.py]}",
         (
             "targets.cu124-vllm.env.VLLM_USE_V1.source[0]",
-            "the text does not have the expected form",
+            "the text does not have the expected format",
             "vllm==0.8.5 vllm/envs.py",
             "PACKAGE==VERSION PATH:LINE",
             None,
@@ -183,22 +183,22 @@ SCALARS = {
     "no truth value": (
         "main: {}",
         "main: {flat: §yes}",
-        ("indexes.main.flat", "not a truth value", "yes", "true or false", None),
+        ("indexes.main.flat", "not a boolean", "yes", "true or false", None),
     ),
     "no date": (
         "as_of: 2025-06-20",
         "as_of: §20 June",
-        ("targets.cu124-vllm.as_of", "not a date", "20 June", "year-month-day", None),
+        ("targets.cu124-vllm.as_of", "not a date", "20 June", "YYYY-MM-DD", None),
     ),
     "no such day": (
         "as_of: 2025-06-20",
         "as_of: §2025-06-31",
-        ("targets.cu124-vllm.as_of", "no such day", "2025-06-31", "year-month-day", None),
+        ("targets.cu124-vllm.as_of", "no such day", "2025-06-31", "YYYY-MM-DD", None),
     ),
     "a target that is no tag": (
         "  cu124-vllm:",
         "  §CU124_:",
-        ("targets.CU124_", "expected form", "CU124_", "valid as an image tag", None),
+        ("targets.CU124_", "expected format", "CU124_", "valid as an image tag", None),
     ),
     "a package that is not normalized": (
         "setuptools: {reason",
@@ -208,12 +208,18 @@ SCALARS = {
     "a version that is a range": (
         'torch: "2.6.0"',
         'torch: §">=2.6"',
-        ("targets.cu124-vllm.pins.torch", "expected form", '">=2.6"', "one exact version", None),
+        ("targets.cu124-vllm.pins.torch", "expected format", '">=2.6"', "one exact version", None),
     ),
     "text with a newline behind it": (
         'torch: "2.6.0"',
         'torch: §"2.6.0\\n"',
-        ("targets.cu124-vllm.pins.torch", "expected form", '"2.6.0\n"', "one exact version", None),
+        (
+            "targets.cu124-vllm.pins.torch",
+            "expected format",
+            '"2.6.0\n"',
+            "one exact version",
+            None,
+        ),
     ),
 }
 

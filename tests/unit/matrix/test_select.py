@@ -76,10 +76,10 @@ def test_a_name_that_matches_nothing(matrix: Matrix) -> None:
 
 
 def test_no_name_at_all(matrix: Matrix) -> None:
-    with pytest.raises(NothingSelected, match="no target was named") as caught:
+    with pytest.raises(NothingSelected, match="no target was selected") as caught:
         chosen(matrix)
     listed = ", ".join(matrix.targets)
-    assert caught.value.hint == f"name one ({listed}), or pass --all; `imgbuild list` shows them"
+    assert caught.value.hint == f"specify one ({listed}), or pass --all; `imgbuild list` shows them"
 
 
 def test_a_matrix_with_one_target_needs_no_name(matrix: Matrix) -> None:
@@ -133,7 +133,7 @@ def test_a_wildcard_leaves_out_what_has_not_the_architecture(
     selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
     assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
     assert left_out(matrix, patterns, everything=everything, arches=(ARM,)) == (
-        "cu124-vllm on arm64 is left out: no wheel for aarch64",
+        "cu124-vllm on arm64 is skipped: no wheel for aarch64",
     )
     assert left_out(matrix, patterns, everything=everything, arches=()) == ()
 

@@ -28,7 +28,7 @@ YAML = {
     "a key that is a truth value": (
         "labels: {org.example.team: rl}",
         "labels: {§on: rl}",
-        (None, "YAML reads this as a truth value", "on", 'in quotes: "on"', None),
+        (None, "YAML reads this as a boolean", "on", 'in quotes: "on"', None),
     ),
     "a key that is a default value": (
         "labels: {org.example.team: rl}",
@@ -43,17 +43,17 @@ YAML = {
     "an alias": (
         "default_index: main",
         "default_index: §*here",
-        (None, "aliases are not read", "*here", "written out", None),
+        (None, "aliases are not supported", "*here", "written out", None),
     ),
     "a merge key": (
         "labels: {org.example.team: rl}",
         "labels: {§<<: {a: b}}",
-        (None, "merge keys are not read", "<<", "written out", None),
+        (None, "merge keys are not supported", "<<", "written out", None),
     ),
     "a tag": (
         "summary: an old image",
         "summary: §!!python/name:os.system x",
-        (None, "tags are not read", "!!python/name:os.system", "no tag", None),
+        (None, "tags are not supported", "!!python/name:os.system", "no tag", None),
     ),
     "a tab": (
         "    base: debian-12",
