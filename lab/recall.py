@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How many broken combinations the audit finds, and how often it is wrong: a Markdown table.
+"""Measures how many broken combinations the audit finds, and its precision: a Markdown table.
 
 Audits the records of tests/data/combinations against the default index. Recall is the share of
-broken package sets with the expected finding at the expected place. Precision is the share of
-true ones among all alarms: a healthy neighbour with any error is a false alarm.
+broken package sets with the expected finding at the expected place. Precision is the share of true
+alarms among all: any error on the healthy variant of a set is a false alarm.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ PROMPTS = ["Count to three:", "Name a colour of the sky:"]
 
 
 class Reward:
-    """The share of letters and blanks in a completion: fixed for a text, different among texts."""
+    """The share of letters and spaces in a completion: deterministic, and different among texts."""
 
     __name__ = "share_of_letters"
 
@@ -53,7 +53,7 @@ class Reward:
 
 
 def settings(config: type, folder: Path) -> Any:
-    """The arguments of one step on the CPU, without those that this TRL does not have."""
+    """The arguments of one step on the CPU, without those that this TRL lacks."""
     arguments = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -120,7 +120,7 @@ def stay_on_cpu() -> None:
 
 
 def main() -> None:
-    """Make model and trainer, take the step, and compare the weights."""
+    """Create model and trainer, run the step, and compare the weights."""
     if "trl" not in expectation()["packages"]:
         skip("the lock has no trl")
     stay_on_cpu()

@@ -1,10 +1,10 @@
 """Checks within seconds whether the packages of an image can work in this container and host.
 
-`imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --job check` does.
+`imgbuild doctor TARGET --through WAY` runs it in the image, and `imgbuild slurm --job check`, too.
 
-It prints findings, each with a remedy, or one document with --json. The exit status is 1 if one is
-an error. It imports no package of the image, creates no GPU context, and no check takes longer than
-a few seconds.
+Prints findings, each with a remedy, or one document with --json. The exit status is 1 if one is an
+error. It imports no package of the image, creates no GPU context, and no check takes longer than a
+few seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from doctor_driver import Finding, driver
 
 FORMAT = 1
 STACK = ("torch", "vllm", "ray", "trl", "transformers", "verl", "numpy")
-# Variables that name a writable folder; compiled kernels are loaded from the first.
+# Variables with the path of a writable folder; compiled kernels are loaded from the first.
 COMPILED = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
 PLACES = ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
 WRITTEN = (*PLACES, *COMPILED)
@@ -47,9 +47,9 @@ NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"
 
 
 def packages() -> Iterator[Finding]:
-    """Every package of the stack must be the image's: not ~/.local's, not PYTHONPATH's.
+    """Check that every package of the stack is the image's: not from ~/.local or PYTHONPATH.
 
-    What a user has added is after the image's packages on sys.path, and replaces none of them.
+    Packages added by a user come after the image's on sys.path, and replace none of them.
     """
     inside = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
     site_packages = sysconfig.get_path("purelib")
@@ -81,7 +81,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _added_packages(site_packages: str) -> list[str]:
-    """Name and version of the packages that a user has added: "emoji 2.15.0"."""
+    """Name and version of packages added by a user: "emoji 2.15.0"."""
     if not site.ENABLE_USER_SITE:
         return []
     names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}
@@ -90,7 +90,7 @@ def _added_packages(site_packages: str) -> list[str]:
 
 
 def user() -> Iterator[Finding]:
-    """torch and vLLM need the user's name, and an arbitrary user id has none."""
+    """Check that the user has a name, which torch and vLLM need; an arbitrary user ID has none."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -103,7 +103,7 @@ def user() -> Iterator[Finding]:
 
 
 def folders() -> Iterator[Finding]:
-    """Folders that must be writable, and those from which compiled code is loaded."""
+    """Check folders that must be writable, and folders from which compiled code is loaded."""
     locations = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
     if locations.get("PYTHONPYCACHEPREFIX", "").startswith(f"{sys.prefix}/"):
         del locations["PYTHONPYCACHEPREFIX"]  # a wheel of bytecode, which is read alone
@@ -141,8 +141,8 @@ def _unwritable(folder: str) -> str:
 
 
 def temporary() -> Iterator[Finding]:
-    """Room in /tmp, and the length of its name: Ray makes sockets below it."""
-    # By its name: tempfile goes on to another folder where this one takes no file.
+    """Check free space in /tmp, and the length of its path, below which Ray creates sockets."""
+    # Not tempfile, which uses another folder if this one is not writable.
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     free = shutil.disk_usage(folder).free
     length = len(folder.encode()) + len(RAY_SOCKET)
@@ -164,7 +164,7 @@ def temporary() -> Iterator[Finding]:
 
 
 def shared_memory(least: int) -> Iterator[Finding]:
-    """NCCL, data loaders and Ray's object store use /dev/shm."""
+    """Check the size of /dev/shm, used by NCCL, data loaders and Ray's object store."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError as error:
@@ -185,7 +185,7 @@ def shared_memory(least: int) -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    """Processes, threads and files. Threads are really started: a control group may forbid more."""
+    """Check limits on processes, threads and files by starting threads, including cgroup limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "ask for a higher hard limit"
@@ -209,7 +209,7 @@ def limits() -> Iterator[Finding]:
 
 
 def _thread_limit() -> int:
-    """The least limit on processes and threads that is known; 0 if there is none."""
+    """The lowest known limit on processes and threads; 0 if there is none."""
     bounds = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
@@ -222,7 +222,7 @@ def _thread_limit() -> int:
 
 
 def _start_threads(count: int) -> int:
-    """How many of `count` threads start; they end at once when told to."""
+    """Start up to `count` threads; returns the number of started ones, which then end."""
     done = threading.Event()
     running = []
     before = threading.stack_size(64 * 1024)
@@ -242,7 +242,7 @@ def _start_threads(count: int) -> int:
 
 
 def cores() -> Iterator[Finding]:
-    """Libraries count the machine's cores; what was granted may be less."""
+    """Check that libraries, which count the machine's cores, do not exceed the granted ones."""
     machine = os.cpu_count() or 1
     granted = len(os.sched_getaffinity(0))
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
@@ -260,7 +260,7 @@ def cores() -> Iterator[Finding]:
 
 
 def model_disk() -> Iterator[Finding]:
-    """Weights on a network disk are read slowly, once for each process."""
+    """Check whether weights are on a network disk, from which each process reads them slowly."""
     folder = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     kind = _disk(os.path.realpath(folder))
     if kind in NETWORK_DISKS:
@@ -273,7 +273,7 @@ def model_disk() -> Iterator[Finding]:
 
 
 def _disk(folder: str) -> str:
-    """The kind of file system that holds `folder`."""
+    """The type of the file system of `folder`."""
     best, kind = "", ""
     for row in Path("/proc/mounts").read_text("utf-8", "replace").splitlines():
         _, place, name, *_ = row.split()
@@ -284,7 +284,7 @@ def _disk(folder: str) -> str:
 
 
 def network() -> Iterator[Finding]:
-    """Without a network each look-up of a model waits for its time limit."""
+    """Check network access, without which each lookup of a model waits for a timeout."""
     if os.environ.get("HF_HUB_OFFLINE") == "1":
         yield Finding("network", "note", "HF_HUB_OFFLINE is set: none is used")
         return
@@ -313,7 +313,7 @@ def network() -> Iterator[Finding]:
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """All checks, at once; one that cannot be made, or does not end, is a warning."""
+    """Run all checks concurrently; one that cannot run, or does not end, is a warning."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
         "user": user,
@@ -365,7 +365,7 @@ def _begin(
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
-    """What a check found until `end`, in the clock's seconds."""
+    """The findings of a check until `end`, in the clock's seconds."""
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
@@ -377,7 +377,7 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the checks and print the findings; the status is 1 if one is an error."""
+    """Run the checks and print the findings; returns 1 if one is an error."""
     parser = argparse.ArgumentParser(description="Whether this container lets its stack work.")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be seen")
     parser.add_argument("--shared", type=int, default=0, help="MB that /dev/shm must have free")

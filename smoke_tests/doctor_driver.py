@@ -1,4 +1,4 @@
-"""The driver's library as doctor.py sees it: whose it is, how many GPUs it has, and its link."""
+"""Checks of the driver's library for doctor.py: its origin, its GPUs, and its link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_GPU = (100, 999)
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at; `severity` is note, warning or error."""
+    """A checked property; `severity` is note, warning or error."""
 
     check: str
     severity: str
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 def driver(gpus: int) -> Iterator[Finding]:
-    """The driver's library: whether it loads, whose it is, how many GPUs it has, and its link."""
+    """Check the driver's library: whether it loads, its origin, its GPUs, and its link."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -68,13 +68,13 @@ def driver(gpus: int) -> Iterator[Finding]:
 
 
 def _loaded(name: str) -> str:
-    """The path of the loaded library whose file begins with `name`."""
+    """The path of the loaded library with the file name prefix `name`."""
     rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
 
 
 def _link(folder: Path) -> Iterator[Finding]:
-    """Whether `gcc -lcuda` finds what Triton and FlashInfer link with."""
+    """Check whether `gcc -lcuda` finds the library that Triton and FlashInfer link with."""
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     if compiler is None:
         return

@@ -29,7 +29,7 @@ COUNT = 100_003
 
 
 def main() -> None:
-    """Run both kernels; sums are exact, since the factor is a power of two."""
+    """Run both kernels; sums are exact, because the factor is a power of two."""
     smoke_gpu.require()
     os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())

@@ -1,4 +1,4 @@
-"""The main names of packages can be imported: lazy imports hide broken modules otherwise."""
+"""The main names of packages can be imported: otherwise lazy imports hide broken modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smoke_support import HERE, allowed, expectation, finish, skip
 
 
 def main() -> None:
-    """Packages that the lock has; a fresh process for each."""
+    """Test the packages of the lock, each in a new process."""
     waivers = allowed("entry points")
     packages: dict[str, str] = expectation()["packages"]
     names_by_package: dict[str, list[str]] = {}

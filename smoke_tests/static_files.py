@@ -17,7 +17,7 @@ def record(distribution: Distribution) -> list[list[str]]:
 
 
 def main() -> None:
-    """Walk the RECORDs, then the folder."""
+    """Compare the RECORDs with the folder."""
     root = site_packages()
     problems = []
     owned: set[str] = set()
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def foreign_file(path: str, owned: set[str]) -> str:
-    """The problem with a file in no RECORD. Links are allowed: they come from matrix.yaml."""
+    """The problem with a file in no RECORD. Links of matrix.yaml are allowed."""
     if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"

@@ -27,7 +27,7 @@ ARCHITECTURE = "sm_90"  # of an H100 or H200; nvcc needs none here
 
 
 def locked(start: str) -> dict[str, str]:
-    """The distributions `start`, with or without the suffix of a CUDA, and their versions."""
+    """The distributions `start`, with or without a CUDA suffix, and their versions."""
     packages: dict[str, str] = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{start}(-cu\d+)?", name)}
 
@@ -38,7 +38,7 @@ def release(version: str) -> str:
 
 
 def number(release: str) -> int:
-    """13.0 as CUDA's headers write it: 13000."""
+    """The number of a release in CUDA's headers: 13000 for 13.0."""
     major, minor = release.split(".")
     return int(major) * 1000 + int(minor) * 10
 

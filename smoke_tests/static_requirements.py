@@ -9,7 +9,7 @@ from smoke_support import allowed, finish
 
 
 def main() -> None:
-    """Every line of `pip check` is a problem, unless allowed.json has it with a reason."""
+    """Report every line of `pip check`, unless allowed.json has it with a reason."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="")

@@ -6,7 +6,7 @@ from smoke_support import expectation, finish, installed
 
 
 def main() -> None:
-    """Compare what Python sees with the lock."""
+    """Compare the distributions found by Python with the lock."""
     expected: dict[str, str] = expectation()["packages"]
     distributions: dict[str, list[tuple[str, str]]] = {}
     for name, distribution in installed():

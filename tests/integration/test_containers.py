@@ -75,7 +75,7 @@ def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
 
 
 @pytest.mark.engine
-def test_compose_starts_the_image(image: str, folder: Path) -> None:
+def test_compose_starts_image(image: str, folder: Path) -> None:
     script = 'echo "[$A]" "$HF_HOME"; pwd; cat hello; id -u'
     text = compose.compose(container(image, command=("sh", "-c", script), shared=64), "test")
     # Engines of Debian recommend, and do not require, the program for `init`.
@@ -94,7 +94,7 @@ def test_compose_starts_the_image(image: str, folder: Path) -> None:
 @pytest.mark.engine
 @pytest.mark.network
 @pytest.mark.parametrize("image", ["docker"], indirect=True)
-def test_a_dev_container_is_started_by_its_cli(image: str, folder: Path) -> None:
+def test_cli_starts_dev_container(image: str, folder: Path) -> None:
     npx = needs.tool("npx", "npm")
     document = json.loads(compose.devcontainer(container(image, shared=64)))
     # The sample is a shell without accounts, and Docker of Debian has no program for `init`.
@@ -136,7 +136,7 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.network
-def test_skypilot_reads_the_task(folder: Path) -> None:
+def test_skypilot_reads_task(folder: Path) -> None:
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("echo", VALUE), "gpus": "8", "gpu": "H100", "nodes": 2}
     (folder / "task.yaml").write_text(skypilot.task(container(image, **options), "test"))

@@ -72,9 +72,7 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
-def test_catalogue_that_links_into_a_checkout_has_its_revisions(
-    project: Project, tmp_path: Path
-) -> None:
+def test_catalogue_linked_to_checkout_has_revisions(project: Project, tmp_path: Path) -> None:
     """As `data/catalogue` of an editable installation: a link to images, elsewhere in it."""
     git(project.root, "init", "--quiet")
     data, _ = locked_as(project, "1.0")
@@ -104,7 +102,7 @@ def test_repository_with_pipe_is_an_error(
         revisions.locked_at(project, TARGET, "HEAD")
 
 
-def test_the_history_of_a_target_has_each_digest_once(project: Project) -> None:
+def test_target_history_has_each_digest_once(project: Project) -> None:
     git(project.root, "init", "--quiet")
     _, first = locked_as(project, "1.0")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")
@@ -121,15 +119,13 @@ def test_the_history_of_a_target_has_each_digest_once(project: Project) -> None:
         revisions.history(project, "absent")
 
 
-def test_a_history_needs_a_repository(project: Project) -> None:
+def test_history_requires_repository(project: Project) -> None:
     needs.tool("git")
     with pytest.raises(InputError, match="git cannot read the history"):
         revisions.history(project, TARGET)
 
 
-def test_a_catalogue_that_is_a_link_into_a_checkout_has_its_history(
-    project: Project, tmp_path: Path
-) -> None:
+def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Path) -> None:
     git(project.root, "init", "--quiet")
     _, target_digests = locked_as(project, "1.0")
     linked = tmp_path / "elsewhere" / "catalogue"

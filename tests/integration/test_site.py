@@ -59,7 +59,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
+def test_history_of_checkout(project: Path, tmp_path: Path) -> None:
     done = site(project, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["targets"] == 1
@@ -83,7 +83,7 @@ def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
-def test_without_git_there_is_no_history(
+def test_no_history_without_git(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -136,7 +136,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
         (("--output", "matrix.yaml"), "not a folder"),
     ],
 )
-def test_wrong_words(project: Path, words: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_refused(project: Path, words: tuple[str, ...], message: str) -> None:
     done = site(project, *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

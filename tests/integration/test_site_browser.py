@@ -87,7 +87,7 @@ def data(place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", SAMPLE)
-def test_a_page_fits_each_width_and_has_no_error(site: Path, window: Browser, page: str) -> None:
+def test_pages_fit_each_width_without_errors(site: Path, window: Browser, page: str) -> None:
     window.log()
     for width, dark in VIEWS:
         window.view(width, dark=dark)
@@ -99,7 +99,7 @@ def test_a_page_fits_each_width_and_has_no_error(site: Path, window: Browser, pa
 
 
 @pytest.mark.parametrize("page", [*SAMPLE[1:], "targets/cu124-vllm.html"])
-def test_axe_finds_nothing(site: Path, window: Browser, page: str) -> None:
+def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None:
     source = axe()
     for width, dark in ((360, False), (1600, True)) if page in SAMPLE[:3] else ((1600, True),):
         window.view(width, dark=dark)
@@ -113,7 +113,7 @@ def test_axe_finds_nothing(site: Path, window: Browser, page: str) -> None:
         assert violations == []
 
 
-def test_axe_finds_a_fault(site: Path, window: Browser) -> None:
+def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
     """So that the test before can fail."""
     shown(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
@@ -137,7 +137,7 @@ class Links(html.parser.HTMLParser):
         self.ids |= {value for key in ("id",) if (value := values.get(key))}
 
 
-def test_links_are_whole(site: Path) -> None:
+def test_links_are_valid(site: Path) -> None:
     pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
     broken = []
     for path, page in pages.items():
@@ -155,7 +155,7 @@ def test_links_are_whole(site: Path) -> None:
 # -- without a script
 
 
-def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
+def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
     window.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         shown(window, site, "index.html")
@@ -192,7 +192,7 @@ def test_filters(site: Path, window: Browser, fields: dict[str, str], has: str, 
     assert window.texts("#count")[0].startswith(f"{len(names)} of ")
 
 
-def test_a_filter_that_is_cleared(site: Path, window: Browser) -> None:
+def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
     shown(window, site, "index.html")
     every = window.texts("#current tbody th a")
     window.type("[name=packages]", "no-such-package")
@@ -241,7 +241,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
         ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
     ],
 )  # fmt: skip
-def test_what_runs_on_a_machine(
+def test_machine_form_lists_compatible_images(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
     """What is read of the text, and the image that doctor prefers on that machine."""
@@ -260,9 +260,7 @@ def test_what_runs_on_a_machine(
     assert window.texts('.answer[data-state="fits"] h3') == fits
 
 
-def test_an_image_of_two_architectures_is_compared_in_that_of_the_machine(
-    site: Path, window: Browser
-) -> None:
+def test_image_of_two_architectures_uses_that_of_machine(site: Path, window: Browser) -> None:
     content = data(site)
     x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
     names = {content["targets"][number]["name"] for number in x86_64}
@@ -281,23 +279,21 @@ def test_an_image_of_two_architectures_is_compared_in_that_of_the_machine(
 @pytest.mark.parametrize(
     "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
 )
-def test_versions_with_spaces_between_them_are_compared(
-    site: Path, window: Browser, text: str
-) -> None:
+def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, text: str) -> None:
     shown(window, site, "together.html", versions=text)
     assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
     assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
 @pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
-def test_an_unknown_gpu_is_never_fine(site: Path, window: Browser, text: str) -> None:
+def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, text: str) -> None:
     shown(window, site, "machine.html", machine=text)
     assert window.texts('[data-state="fits"]') == []
     assert window.texts('[data-state="unknown"]') != []
     assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
 
 
-def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> None:
+def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> None:
     """All images with all drivers, GPUs and architectures: what doctor's own code answers."""
     content = data(site)
     drivers = (
@@ -330,7 +326,7 @@ def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> 
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
-def test_a_gpu_that_no_image_is_computed_for_is_never_fine(
+def test_unsupported_gpu_is_not_reported_as_compatible(
     site: Path, window: Browser, name: str
 ) -> None:
     shown(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
@@ -338,7 +334,7 @@ def test_a_gpu_that_no_image_is_computed_for_is_never_fine(
     assert window.texts('[data-state="fits"]') == []
 
 
-def test_names_of_gpus_as_doctor_reads_them(site: Path, window: Browser) -> None:
+def test_gpu_names_are_parsed_as_in_doctor(site: Path, window: Browser) -> None:
     names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
     names += [
         f"NVIDIA {name} {more}"
@@ -380,7 +376,7 @@ BOUNDS = (
 )  # fmt: skip
 
 
-def test_versions_as_packaging_compares_them(site: Path, window: Browser) -> None:
+def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> None:
     specifiers = [f"{operator}{bound}" for operator in ("==", "!=", "<", "<=", ">", ">=", "===")
                   for bound in BOUNDS]  # fmt: skip
     specifiers += [f"~={bound}" for bound in BOUNDS if "." in bound.partition("!")[2] or (
@@ -415,7 +411,7 @@ def test_versions_as_packaging_compares_them(site: Path, window: Browser) -> Non
         ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
     ],
 )
-def test_which_image_for_requirements(
+def test_requirements_form_lists_matching_images(
     site: Path, window: Browser, text: str, fields: dict[str, str], first: str, words: str
 ) -> None:
     shown(window, site, "requirements.html", requirements=text, **fields)
@@ -436,7 +432,9 @@ def test_which_image_for_requirements(
         ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
     ],
 )
-def test_why_not_together(site: Path, window: Browser, text: str, words: str) -> None:
+def test_conflicting_requirements_are_explained(
+    site: Path, window: Browser, text: str, words: str
+) -> None:
     shown(window, site, "together.html", versions=text)
     assert words in window.texts("#answer")[0]
 
@@ -444,7 +442,7 @@ def test_why_not_together(site: Path, window: Browser, text: str, words: str) ->
 # -- texts of others
 
 
-def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
+def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
     """Summaries, reasons and summaries of commits with HTML, quotes and scripts."""
     evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
     project = tmp_path / "project"
@@ -481,7 +479,7 @@ def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
     assert [line for line in window.log() if "pwned" in line] == []
 
 
-def test_the_policy_of_a_page_allows_no_other_script(site: Path, window: Browser) -> None:
+def test_page_policy_blocks_other_scripts(site: Path, window: Browser) -> None:
     shown(window, site, "index.html")
     added = (
         "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"

@@ -163,9 +163,7 @@ def copy(project: Project, folder: Path) -> Project:
     return Project(folder, project.index_url, project.cache)
 
 
-def test_a_project_moves_with_its_comments_and_a_current_lock(
-    locked: Project, tmp_path: Path
-) -> None:
+def test_project_update_keeps_comments_and_locks(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     before = content(project)
     nothing = project.run("update")
@@ -218,7 +216,7 @@ def test_all_conflicts_are_listed_and_nothing_is_written(
     assert content(project) == before
 
 
-def test_a_newer_lock_of_the_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
+def test_newer_lock_of_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     published = project.folder / ".imgbuild/published/small/lock.json"
     published.write_bytes(published.read_bytes() + b"\n")
@@ -228,7 +226,7 @@ def test_a_newer_lock_of_the_same_target_is_copied(locked: Project, tmp_path: Pa
 
 
 @pytest.mark.long  # locks a whole target anew
-def test_a_row_that_is_like_a_target_moves_too(publisher: Publisher, tmp_path: Path) -> None:
+def test_row_with_like_is_updated(publisher: Publisher, tmp_path: Path) -> None:
     project = publisher.user(tmp_path / "project", "torch==2.6.0\nthewheel\n")
     matrix = project.folder / "matrix.yaml"
     text = matrix.read_text().replace("extends: small", "like: small")
@@ -241,7 +239,7 @@ def test_a_row_that_is_like_a_target_moves_too(publisher: Publisher, tmp_path: P
     project.run("lock", "--check")
 
 
-def test_a_killed_update_is_finished_by_the_next(locked: Project, tmp_path: Path) -> None:
+def test_next_run_finishes_killed_update(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
     killed = subprocess.run(
@@ -284,7 +282,7 @@ def test_outdated_solves_each_newer_version(publisher: Publisher, locked: Projec
     assert any("thewheel" in reason for reason in solved["reasons"])
 
 
-def test_a_kill_before_any_write_leaves_the_old_or_the_new_files(tmp_path: Path) -> None:
+def test_kill_leaves_old_or_new_files(tmp_path: Path) -> None:
     outcomes = []
     for number in range(20):
         folder = tmp_path / str(number)

@@ -83,7 +83,7 @@ LINES = ("base_files",)
 
 
 @pytest.mark.parametrize("path", [p for p in texts(DOCUMENT) if not set(LINES) & set(p)], ids=str)
-def test_no_text_of_a_lock_has_control_characters(path: tuple[str | int, ...]) -> None:
+def test_control_characters_in_lock_are_refused(path: tuple[str | int, ...]) -> None:
     decoded(DOCUMENT)
     with pytest.raises(InputError) as caught:
         decoded(replaced(DOCUMENT, path, HOSTILE))
@@ -104,7 +104,7 @@ MAPPINGS = (
 
 @pytest.mark.parametrize("path", MAPPINGS, ids=str)
 @pytest.mark.parametrize("key", ["a\nb", "$(id)", "a b", "../x", 'a"', "\x1b", ""])
-def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str) -> None:
+def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str) -> None:
     document = json.loads(json.dumps(DOCUMENT))
     place = document
     for part in path:
@@ -181,7 +181,7 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
         ),
     ],
 )  # fmt: skip
-def test_what_a_matrix_cannot_say_a_lock_cannot_either(
+def test_values_invalid_in_matrix_are_refused_in_lock(
     path: tuple[str | int, ...], text: str, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -194,14 +194,14 @@ def test_what_a_matrix_cannot_say_a_lock_cannot_either(
 
 
 @pytest.mark.parametrize("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
-def test_what_follows_an_invalid_text_is_an_error_too(end: str) -> None:
+def test_content_after_invalid_text_is_still_checked(end: str) -> None:
     """The text is searched for in the whole document, of which the decoder has read a part."""
     data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         lock_file.decode_lock(data, "there/lock.json", hint="no", remedy="no")
 
 
-def test_existing_locks_are_read_and_stay_as_they_are() -> None:
+def test_committed_locks_round_trip() -> None:
     lock_paths = sorted(ROOT.glob("images/*/lock.json"))
     assert len(lock_paths) > 20
     for path in lock_paths:
@@ -210,7 +210,7 @@ def test_existing_locks_are_read_and_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
-def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: Path) -> None:
+def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> None:
     """`init --lock`: what the lock has is put into matrix.yaml."""
     extended.publish(tmp_path / "server/small", extended.published())
     path = tmp_path / "server/small/lock.json"
@@ -226,7 +226,7 @@ def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: P
     assert not (tmp_path / "matrix.yaml").exists()
 
 
-def test_a_document_of_a_hostile_lock_is_quoted_or_refused(tmp_path: Path) -> None:
+def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None:
     """The second layer: as if the types did not hold."""
     extended.publish(tmp_path / "small", extended.published())
     below = init.copied(str(tmp_path / "small"), "small", tmp_path / "copy", Http(offline=True))
@@ -245,5 +245,5 @@ def test_a_document_of_a_hostile_lock_is_quoted_or_refused(tmp_path: Path) -> No
         assert read["targets"] == {"ours": {"extends": text, "summary": text}}
 
 
-def test_the_sample_has_every_field_of_a_lock() -> None:
+def test_sample_has_every_lock_field() -> None:
     assert DOCUMENT.keys() == set(Lock.__struct_fields__)

@@ -376,47 +376,47 @@ def test_target(name: str) -> None:
     check(*TARGETS[name])
 
 
-def test_a_secret_is_not_repeated() -> None:
+def test_secret_is_not_shown_in_error() -> None:
     text, _, _ = broken(
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'", "url: §https://me:hunter2@x.org/"
     )
     assert "hunter2" not in str(only(text))
 
 
-def test_an_environment_value_is_one_line() -> None:
+def test_environment_value_with_newline_is_refused() -> None:
     text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
     problem = only(text)
     assert (problem.line, problem.column) == (line, column)
     assert "several lines" in problem.message
 
 
-def test_an_index_of_another_cuda() -> None:
+def test_index_of_other_cuda_is_refused() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)
     assert problem.message == "this index is for cu126, the target for cu124"
 
 
-def test_an_index_by_torch_needs_a_pin_of_torch() -> None:
+def test_torch_index_requires_torch_pin() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace('      torch: "2.6.0"\n', ""))
     assert (problem.line, problem.column) == (line - 1, column)
     assert "does not pin torch" in problem.message
 
 
-def test_a_name_too_long_for_a_tag() -> None:
+def test_name_too_long_for_tag_is_refused() -> None:
     text, line, column = broken("  cu124-vllm:", "  §" + "a" * 129 + ":")
     problem = only(text)
     assert (problem.line, problem.column, problem.expected) == (line, column, "at most 128 letters")
 
 
-def test_a_matrix_without_targets() -> None:
+def test_matrix_without_targets_is_refused() -> None:
     text = RIGHT[: RIGHT.index("targets:")] + "targets: {}\n"
     messages = [problem.message for problem in problems(text)]
     assert "no target is defined" in messages
 
 
-def test_the_prefix_is_a_path() -> None:
+def test_invalid_prefix_is_refused() -> None:
     text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
     prefix_problem = next(problem for problem in problems(text) if problem.path == "image.prefix")
     assert (prefix_problem.line, prefix_problem.column, prefix_problem.value) == (
@@ -426,7 +426,7 @@ def test_the_prefix_is_a_path() -> None:
     )
 
 
-def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets() -> None:
+def test_standalone_python_requires_archive_for_each_architecture() -> None:
     source = "{version: '3.12', from: standalone, archives: {arm64: 'https://a.example/b.tar.gz'}}"
     (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
     assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
@@ -435,7 +435,7 @@ def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets
 
 
 @pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
-def test_nothing_of_the_image_is_where_the_standalone_python_is(folder: str) -> None:
+def test_image_folders_overlapping_standalone_python_are_refused(folder: str) -> None:
     source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"
     text = RIGHT.replace('python: "3.11"', f"python: {source}")
     (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))

@@ -234,13 +234,13 @@ def test_scalar(name: str) -> None:
     check(*SCALARS[name])
 
 
-def test_the_right_matrix_is_right() -> None:
+def test_valid_matrix_is_loaded() -> None:
     matrix = loads(RIGHT.encode(), FILE)
     assert matrix.targets["cu124-vllm"].as_of == datetime.date(2025, 6, 20)
     assert matrix.indexes["main"].url is None
 
 
-def test_text_is_taken_as_written_where_text_is_due() -> None:
+def test_unquoted_scalars_are_read_as_text() -> None:
     plain = RIGHT.replace('torch: "2.6.0"', "torch: 2.10").replace('cuda: "12.4"', "cuda: 12.4")
     plain = plain.replace('mode: "off"', "mode: off").replace('value: "1"', "value: 0x10")
     plain = plain.replace("summary: an old image", "summary: 1e3")
@@ -250,7 +250,7 @@ def test_text_is_taken_as_written_where_text_is_due() -> None:
     assert target.env["VLLM_USE_V1"].value == "0x10"
 
 
-def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_in_file_order() -> None:
     text = (
         RIGHT.replace("default_index: main", "default_index: mian")
         .replace("suite: bookworm", "suit: bookworm")
@@ -278,7 +278,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
         ("  groups: 4", "  §group: four"),
     ],
 )
-def test_what_follows_from_a_misspelt_key_is_not_reported(old: str, new: str) -> None:
+def test_consequences_of_misspelt_key_are_not_reported(old: str, new: str) -> None:
     text, line, column = broken(old, new)
     matrix_problems = [
         problem for problem in problems(text) if problem.path != "targets.cu124-vllm.waived"
@@ -288,7 +288,7 @@ def test_what_follows_from_a_misspelt_key_is_not_reported(old: str, new: str) ->
     ]
 
 
-def test_a_value_below_a_misspelt_key_is_checked_where_it_fits() -> None:
+def test_value_of_misspelt_key_is_checked() -> None:
     text = RIGHT.replace('    pins:\n      torch: "2.6.0"', '    pinns:\n      torch: "2.06.0"')
     assert [problem.path for problem in problems(text)] == [
         "targets.cu124-vllm.pinns",
@@ -296,13 +296,13 @@ def test_a_value_below_a_misspelt_key_is_checked_where_it_fits() -> None:
     ]
 
 
-def test_a_problem_has_the_text_of_its_line() -> None:
+def test_problem_has_source_line() -> None:
     text, line, _ = broken("base: debian-12", "base: §debain-12")
     problem = only(text)
     assert problem.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
-def test_a_problem_reads_as_one_line() -> None:
+def test_problem_is_one_line() -> None:
     text, line, column = broken("base: debian-12", "base: §debain-12")
     assert str(only(text)) == (
         f"bad.yaml:{line}:{column}: targets.cu124-vllm.base: unknown base (found debain-12);"
@@ -310,20 +310,20 @@ def test_a_problem_reads_as_one_line() -> None:
     )
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
         load(tmp_path / "none.yaml")
     assert caught.value.hint is not None
     assert "--matrix" in caught.value.hint
 
 
-def test_the_project_matrix_is_what_two_other_readers_read() -> None:
+def test_project_matrix_matches_other_yaml_parsers() -> None:
     path = REPOSITORY / "matrix.yaml"
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert loads(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
 
 
-def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> None:
+def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
     text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
     (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
     indexes = load(tmp_path / "matrix.yaml").indexes
@@ -331,7 +331,7 @@ def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> N
     assert indexes["main"].url is None
 
 
-def test_a_folder_of_wheels_below_one_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+def test_wheel_folder_below_non_utf8_path(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"wh\xe9re")
     folder.mkdir()
     text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
@@ -348,7 +348,7 @@ LINES = RIGHT.splitlines()
     st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),
     st.text(max_size=8),
 )
-def test_any_other_text_is_read_or_refused_with_a_place(number: int, change: str, new: str) -> None:
+def test_arbitrary_text_is_read_or_refused_with_place(number: int, change: str, new: str) -> None:
     line = LINES[number]
     changed = {
         "drop": [],
