@@ -1,4 +1,4 @@
-"""`imgbuild audit` as a user runs it: a lock's wheels fetched for it, and pins of an index."""
+"""`imgbuild audit` of a lock, whose wheels are fetched, and of pins of an index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRL = b"from vllm import Gone\n\nclass GRPOTrainer: ...\n"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """An index that has a trl and two vLLMs too, and a registry with a base."""
+    """An index with a trl and two vLLMs, and a registry with a base."""
     index = sample_project.index()
     index.wheel("trl", "9.0", files={"trl/__init__.py": TRL})
     source = {"PKG-INFO": b"Name: vllm\nVersion: 7.5\n", "vllm/__init__.py": b"class Old: ...\n"}
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def project(site: Site, tmp_path: Path) -> Project:
-    """A locked project, and a cache that has nothing of it."""
+    """A locked project, and an empty cache."""
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "first")
     project.write(
         sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
@@ -73,7 +73,7 @@ def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
     assert cached_wheels(project) == []
     site.requests.clear()
     assert project.run("audit", TARGET, "--offline").stdout == first.stdout
-    # Another question is answered from the facts; what was not read of code comes by ranges.
+    # Another check is answered from the facts; unread code is fetched by ranges.
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 

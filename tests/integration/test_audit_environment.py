@@ -1,4 +1,4 @@
-"""`imgbuild audit` of environments that uv made offline, and of wheels of this machine."""
+"""`imgbuild audit` of environments created offline by uv, and of local wheels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VLLM = b"class LLM: ...\nclass Gone: ...\n"
 
 
 class Machine:
-    """Wheels and environments in one folder, and a cache of its own; no network."""
+    """Wheels and environments in one folder, and a separate cache; no network."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Machine:
         return samples.write_wheel(self.wheels, package, version, files, requires)
 
     def environment(self, *pins: str) -> Path:
-        """A virtual environment with these packages, as uv makes it."""
+        """A virtual environment with these packages, created by uv."""
         root = self.folder / "env"
         python = ["--python", sys.executable]
         self._run([uv_program.binary(), "venv", "-q", "--offline", "--clear", *python, str(root)])
@@ -46,7 +46,7 @@ class Machine:
         return root
 
     def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """`imgbuild audit` with these words."""
+        """Run `imgbuild audit` with these arguments."""
         done = self._run([sys.executable, "-m", "imgbuild", "audit", *words], check=False)
         assert done.returncode == status, done.stdout + done.stderr
         return done

@@ -1,4 +1,4 @@
-"""Wheels that stay on their server: the Python code of a large one for a few of its bytes."""
+"""Audits of remote wheels: the Python code of a large one is read by small ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINARY = random.Random(3).randbytes(20 << 20)
 
 
 class Counting:
-    """The ranges that were asked of `http`: how many, and how many bytes."""
+    """Counts the ranges requested through `http`, and their bytes."""
 
     def __init__(self, http: Http) -> None:
         self._http = http

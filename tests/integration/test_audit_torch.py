@@ -1,8 +1,8 @@
-"""A library against the real torch: the undefined symbol of the other std::string.
+"""A library against the real torch: the undefined symbol of the other std::string ABI.
 
-torch 2.6.0 of the default index is compiled with the old layout of std::string. A library that asks
-for `torch::jit::parseSchemaOrName` with the new one cannot be imported, which is what FlashInfer's
-wheels for another torch die of.
+torch 2.6.0 of the default index is compiled with the old layout of std::string. A library that
+requires `torch::jit::parseSchemaOrName` with the new one cannot be imported, which is how
+FlashInfer's wheels for another torch fail.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(3), pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def torch() -> Iterator[tuple[Wheel, Path]]:
-    """The locked wheel of torch 2.6.0 in this user's cache; only the first run downloads it.
+    """The locked wheel of torch 2.6.0 in this user's cache, downloaded on the first run only.
 
-    As long as the store lives here, no process that prunes the cache removes it.
+    While the store is open, no process that prunes the cache removes it.
     """
     lock = lock_file.read_lock(ROOT / "images", TARGET)
     (wheel,) = (wheel for wheel in lock.arch[Arch.X86_64].wheels if wheel.package == "torch")
@@ -68,12 +68,12 @@ def torch() -> Iterator[tuple[Wheel, Path]]:
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Where the facts of these tests are kept, so that torch is read once."""
+    """The store for the facts of these tests, so that torch is read once."""
     return Store.open(tmp_path_factory.mktemp("facts"))
 
 
 def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
-    """The library: with the old or the new string, as torch 2.6 or an older torch declares it."""
+    """The library with the old or the new string, as declared by torch 2.6 or an older torch."""
     compiler = needs.tool("g++")
     source = folder / "kernels.cpp"
     parameter, argument = (", bool", ", true") if typevars else ("", "")
@@ -89,7 +89,7 @@ def compiled(folder: Path, *, new_string: bool, typevars: bool) -> Path:
 
 
 def audited(torch: tuple[Wheel, Path], library: Path, facts: Store) -> list[Finding]:
-    """The findings of a wheel that holds `library`, in a package set with the real torch."""
+    """The findings for a wheel with `library` in a package set with the real torch."""
     files = {FILE: library.read_bytes(), "flashinfer/__init__.py": b""}
     path = samples.write_wheel(library.parent, "flashinfer-python", "0.2.5", files)
     wheel = samples.add(facts, path, "flashinfer-python", "0.2.5")

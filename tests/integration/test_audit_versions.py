@@ -1,4 +1,4 @@
-"""Versions on the real index whose audit was wrong once: what fails is found, the rest is clean."""
+"""Versions on the real index that were once audited incorrectly."""
 
 from __future__ import annotations
 

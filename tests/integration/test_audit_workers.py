@@ -1,4 +1,4 @@
-"""Modules that several processes read: the facts that one reads, in the same order."""
+"""Modules read by several processes yield the same facts in the same order as by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE = "def f{0}(a, b={0}):\n    return g(a, key=b)\n"
 
 
 def request(folder: Path, name: str, size: int) -> ReadRequest:
-    """A wheel of modules with about `size` bytes of source in all, of which one is broken."""
+    """A wheel of modules with about `size` bytes of source in total, one of them broken."""
     text = "".join(LINE.format(number) for number in range(1000))
     files = {f"{name}/m{number}.py": text for number in range(size // len(text) + 1)}
     files |= {f"{name}/__init__.py": "from .m0 import *\n", f"{name}/broken.py": "def f(:\n"}

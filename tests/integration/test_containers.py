@@ -1,6 +1,6 @@
-"""Rendered containers, read and started by the tools that they are for.
+"""Rendered container definitions, read and started by their tools.
 
-Compose is podman-compose, since Debian has no package of Docker's plugin. The others are long
+Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
 (kubernetes-validate) and SkyPilot by its package.
 """
@@ -50,7 +50,7 @@ def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    """A project with the file `hello`, below a home folder with a cache of models."""
+    """A project with the file `hello`, below a home folder with a model cache."""
     folder = tmp_path / f"project-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
@@ -78,7 +78,7 @@ def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
 def test_compose_starts_image(image: str, folder: Path) -> None:
     script = 'echo "[$A]" "$HF_HOME"; pwd; cat hello; id -u'
     text = compose.compose(container(image, command=("sh", "-c", script), shared=64), "test")
-    # Engines of Debian recommend, and do not require, the program for `init`.
+    # Debian's engines only recommend the program for `init`.
     (folder / "compose.yaml").write_text(text.replace("    init: true\n", ""))
     words = ("podman-compose", "--in-pod", "false")
     try:

@@ -1,4 +1,4 @@
-"""Packages by address (a wheel by URL, a git repository): solved, locked, audited, built again."""
+"""Packages by URL (a wheel, a git repository): resolved, locked, audited, rebuilt."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ requires = [{requires}]
 build-backend = "own"
 backend-path = ["."]
 """
-# It makes a wheel without any other package.
+# It builds a wheel without any other package.
 BACKEND = """\
 import os, zipfile
 def build_wheel(folder, settings=None, metadata=None):
@@ -68,7 +68,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
-    """A package fromgit whose METADATA has `requires`."""
+    """A package `fromgit` with `requires` in its METADATA."""
     lines = [f"Requires-Dist: {line}" for line in requires]
     comment = "# use_scm_version\n" if scm else ""
     return {
@@ -80,7 +80,7 @@ def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
 
 @dataclass
 class Workplace:
-    """A matrix of small packages, an index and other servers for it, and a project's folder."""
+    """A matrix of small packages, an index and other servers for it, and a project folder."""
 
     site: Site
     index: LocalIndex
@@ -93,7 +93,7 @@ class Workplace:
         return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
 
     def settle(self, *texts: str, file: str = "") -> Settled:
-        """The target as a row of a project that adds `texts`; `file` is its requirements.txt."""
+        """The target as a row of a project with `texts`; `file` is its requirements.txt."""
         (self.folder / "requirements.txt").write_text(file)
         files = ("requirements.txt",) if file else ()
         row = Extension(summary="ours", like=TARGET, add=texts, requirements=files)
@@ -172,7 +172,7 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
         Inputs(work.matrix, work.context(cache=tmp_path / "empty")), processes=2, verify=True,
     )  # fmt: skip
     assert built.digest == digests.digest
-    # What was fetched serves without a server.
+    # Fetched files are used without a server.
     offline = Inputs(work.matrix, work.context(cache=tmp_path / "empty", offline=True))
     report = audit_lock(lock, host_arch(), offline, checks=("metadata", "imports"))
     assert [finding.message for finding in report.findings] == []

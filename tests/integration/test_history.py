@@ -1,4 +1,4 @@
-"""Locks of an older revision, asked of a real git."""
+"""Locks of older revisions in a real git repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = "small"
 
 
 def git(folder: Path, *words: str) -> None:
-    """Run git in `folder`, under a name of its own."""
+    """Run git in `folder` with a fixed user name."""
     name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
     command = [needs.tool("git"), *name, *words]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -62,7 +62,7 @@ def test_locks_of_revisions_are_read(project: Project) -> None:
 
 
 def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.TargetDigests]:
-    """Write and commit a lock with torch at `version`; the lock's bytes, and its digests."""
+    """Write and commit a lock with torch at `version`; its bytes, and its digests."""
     sample_lock = samples.lock(samples.wheel("torch", version))
     target_digests = image_digests.digests_of(sample_lock, records(sample_lock))
     codec.write(lock_file.lock_path(project.images, TARGET), sample_lock)
@@ -73,7 +73,7 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
 
 
 def test_catalogue_linked_to_checkout_has_revisions(project: Project, tmp_path: Path) -> None:
-    """As `data/catalogue` of an editable installation: a link to images, elsewhere in it."""
+    """As in `data/catalogue` of an editable installation: a link to images in the checkout."""
     git(project.root, "init", "--quiet")
     data, _ = locked_as(project, "1.0")
     (tmp_path / "catalogue").mkdir()

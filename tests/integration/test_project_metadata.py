@@ -1,4 +1,4 @@
-"""What only the build backend of a project knows: it is run in the sandbox when a row is locked."""
+"""Dynamic metadata of a project: its build backend runs in the sandbox when a row is locked."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ dynamic = ["version", "dependencies", "optional-dependencies", "scripts"]
 [tool.own]
 version-of = "git"  # use_scm_version
 """
-# A backend without any other package, which computes what it says. It leaves a trace if it runs on
-# this machine and not in the sandbox.
+# A backend without dependencies that computes its metadata. It leaves a file if it runs on this
+# machine and not in the sandbox.
 BACKEND = """\
 import os, sys
 OUTSIDE = {outside!r}
@@ -53,7 +53,7 @@ SCRIPT = "import secrets; from setuptools import setup; setup(**secrets.compute(
 
 
 def project(site: PublishedSite, tmp_path: Path, version: str, row: str = "") -> Project:
-    """A project whose metadata are dynamic; `version` is an expression of its backend."""
+    """A project with dynamic metadata; `version` is an expression of its backend."""
     needs.user_namespaces()
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\n{row}".strip()
     result = begin(site, tmp_path / "project", row, pyproject_toml=PYPROJECT)

@@ -1,4 +1,4 @@
-"""Rows of a project's own files: `extends` and `like`, from requirements to a command that runs.
+"""Rows of a project's files: `extends` and `like`, from requirements to a running command.
 
 The published target is that of test_extend.
 """
@@ -50,7 +50,7 @@ def main():
 
 
 def begin(site: PublishedSite, folder: Path, row: str, **files: str) -> Project:
-    """A project with `files`, and a row that has `row` in addition to its summary."""
+    """A project with `files`, and a row with a summary and `row`."""
     (folder / "src/my_trainer").mkdir(parents=True)
     (folder / "src/my_trainer/__init__.py").write_text("")
     (folder / "src/my_trainer/train.py").write_text(TRAIN)
@@ -68,7 +68,7 @@ def begin(site: PublishedSite, folder: Path, row: str, **files: str) -> Project:
 
 
 def versions(project: Project) -> dict[str, str]:
-    """Package → version of the lock."""
+    """The locked versions."""
     lock = project.read(f"{ROW}/lock.json")["arch"]["x86_64"]
     return {item["package"]: item["version"] for item in lock["wheels"]}
 
@@ -92,7 +92,7 @@ def test_installed_project_has_metadata_and_scripts(
         assert ran.stdout == "0.3 42\n"
     assert project.run("lock", "--check", ROW).returncode == 0
 
-    # What an image compiles is there in its next run.
+    # Compiled files of an image exist in its next run.
     def shell(script: str, *options: str) -> str:
         return project.run(
             "run", ROW, *options, "--through", "root", "--", "sh", "-c", script

@@ -25,7 +25,7 @@ from tests.support.source_code import ROOT
 
 pytestmark = pytest.mark.network
 
-# Of the set that ran on a GPU; a resolution that moves one of them is another package set.
+# The set tested on a GPU; another version in the result is another package set.
 PROVEN = {
     "torch": "2.6.0",
     "vllm": "0.8.5.post1",
@@ -98,7 +98,7 @@ def test_pin_after_cut_off_is_refused_with_date(store):
 
 @pytest.fixture(scope="module")
 def debian(store):
-    """The root folder of the targets' base on this machine, made when a build asks for it."""
+    """The root folder of the targets' base on this machine, created when a build needs it."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     repository_matrix = matrix()

@@ -1,4 +1,4 @@
-"""`imgbuild site`: history from git and from a file, reports of vulnerabilities, own projects."""
+"""`imgbuild site`: history from git and from a file, vulnerability reports, own projects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A matrix with one locked target, committed three times: other versions, damage, as it is."""
+    """A matrix with one locked target in three commits: other versions, damage, current state."""
     folder = tmp_path / "mine"
     images = folder / "images" / TARGET
     shutil.copytree(ROOT / "images" / TARGET, images)
@@ -72,7 +72,7 @@ def test_history_of_checkout(project: Path, tmp_path: Path) -> None:
     page = (output / f"targets/{TARGET}.html").read_text()
     assert "first &lt;b&gt;lock&lt;/b&gt;" in page
     assert "docker pull registry.example/mine/images@sha256:" in page
-    # Without git, from the data file of the site before.
+    # Without git, from the data file of the previous site.
     shutil.rmtree(project / ".git")
     saved = tmp_path / "history.json"
     saved.write_bytes((output / "history.json").read_bytes())

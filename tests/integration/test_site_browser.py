@@ -1,6 +1,6 @@
-"""The site in Debian's Chromium: what it shows, answers and copies, for people and for axe-core.
+"""The site in Debian's Chromium: content, forms and copy buttons, and axe-core checks.
 
-The site is that of this repository. The answers of its scripts are compared with imgbuild's own
+The site is that of this repository. The results of its scripts are compared with imgbuild's own
 code and with the library packaging.
 """
 
@@ -71,7 +71,7 @@ def window() -> Iterator[Browser]:
 
 
 def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
-    """Open a page with a filled form, as a link to an answer does."""
+    """Open a page with a filled form, like a link to a result."""
     window.view(1600)
     fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
     window.open((place / page).as_uri() + fragment)
@@ -114,7 +114,7 @@ def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None
 
 
 def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
-    """So that the test before can fail."""
+    """Ensures that the previous test can fail."""
     shown(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
     window.run(axe())
@@ -123,7 +123,7 @@ def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
 
 
 class Links(html.parser.HTMLParser):
-    """The links and the ids of a page."""
+    """The links and the IDs of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
     assert buttons == len(window.texts("[data-copy]"))
 
 
-# -- the questions
+# -- the forms
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
 def test_machine_form_lists_compatible_images(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
-    """What is read of the text, and the image that doctor prefers on that machine."""
+    """The parsed text, and the image preferred by doctor on that machine."""
     shown(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
@@ -294,7 +294,7 @@ def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, 
 
 
 def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> None:
-    """All images with all drivers, GPUs and architectures: what doctor's own code answers."""
+    """All images with all drivers, GPUs and architectures, compared with doctor's own code."""
     content = data(site)
     drivers = (
         "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",
@@ -439,11 +439,11 @@ def test_conflicting_requirements_are_explained(
     assert words in window.texts("#answer")[0]
 
 
-# -- texts of others
+# -- untrusted texts
 
 
 def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
-    """Summaries, reasons and summaries of commits with HTML, quotes and scripts."""
+    """Summaries, reasons and commit messages with HTML, quotes and scripts."""
     evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
     project = tmp_path / "project"
     (project / "images").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Smoke tests really run, on small images that are sound or broken in one way."""
+"""Smoke tests run on small images that are valid or broken in one aspect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING: Mapping[str, list[Any]] = {"imports": [], "entry points": [], "requirem
 
 
 class Sample:
-    """A virtual environment, what is expected of it, and the tests run on it."""
+    """A virtual environment, its expected content, and the tests run on it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Sample:
         self.expect["packages"] = smoke_environment.versions(self.wheels)
 
     def add(self, name: str, files: Mapping[str, bytes], *, locked: bool = True) -> None:
-        """Install one more wheel."""
+        """Install another wheel."""
         wheel = smoke_environment.make_wheel(self.folder / "wheels", name, "1.0", files)
         smoke_environment.make_venv(self.folder / "venv", [wheel])
         if locked:
@@ -53,7 +53,7 @@ class Sample:
     def run(
         self, only: str, *, tier: str = "static", timeout_factor: float = 1, **env: str
     ) -> dict[str, Case]:
-        """Run cases on it, by the environment's own Python."""
+        """Run cases on it with the environment's own Python."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
         (self.folder / "allowed.json").write_text(json.dumps(self.allowed))
         done = subprocess.run(
@@ -325,7 +325,7 @@ def test_driver_library_in_image_is_refused(sample):
 
 
 def test_stub_found_by_loader_is_not_a_driver(sample):
-    """Where no driver of the host is, a library of its name is the image's."""
+    """Without a host driver, a library of its name belongs to the image."""
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-o", stub, "-x", "c", os.devnull], check=True)

@@ -49,7 +49,7 @@ def _built(place: Path, wheels: list[Path]) -> Layout:
 
 
 def check(report: Report) -> None:
-    """All cases pass, or are skipped since the image lacks their packages."""
+    """Check that all cases pass, or are skipped because the image lacks their packages."""
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes == {
         "system": "passed",

@@ -48,7 +48,7 @@ subprocess.run([sys.executable, "-c", "import demo; print(demo.__name__)"], chec
 """
 
 
-# A build backend of an sdist: the wheel says which Python built it.
+# A build backend of an sdist: the wheel contains the version of the Python that built it.
 PYPROJECT = b"""\
 [build-system]
 requires = []
@@ -82,7 +82,7 @@ def base(python: str, url: str, packages: list[str]) -> dict[str, object]:
 
 
 def run(folder: Path, code: str) -> str:
-    """What the Python of the image in the layout `folder` prints."""
+    """The output of the Python of the image in the layout `folder`."""
     with root_folder(layout.read(folder), Arch.X86_64, Store.open()) as root:
         done = sandbox.run(root, ["/opt/venv/bin/python", "-c", code])
     assert done.status == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`imgbuild update` as a maintainer runs it, against an index on this machine in JSON form."""
+"""`imgbuild update` against a local index with the JSON API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 300  # until a process that hangs is given up; another may keep the ma
 
 
 def published() -> LocalIndex:
-    """Versions of a wheel: 2.0 works, 3.0 requires what does not exist, 4.0 is two days old.
+    """Versions of a wheel: 2.0 works, 3.0 requires a missing package, 4.0 is two days old.
 
     4.0 requires a newer helper.
     """
@@ -48,7 +48,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def unlocked(site: Site, tmp_path: Path) -> Project:
-    """A project with a row that is not locked; no server has advisories."""
+    """A project with an unlocked row; no server has advisories."""
     base = sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.env = {"IMGBUILD_OSV": site.url("no-advisories")}
@@ -240,7 +240,7 @@ def test_base_gets_current_snapshot(site, tmp_path):
     project.run("lock", TARGET)
     old = ["http://archive.example/debian-security/20260715T000000Z"]
     project.write({**base, "packages": packages, "security": old})
-    # The row of a matrix is edited by lines, which a base in braces is not on.
+    # Rows are edited by lines; a base in braces is on a single line.
     text = matrix(project)
     block = "".join(
         f"    {key}: {json.dumps(value)}\n"

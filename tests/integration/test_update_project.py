@@ -35,7 +35,7 @@ LARGE = """\
     flashinfer: {mode: "off", reason: there is no wheel}
 """
 MATRIX = """\
-# What our team trains with.
+# Requirements of a training team.
 version: 1
 published:
   small:  # the first one
@@ -48,7 +48,7 @@ targets:
     requirements: [requirements.txt]
 """
 TRAIN = "from thewheel import VERSION, first_only\n\nprint(VERSION, first_only())\n"
-# Ends the process before the Nth file of the change gets its name.
+# Ends the process before the Nth file of the change is renamed.
 KILLED = """\
 import os, signal, sys
 from imgbuild.system.folder import OpenFolder
@@ -139,7 +139,7 @@ def _publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
 
 @pytest.fixture(name="locked", scope="module")
 def _locked(publisher: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with a lock, which no test changes."""
+    """A project with a lock, which no test modifies."""
     project = publisher.user(tmp_path_factory.mktemp("locked") / "project")
     project.run("lock")
     return project
@@ -301,7 +301,7 @@ def test_kill_leaves_old_or_new_files(tmp_path: Path) -> None:
         texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
         whole = {"matrix.yaml": "new", "layers.json": "new", "packages.json": "new"}
         assert texts == (whole if outcomes[-1].startswith("finished") else {"matrix.yaml": "old"})
-    # Three files and the journal are written first, then the three get their names.
+    # Three files and the journal are written first, then the three are renamed.
     assert [bool(outcome.startswith("finished")) for outcome in outcomes] == [False] * 4 + [
         True
     ] * 3

@@ -1,4 +1,4 @@
-"""Archives of a standalone Python: what is read of them, what a layer has, what is refused."""
+"""Archives of a standalone Python: extracted values, layer members, rejected archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`_sysconfigdata_*.py` of standalone builds: both of its forms, and what is replaced."""
+"""`_sysconfigdata_*.py` of standalone builds: both of its forms, and replaced values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures of a forced set lab/oracle.py counts."""
+"""The failures of a forced set that lab/oracle.py counts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Addresses of packages: their forms, and what is none."""
+"""URLs of packages: valid formats, and rejected ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A lock from elsewhere: its texts pass the checks of a matrix, whichever way it is read."""
+"""Untrusted locks: their texts pass the checks of a matrix, by every reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = "x\ntargets:\n  evil: '\"$(id)`id`\x1b]0;\x07\u202e%setup {{ x }}"
 
 
 def texts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The paths of all texts in a document of JSON, keys of mappings included (as "KEY?")."""
+    """The paths of all texts in a JSON document, keys of mappings included (as "KEY?")."""
     match value:
         case str():
             yield path
@@ -53,7 +53,7 @@ def decoded(document: Any) -> Lock:
 
 
 def sample() -> Any:
-    """A document with each part that a lock can have."""
+    """A document with every part of a lock."""
     lock = render_sample.lock()
     document = json.loads(codec.encode(lock))
     document["arch"]["x86_64"]["security"] = "2025-06-20"
@@ -78,7 +78,7 @@ def sample() -> Any:
 
 
 DOCUMENT = sample()
-# What is text of the base image's own accounts, and may have lines.
+# Text of the base image's own accounts, which may have several lines.
 LINES = ("base_files",)
 
 
@@ -211,7 +211,7 @@ def test_committed_locks_round_trip() -> None:
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
 def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> None:
-    """`init --lock`: what the lock has is put into matrix.yaml."""
+    """`init --lock` writes values of the lock to matrix.yaml."""
     extended.publish(tmp_path / "server/small", extended.published())
     path = tmp_path / "server/small/lock.json"
     document = json.loads(path.read_bytes())
@@ -227,7 +227,7 @@ def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> N
 
 
 def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None:
-    """The second layer: as if the types did not hold."""
+    """The second safeguard: as if the types were not checked."""
     extended.publish(tmp_path / "small", extended.published())
     below = init.copied(str(tmp_path / "small"), "small", tmp_path / "copy", Http(offline=True))
     for text in (HOSTILE, "2025-06-20\n    files: {/a: {from: .env}}", "a: b", "&a", "\x85x", "🙂"):

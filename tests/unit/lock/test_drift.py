@@ -1,4 +1,4 @@
-"""Differences are reported by key, shortly, and never as two texts that look the same."""
+"""Differences are reported by key, shortened, and never as two equal texts."""
 
 from __future__ import annotations
 

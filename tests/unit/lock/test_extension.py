@@ -1,4 +1,4 @@
-"""The lock of an extension: the sum, nothing published changed; when it is out of date."""
+"""The lock of an extension: published parts unchanged, with additions; when it is stale."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_base_includes_added_system_packages(path: Path) -> None:
 
 
 def test_base_with_added_system_packages_has_tools(tmp_path: Path) -> None:
-    """A published image with tools and user packages: its layers, settings and text stay."""
+    """A published image with tools and user packages: layers, settings and text are kept."""
     below = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
     settings = msgspec.structs.replace(below.settings, readme="# small\n")
     below = msgspec.structs.replace(below, settings=settings)

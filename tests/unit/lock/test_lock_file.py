@@ -1,4 +1,4 @@
-"""The lock says what the matrix has, is read back as written, and its staleness is detected."""
+"""The lock contains the matrix values, round-trips, and its staleness is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of a project asks the resolver for, on each Python."""
+"""The requirements of a row of a project for the resolver, on each Python."""
 
 from __future__ import annotations
 

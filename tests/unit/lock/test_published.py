@@ -1,4 +1,4 @@
-"""A matrix that extends: what it omits is the published lock's, and errors are reported."""
+"""A matrix with extensions: omitted values come from the published lock; errors are reported."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_circular_links_are_refused(source: str, tmp_path: Path) -> None:
 
 
 def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
-    """Two publishers call their bases alike, and their default indexes not."""
+    """Two publishers use the same name for their bases, but different default indexes."""
     lock = extended.published()
     base = msgspec.structs.replace(lock.base, suite="trixie", python="3.13", glibc="2.41")
     wheels = tuple(
@@ -322,7 +322,7 @@ def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
 def test_system_packages_use_mirrors_of_target_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other target's base, which is called the same, is an image of a registry."""
+    """The other target's base, with the same name, is an image of a registry."""
     monkeypatch.setattr(apt, "mirrors", lambda base: base.mirrors)  # not this machine's own
     lock = extended.published()
     image = f"quay.example/base:1@sha256:{'c' * 64}"

@@ -1,4 +1,4 @@
-"""Requirements files: pinned, hashed, without an address."""
+"""Requirements files: pinned, hashed, without URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks of targets on a standalone Python: what they hold, when they are stale, what is refused."""
+"""Locks of targets on a standalone Python: content, staleness, rejected values."""
 
 from __future__ import annotations
 

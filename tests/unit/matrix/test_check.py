@@ -1,4 +1,4 @@
-"""What types cannot say: names that do not exist and parts that contradict each other."""
+"""Checks beyond types: names that do not exist and contradicting parts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.support.matrix_text import RIGHT, broken, check, only, problems
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
 
-# Each row: what is replaced, by what (§ is where the problem must be reported), and path, part of
-# the message, value found, part of what is expected, nearest name.
+# Each row: the replaced text, its replacement (§ marks the place of the problem), and path, part of
+# the message, value, part of the expectation, most similar name.
 SHARED = {
     "unknown default index": (
         "default_index: main",

@@ -1,4 +1,4 @@
-"""The matrix of the catalogue as JSON is the same as the YAML file, and only used for it."""
+"""The matrix of the catalogue as JSON equals the YAML file, and is used only for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETUP = module_of(ROOT / "setup.py")
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Path:
-    """A copy of the matrix with its JSON beside it, as in a wheel."""
+    """A copy of the matrix with its JSON, as in a wheel."""
     path = tmp_path / "matrix.yaml"
     shutil.copy(ROOT / "matrix.yaml", path)
     path.with_suffix(".json").write_bytes(SETUP.compiled(path.read_bytes()))

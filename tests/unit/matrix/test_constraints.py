@@ -1,4 +1,4 @@
-"""Learned constraints: their meaning, how they are merged, how they are written."""
+"""Learned constraints: semantics, merging, encoding."""
 
 import threading
 
@@ -84,7 +84,7 @@ def test_stricter_entry_replaces_other():
     assert set(constraints.merge([tight], [below])) == {tight, below}
 
 
-def test_entries_without_common_versions_are_not_merged():
+def test_entries_that_together_allow_all_versions_are_not_merged():
     assert len(constraints.merge([entry("<3")], [entry(">2")])) == 2
 
 
@@ -94,7 +94,7 @@ def test_widened_entry_replaces_covered_ones():
     assert (merged.versions, merged.file) == (">=0.27,<=1.16.0", "trl/a.py")
 
 
-def test_ranges_with_gap_or_other_package_are_not_merged():
+def test_entries_for_different_bounds_or_packages_are_not_merged():
     entries = constraints.merge(
         [entry(needs="vllm>=0.11.1")],
         [entry(needs="vllm<0.20"), entry(needs="torch<2.9"), entry(package="verl")],

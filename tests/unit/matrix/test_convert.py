@@ -1,4 +1,4 @@
-"""A matrix of which parts do not fit their types: what is wrong with the rest is reported too."""
+"""A matrix with values of wrong types: problems of the rest are reported, too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BASES = RIGHT[RIGHT.index("bases:\n") : RIGHT.index("image:\n")]
 INDEXES = RIGHT[RIGHT.index("indexes:\n") : RIGHT.index("default_index:")]
 SAMPLER = "      VLLM_USE_FLASHINFER_SAMPLER: {reason: a sampler of our own}\n"
 
-# What is replaced, by what, and the only problem: its path and message. Each would have others as a
-# consequence if an empty value were checked like any other.
+# The replaced text, its replacement, and the only problem: its path and message. Each would cause
+# others if an empty value were checked like any other.
 CONSEQUENCES = {
     "no bases": (BASES, "bases: []\n", "bases", "not a mapping"),
     "no key bases": (BASES, "", None, "key bases is missing"),
@@ -90,7 +90,7 @@ def test_security_archive_url_with_credentials_is_refused() -> None:
 
 
 def _parts(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """A type and those of its parts."""
+    """A type and the types of its parts."""
     yield kind
     match kind:
         case inspect.Metadata():

@@ -1,4 +1,4 @@
-"""Sets of extras: what they add to a target, and what is wrong with a reference to one."""
+"""Sets of extras: their effect on a target, and invalid references."""
 
 from __future__ import annotations
 

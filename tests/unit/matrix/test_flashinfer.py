@@ -1,4 +1,4 @@
-"""FlashInfer's three modes: what each adds to a lock, and what contradicts it in a row."""
+"""FlashInfer's three modes: their effect on a lock, and contradictions in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every class of error in a matrix: each test makes the bad input and checks place and words."""
+"""Every class of error in a matrix: invalid inputs, with place and message."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 REPOSITORY = Path(__file__).parents[3]
 
 
-# Each row: what is replaced, by what (§ is where the problem must be reported), and what the
-# problem must say: path, part of the message, value found, part of what is expected, nearest name.
+# Each row: the replaced text, its replacement (§ marks the place of the problem), and the expected
+# problem: path, part of the message, value, part of the expectation, most similar name.
 STRUCTURE = {
     "unknown key at the top": (
         "default_index:",

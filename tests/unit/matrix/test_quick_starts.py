@@ -1,4 +1,4 @@
-"""What quick starts and examples of frameworks import is in the locks of current targets."""
+"""Imports of quick starts and examples of frameworks are in the locks of current targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.source_code import ROOT
 
 
 class QuickStart(msgspec.Struct, frozen=True):
-    """Distributions that a quick start imports, and where it can be read."""
+    """Distributions imported by a quick start, and its source."""
 
     distributions: tuple[str, ...]
     source: str

@@ -1,4 +1,4 @@
-"""The published JSON Schema: current, valid, and of one mind with the reader about shapes."""
+"""The published JSON Schema: current, valid, and consistent with the reader."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import jsonschema  # loading it takes a second
 
 REPOSITORY = Path(__file__).parents[3]
-# What JSON Schema cannot see: how a number or truth value was spelled, mistakes in dates (`format`
-# is an annotation), and a newline behind the last character, which `$` lets through in Python.
+# Not detectable by JSON Schema: the spelling of numbers or booleans, mistakes in dates (`format`
+# is an annotation), and a newline after the last character, which `$` matches in Python.
 UNSEEN = {
     "no date",
     "no such day",
@@ -38,7 +38,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def as_json(text: str) -> Any:
-    """A YAML file as an editor's YAML 1.2 reader passes it to a schema: dates are text."""
+    """A YAML file as passed to a schema by an editor's YAML 1.2 parser: dates are text."""
     return json.loads(json.dumps(yaml.safe_load(text), default=datetime.date.isoformat))
 
 

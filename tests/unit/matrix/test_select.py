@@ -1,4 +1,4 @@
-"""Which targets a command line means, and how refusals explain themselves."""
+"""Selection of targets by a command line, and its error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What YAML itself can have wrong: each test makes the bad file and checks place and words."""
+"""Invalid YAML: each test creates a file and checks place and message."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_oversized_file_is_refused() -> None:
 
 
 def _tree(node: yaml.Node | None) -> object:
-    """A node with everything that its readers use, as nested tuples."""
+    """A node with all attributes used by readers, as nested tuples."""
     if node is None:
         return None
     mark = node.start_mark
@@ -153,7 +153,7 @@ def _tree(node: yaml.Node | None) -> object:
 
 
 def _assert_same(text: str) -> bool:
-    """What libyaml reads, Python reads as the same nodes, without a problem; True if it reads."""
+    """Check that libyaml and Python read `text` as the same nodes; False for a problem."""
     root = yaml_nodes._read_by_libyaml(text)
     if root is not None:
         loader = yaml_nodes._Loader(text)

@@ -1,4 +1,4 @@
-"""smoke_tests/doctor.py: each trouble of a cluster is found, and reported with a remedy."""
+"""smoke_tests/doctor.py: each problem of a cluster is reported with a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK"
 
 @pytest.fixture(name="doctor")
 def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The script as a module, in an environment that has nothing wrong."""
+    """The script as a module, in a valid environment."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
     module = module_of(SCRIPT)
     for name in (*EVERY, *module.WRITTEN):
@@ -58,7 +58,7 @@ def test_folder_before_image_packages_is_a_warning(doctor, tmp_path, monkeypatch
 
 
 def test_user_packages_are_a_note(doctor, tmp_path, monkeypatch):
-    """They are after those of the image; links to the image's metadata, as uv needs, are none."""
+    """They come after those of the image; links to the image's metadata, for uv, do not count."""
     image, user = tmp_path / "image", tmp_path / "user"
     for place in (image / "a-1.dist-info", user / "a-1.dist-info", user / "emoji-2.1.dist-info"):
         place.mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_unwritable_home_is_reported(doctor, tmp_path, monkeypatch):
     assert f"HOME: cannot write to {tmp_path}/file/home: Not a directory" in text
 
 
-def test_bytecode_folder_may_be_read_only(doctor, tmp_path, monkeypatch):
+def test_bytecode_folder_inside_image_may_be_read_only(doctor, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "file/bytecode"))
@@ -293,7 +293,7 @@ def test_hanging_check_does_not_stop_others(doctor, monkeypatch):
 
 
 def test_checks_run_concurrently(doctor, monkeypatch):
-    """Each ends when the others have begun: one after another, the first would be given up."""
+    """Each ends when the others have begun: sequentially, the first would time out."""
     met = doctor.threading.Barrier(3)
 
     def meeting(*_: object) -> object:

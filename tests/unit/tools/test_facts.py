@@ -1,4 +1,4 @@
-"""tools/facts.py: the committed facts are about every wheel of the targets that they are for."""
+"""tools/facts.py: the committed facts cover every wheel of their targets."""
 
 from __future__ import annotations
 
