@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     add("--small", default="tqdm==4.67.0", help="the other changed pin, NAME==VERSION")
     add("--through", default="docker", help="where imgbuild runs the command: docker, podman, root")
     add("--jobs", type=int, help="processes that imgbuild may use (default: all cores)")
-    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="where to write; 30 GB")
+    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="output folder; 30 GB")
     return parser.parse_args()
 
 

@@ -155,7 +155,7 @@ def verdict(question: dict[str, str]) -> tuple[str, str]:
     """Outcome and reason of one question."""
     check = CHECKS.get(question["relation"])
     if check is None:
-        return "untried", "nothing inside an image can say it"
+        return "untried", "cannot be checked inside an image"
     try:
         return "true" if check(question["subject"], question["file"]) else "false", ""
     except Untried as error:

@@ -53,8 +53,10 @@ def main() -> None:
     """Audit both halves and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--half", choices=HALVES, action="append", help="only this half")
-    parser.add_argument("--cache", type=Path, help="where facts are kept; by default nowhere")
-    parser.add_argument("--processes", type=int, help="how many; by default one for each core")
+    parser.add_argument("--cache", type=Path, help="folder for facts; default: none")
+    parser.add_argument(
+        "--processes", type=int, help="number of processes; default: one for each core"
+    )
     given = parser.parse_args()
     halves: dict[str, tuple[Combination, ...]] = {half: load(half) for half in given.half or HALVES}
     records = [record for half in halves.values() for record in half]

@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         if os.environ.get("SLURM_NODEID") == "0":
             print("not tested: the interconnect, since the image has no torch")
             if options.gpus:
-                print(f"not tested: that anything in the image can use the {options.gpus} GPUs")
+                print(f"not tested: whether the image can use the {options.gpus} GPUs")
         return 0
     # An installed torch that cannot be imported is a failure, with its own message.
     import torch.multiprocessing as processes

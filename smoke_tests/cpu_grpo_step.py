@@ -46,7 +46,7 @@ class Reward:
         if len(self.seen) != expected:
             problems.append(f"{len(self.seen)} completions were rewarded, {expected} expected")
         if any(self.score(text) != score for text, score in self.seen):
-            problems.append("the reward of a text is not the same twice")
+            problems.append("the reward of a text is not deterministic")
         if len({score for _, score in self.seen}) < 2:
             problems.append(f"all completions have the same reward: {self.seen}")
         return problems
@@ -153,7 +153,7 @@ def main() -> None:
     if not float(logged.get("grad_norm", 0)) > 0:
         problems.append("the gradient is zero")
     if trainer.state.global_step != 1:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     rewards = sorted({round(score, 2) for _, score in reward.seen})
     finish(
         problems,

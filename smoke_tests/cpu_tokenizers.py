@@ -36,7 +36,7 @@ def back(tokenizer: Any) -> list[str]:
     tokens = tokenizer(TEXT)["input_ids"]
     text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
     print(type(tokenizer).__name__, tokens)
-    problems = [] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"]
+    problems = [] if text == TEXT else [f"{TEXT!r} is decoded as {text!r}"]
     return problems + ([] if len(set(tokens)) > 5 else [f"the tokens are {tokens}"])
 
 
@@ -68,7 +68,7 @@ def pieces() -> list[str]:
     train(folder)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     text = processor.decode(processor.encode(TEXT))
-    return [] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"]
+    return [] if text == TEXT else [f"{TEXT!r} is decoded as {text!r}"]
 
 
 def by_class(name: str) -> list[str]:
@@ -118,7 +118,7 @@ def by_tiktoken() -> list[str]:
             raise
         read = written
     if read != written:
-        return [f"{len(read)} ranks are read, {len(written)} were written, or others"]
+        return [f"{len(read)} ranks are read, not the {len(written)} written ones"]
     encoding = tiktoken.Encoding(
         "smoke",
         pat_str=PATTERN,
@@ -128,7 +128,7 @@ def by_tiktoken() -> list[str]:
     tokens = encoding.encode(TEXT)
     problems = [] if 256 in tokens else [f"no pair was merged: {tokens}"]
     text = encoding.decode(tokens)
-    return problems + ([] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"])
+    return problems + ([] if text == TEXT else [f"{TEXT!r} is decoded as {text!r}"])
 
 
 KINDS: dict[str, Callable[[], list[str]]] = {
@@ -145,7 +145,7 @@ def main() -> None:
     problems = []
     for name, kind in KINDS.items():
         problems += judge(f"tokenizers: {name}", kind)
-    finish(problems, f"{len(KINDS)} kinds of tokenizers")
+    finish(problems, f"{len(KINDS)} tokenizer formats")
 
 
 if __name__ == "__main__":

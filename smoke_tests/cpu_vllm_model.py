@@ -61,7 +61,7 @@ def main() -> None:
         if tokens != expected:
             problems.append(f"vLLM reads {text!r} as {tokens}, transformers as {expected}")
         if tokenizer.decode(tokens) != text:
-            problems.append(f"{text!r} comes back as {tokenizer.decode(tokens)!r}")
+            problems.append(f"{text!r} is decoded as {tokenizer.decode(tokens)!r}")
     finish(problems, f"{type(config).__name__}, {type(tokenizer).__name__}: {len(TEXTS)} texts")
 
 

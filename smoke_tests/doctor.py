@@ -68,7 +68,7 @@ def packages() -> Iterator[Finding]:
         message = f"{name} is imported from {place}, not from {sys.prefix}"
         yield Finding("packages", "error", message, remedy)
     if strange and not leaked:
-        message = f"Python looks in {', '.join(strange)} before the image's packages"
+        message = f"Python searches {', '.join(strange)} before the image's packages"
         yield Finding("packages", "warning", message, remedy)
     added = _added_packages(site_packages)
     if not strange and not leaked:
@@ -77,7 +77,7 @@ def packages() -> Iterator[Finding]:
     if added:
         names = ", ".join(added)
         folder = site.getuserbase()
-        yield Finding("packages", "note", f"not of the image, but added in {folder}: {names}")
+        yield Finding("packages", "note", f"added by the user in {folder}: {names}")
 
 
 def _added_packages(site_packages: str) -> list[str]:
@@ -95,7 +95,7 @@ def user() -> Iterator[Finding]:
         name = getpass.getuser()
     except (KeyError, OSError):
         yield Finding(
-            "user", "error", f"user id {os.getuid()} has no name, and torch asks for one",
+            "user", "error", f"user id {os.getuid()} has no name, which torch requires",
             "start through /opt/imgbuild/entrypoint, or set USER and LOGNAME",
         )  # fmt: skip
         return
@@ -121,13 +121,13 @@ def folders() -> Iterator[Finding]:
         if loaded and os.statvfs(folder).f_flag & os.ST_NOEXEC:
             yield Finding(
                 "folders", "error",
-                f"{name}: {folder} is mounted noexec, and kernels are compiled and loaded there",
+                f"{name}: {folder} is mounted noexec, but compiled kernels are loaded from there",
                 f"set {'TMPDIR' if name == '/tmp' else name} to a folder on another disk",
             )  # fmt: skip
             continue
         good += 1
     root = "is read-only" if os.statvfs("/").f_flag & os.ST_RDONLY else "can be written"
-    yield Finding("folders", "note", f"{good} of {len(locations)} take files; the root {root}")
+    yield Finding("folders", "note", f"{good} of {len(locations)} are writable; the root {root}")
 
 
 def _unwritable(folder: str) -> str:
@@ -149,14 +149,14 @@ def temporary() -> Iterator[Finding]:
     if length > SOCKET_PATH:
         yield Finding(
             "temporary files", "warning",
-            f"{folder} is too long a name: Ray's sockets below it have {length} bytes of"
-            f" {SOCKET_PATH}",
+            f"{folder} is too long: paths of Ray's sockets below it have {length} of {SOCKET_PATH}"
+            " bytes",
             "bind a folder to /tmp and leave TMPDIR unset, or: ray start --temp-dir /tmp/ray",
         )  # fmt: skip
     if free < LEAST_TEMPORARY:
         yield Finding(
             "temporary files", "warning",
-            f"{folder} has {free >> 20} MB free; Ray spills and compilers write there",
+            f"{folder} has {free >> 20} MB free; Ray and compilers write there",
             "bind a folder of the node's disk: apptainer --bind SCRATCH:/tmp",
         )  # fmt: skip
     else:
@@ -176,9 +176,10 @@ def shared_memory(least: int) -> Iterator[Finding]:
     if free < required:
         yield Finding(
             "shared memory", "error" if least else "warning",
-            f"{free >> 20} MB are free in /dev/shm, {required >> 20} MB are wanted: NCCL and data"
-            " loaders end with a bus error",
-            "docker: --shm-size 16g or --ipc host; a cluster: ask for more memory, or its admin",
+            f"{free >> 20} MB are free in /dev/shm, {required >> 20} MB are required: otherwise"
+            " NCCL and data loaders fail with a bus error",
+            "docker: --shm-size 16g or --ipc host; on a cluster: request more memory, or contact"
+            " its administrator",
         )  # fmt: skip
     else:
         yield Finding("shared memory", "note", f"{free >> 20} MB free in /dev/shm")
@@ -188,7 +189,7 @@ def limits() -> Iterator[Finding]:
     """Check limits on processes, threads and files by starting threads, including cgroup limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "ask for a higher hard limit"
+        raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "request a higher hard limit"
         yield Finding("limits", "warning", f"{soft} open files are allowed (ulimit -n)", raise_it)
     threads = _thread_limit()
     started = _start_threads(min(threads, 512) if threads else 512)
@@ -196,7 +197,7 @@ def limits() -> Iterator[Finding]:
         yield Finding(
             "limits", "error",
             f"only {started} threads can be started here: pthread_create fails in Ray and BLAS",
-            "ulimit -u $(ulimit -Hu) in the job, OMP_NUM_THREADS=1, or ask for more processes",
+            "ulimit -u $(ulimit -Hu) in the job, OMP_NUM_THREADS=1, or request a higher limit",
         )  # fmt: skip
     elif threads and threads < LEAST_THREADS:
         yield Finding(
@@ -251,8 +252,8 @@ def cores() -> Iterator[Finding]:
     if granted < machine:
         yield Finding(
             "cores", "warning",
-            f"{granted} of the machine's {machine} cores are granted: Ray by itself starts a worker"
-            " for each core, and they fail to register with the raylet",
+            f"{granted} of the machine's {machine} cores are granted: Ray starts a worker for each"
+            " core by default, which fail to register with the raylet",
             f"ray start --num-cpus={granted}, OMP_NUM_THREADS={granted} or less",
         )  # fmt: skip
     else:
@@ -290,7 +291,7 @@ def network() -> Iterator[Finding]:
         return
     host = "huggingface.co"
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
-        yield Finding("network", "note", "a proxy is set; it was not asked")
+        yield Finding("network", "note", "a proxy is set; not checked")
         return
     answers: list[object] = []
 
@@ -304,10 +305,10 @@ def network() -> Iterator[Finding]:
     asking.start()
     asking.join(NETWORK_TIME_LIMIT)
     if answers and answers[0]:
-        yield Finding("network", "note", f"{host} has an address here")
+        yield Finding("network", "note", f"{host} can be resolved")
     else:
         yield Finding(
-            "network", "warning", f"{host} has no address here: downloads wait, then fail",
+            "network", "warning", f"{host} cannot be resolved: downloads will time out",
             "download first, and set HF_HUB_OFFLINE=1",
         )  # fmt: skip
 
@@ -369,18 +370,20 @@ def _ended(looking: _Looking, end: float) -> list[Finding]:
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
-            why = f"no answer within {TIME_LIMIT:.0f} s: a driver or a disk that hangs, or is slow"
+            why = f"timed out after {TIME_LIMIT:.0f} s: a driver or a disk hangs or is slow"
             bad = "warning" if looking.found else looking.severity
-            late = Finding(looking.name, bad, why, "look at it by itself on this node")
+            late = Finding(looking.name, bad, why, "check it manually on this node")
             return [*looking.found, late]
     return looking.found
 
 
 def main(arguments: list[str]) -> int:
     """Run the checks and print the findings; returns 1 if one is an error."""
-    parser = argparse.ArgumentParser(description="Whether this container lets its stack work.")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be seen")
-    parser.add_argument("--shared", type=int, default=0, help="MB that /dev/shm must have free")
+    parser = argparse.ArgumentParser(
+        description="Check whether the packages of this image can work in this container."
+    )
+    parser.add_argument("--gpus", type=int, default=0, help="required number of GPUs")
+    parser.add_argument("--shared", type=int, default=0, help="required free MB in /dev/shm")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
     started = time.monotonic()

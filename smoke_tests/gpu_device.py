@@ -30,7 +30,7 @@ def devices() -> list[str]:
     version, count = ctypes.c_int(), ctypes.c_int()
     driver_call(library, "cuDriverGetVersion", ctypes.byref(version))
     driver_call(library, "cuDeviceGetCount", ctypes.byref(count))
-    print(f"the driver knows CUDA {version.value // 1000}.{version.value % 1000 // 10}")
+    print(f"the driver supports CUDA {version.value // 1000}.{version.value % 1000 // 10}")
     descriptions = []
     for number in range(count.value):
         device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()

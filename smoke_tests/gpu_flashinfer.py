@@ -75,7 +75,7 @@ def sampling() -> list[str]:
     spread = (DRAWS * share * (1 - share)) ** 0.5
     problems = []
     if counts[2] or counts[3]:
-        problems.append(f"top-k 2 drew tokens that are not among the first two: {counts}")
+        problems.append(f"top-k 2 drew tokens other than the first two: {counts}")
     if abs(counts[0] - DRAWS * share) > 6 * spread:
         problems.append(
             f"{counts[0]} of {DRAWS} draws were the first token, {DRAWS * share:.0f} due"
@@ -115,7 +115,7 @@ def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[st
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in libraries]
     return [
-        f"{path} was compiled, and lies in the image's flashinfer-jit-cache"
+        f"{path} was compiled, although it is in the image's flashinfer-jit-cache"
         for path in libraries
         if path.stem in brought
     ]
@@ -143,7 +143,11 @@ def main() -> None:
     devices = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
     brought = lock_bundle({f"sm{major}{minor}" for major, minor in devices})
     problems += uncalled_for(mode, sorted(compiled() - there), brought)
-    finish(problems, f"flashinfer {flashinfer.__version__}, {mode}: as they should")
+    finish(
+        problems,
+        f"flashinfer {flashinfer.__version__}, {mode}: attention, sampling and"
+        " compiled kernels are correct",
+    )
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
     if not float(logged.get("grad_norm", 0)) > 0:
         problems.append("the gradient is zero")
     if trainer.state.global_step != 1:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     summary = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
     return problems, f"{summary}, gradient norm {logged.get('grad_norm')}"
 

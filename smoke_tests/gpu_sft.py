@@ -77,7 +77,7 @@ def step(way: str) -> tuple[list[str], str]:
     if appends and last != {end}:
         problems.append(f"the examples end with token {sorted(last)}, {tiny_qwen.END} is {end}")
     if trainer.state.global_step != trainer.args.max_steps:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     scaler = getattr(trainer.accelerator, "scaler", None)
     if way == "fp16" and (scaler is None or not scaler.is_enabled()):
         problems.append("there is no gradient scaler")
@@ -105,7 +105,7 @@ def launched(count: int) -> None:
     log = smoke_gpu.follow(command)
     summaries = [line for line in log.splitlines() if "tensors changed" in line]
     steps = log.count("tensors changed")  # two processes may have written one line
-    problems = [f"{steps} of {count} processes took the step"] if steps != count else []
+    problems = [f"{steps} of {count} processes ran the step"] if steps != count else []
     finish(problems, " ".join(summaries))
 
 

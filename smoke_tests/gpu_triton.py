@@ -53,7 +53,7 @@ def main() -> None:
         problems.append("the kernel's sums are wrong")
     cubins = [path.name for path in Path("triton").rglob("*.cubin")]
     if not cubins:
-        problems.append("Triton compiled no cubin: it took the kernel from elsewhere")
+        problems.append("Triton compiled no cubin: the kernel came from another cache")
 
     def _fused(first: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return (first * 2 + other).relu().sum(0)

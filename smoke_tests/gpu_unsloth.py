@@ -183,7 +183,7 @@ def main(way: str) -> None:
             name = f"unsloth notebook: {after.__name__}"
             problems += judge(name, partial(after, model, trainer.processing_class))
     if trainer.state.global_step != 1:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     if not math.isfinite(result.training_loss):
         problems.append(f"the loss is {result.training_loss}")
     smoke_gpu.end(problems, f"{len(halves)} adapters changed, loss {result.training_loss:.3f}")

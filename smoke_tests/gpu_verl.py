@@ -332,7 +332,7 @@ def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
     print("the second step:", values)
     number = Path("checkpoint/latest_checkpointed_iteration.txt").read_text("ascii").strip()
     if number != "2":
-        problems.append(f"the last checkpoint is that of step {number}, not of step 2")
+        problems.append(f"the last checkpoint is of step {number}, not of step 2")
     first = Path("checkpoint/global_step_1/actor/huggingface")
     changed, _ = unchanged(first, Path("checkpoint/global_step_2"))
     scores = re.findall(r"val-core/smoke/\S+?:(?:np\.float\d+\()?[\d.]", everything("", scratch))

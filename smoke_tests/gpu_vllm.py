@@ -172,7 +172,7 @@ def main(way: str) -> None:
         smoke_lora.merge(reference, folder)
     problems, summary = compare(reference, prompts, completions, kind)
     again_problems, _ = compare(reference, prompts, again, kind)
-    problems += [f"asked again: {problem}" for problem in again_problems]
+    problems += [f"second run: {problem}" for problem in again_problems]
     if way == "lora":
         plain = smoke_stack.generate(llm, prompts, greedy)
         problems += ["the adapter changes no token"] if plain == completions else []

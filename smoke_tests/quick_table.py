@@ -73,7 +73,7 @@ TABLE: tuple[Quick, ...] = (
     ),
     Quick(
         "trl env",
-        "what a report of a bug has to name",
+        "the environment for a bug report",
         ("trl",),
         "{bin}/trl env",
         (("says", r"TRL version: \d"), ("says", r"Transformers version: \d")),
@@ -196,7 +196,7 @@ TABLE: tuple[Quick, ...] = (
     ),
     Quick(
         "verl sft",
-        "fine-tuning on conversations of several turns, then the merger of checkpoints",
+        "fine-tuning on conversations of several turns, then the checkpoint merger",
         ("verl",),
         """
 {bin}/torchrun --standalone --nnodes=1 --nproc_per_node=1 -m verl.trainer.sft_trainer \

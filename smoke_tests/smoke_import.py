@@ -53,7 +53,7 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
             if verdict == "ok":
                 done[name] = Attempt("", part)
             elif verdict == "failed":
-                done[name] = Attempt(first_error(part) or "failed and said nothing", part)
+                done[name] = Attempt(first_error(part) or "failed without output", part)
             else:
                 done[name] = Attempt(f"{ending}: {first_error(part)}", part)
         if len(done) == before:  # not even the first name was started: Python itself is broken

@@ -103,7 +103,7 @@ def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
         return ["the text is empty"]
     if 2 * len(wrong) > len(texts):
         return [
-            f"{len(wrong)} of {len(texts)} documents do not fit the schema, such as {wrong[0]!r}"
+            f"{len(wrong)} of {len(texts)} documents do not match the schema, such as {wrong[0]!r}"
         ]
-    return [f"{text!r} does not begin a document that fits" for text in wrong
+    return [f"{text!r} is not the start of a valid document" for text in wrong
             if not text.lstrip().startswith("{") and text.strip()]  # fmt: skip

@@ -54,7 +54,9 @@ def program(compiler: str, name: str, text: str) -> list[str]:
     subprocess.run([compiler, "-O2", str(source), "-o", "./a.out", "-lm", "-lpthread"], check=True)
     output = subprocess.run(["./a.out", "1764"], capture_output=True, text=True, check=True).stdout
     return (
-        [] if output.strip() == "42" else [f"{compiler}: the root of 1764 came out as {output!r}"]
+        []
+        if output.strip() == "42"
+        else [f"{compiler}: the root of 1764 was computed as {output!r}"]
     )
 
 

@@ -19,7 +19,7 @@ def main() -> None:
         if package in packages and packages[package] in entry.get("versions", [packages[package]]):
             names_by_package.setdefault(package, []).append(entry["name"])
     if not names_by_package:
-        skip("the lock has none of the packages that entry_points.json names")
+        skip("the lock has none of the packages in entry_points.json")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = {
             package: pool.submit(judge, f"entry points of {package}", package, names, waivers)

@@ -41,7 +41,7 @@ def main() -> None:
         problems += [text for item in names if (text := foreign_file(f"{folder}/{item}", owned))]
         links = (f"{folder}/{item}" for item in [*folders, *names])
         problems += [f"{link}: a broken link" for link in links if not Path(link).exists()]
-    finish(problems, f"{len(owned)} files, all complete and of a distribution")
+    finish(problems, f"{len(owned)} files, all complete and owned by a distribution")
 
 
 def foreign_file(path: str, owned: set[str]) -> str:

@@ -50,16 +50,15 @@ def main() -> None:
     home = os.environ.get("CUDA_HOME") or "the CUDA_HOME that is not set"
     nvcc = Path(home) / "bin/nvcc"
     if not nvcc.exists():
-        finish([f"the lock has nvcc, {nvcc} is not there"], "")
+        finish([f"the lock has nvcc, but {nvcc} does not exist"], "")
     process = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
     print(process.stdout)
     match = re.search(r"release (\d+\.\d+)", process.stdout)
     if match is None:
-        finish(["nvcc does not say its release"], "")
+        finish(["nvcc does not print its release"], "")
     nvcc_release = match[1]
     problems = [
-        f"nvcc is of CUDA {nvcc_release}, {name} of {release(version)}:"
-        " what it compiles will not run"
+        f"nvcc is of CUDA {nvcc_release}, {name} of {release(version)}: its kernels would not run"
         for name, version in locked("nvidia-cuda-runtime").items()
         if release(version) != nvcc_release
     ]
@@ -70,9 +69,9 @@ def main() -> None:
     command = [str(nvcc), "-cubin", f"-arch={ARCHITECTURE}", f"-DRELEASE={number(nvcc_release)}"]
     done = subprocess.run([*command, str(source), "-o", str(cubin)], check=False)
     if done.returncode != 0:
-        problems.append(f"nvcc compiles no kernel: it ended with status {done.returncode}")
+        problems.append(f"nvcc failed to compile a kernel: status {done.returncode}")
     elif cubin.read_bytes()[:4] != b"\x7fELF":
-        problems.append("nvcc made no cubin")
+        problems.append("nvcc produced no cubin")
     finish(problems, f"nvcc of CUDA {nvcc_release} compiled a kernel for {ARCHITECTURE}")
 
 

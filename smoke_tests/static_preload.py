@@ -27,7 +27,7 @@ def main() -> None:
     ).stdout.splitlines()
     lacking = [line.strip() for line in ldd_lines if "not found" in line and DRIVER not in line]
     problems = [f"the loader cannot load {library.name}: {line}" for line in lacking]
-    finish(problems, f"the loader finds what {library.name} needs")
+    finish(problems, f"the loader finds all dependencies of {library.name}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def main() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="")
     if done.returncode not in (0, 1) or not done.stdout.strip():
-        finish([(done.stderr.strip().splitlines() or ["pip said nothing"])[-1]], "")
+        finish([(done.stderr.strip().splitlines() or ["pip check printed nothing"])[-1]], "")
     broken = set() if done.returncode == 0 else set(done.stdout.strip().splitlines())
     waived = {entry["error"]: entry["reason"] for entry in allowed("requirements")}
     problems = sorted(broken - waived.keys())

@@ -73,7 +73,7 @@ def main() -> None:
     os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
     utils = importlib.import_module(next(filter(exists, UTILITIES), UTILITIES[-1]))
     kernels = kernel_builders()
-    problems = [] if kernels else ["SGLang has none of the kernels that this case knows"]
+    problems = [] if kernels else ["SGLang has none of the kernels of this case"]
 
     def _tried(name: str) -> str:
         try:

@@ -43,7 +43,7 @@ def user_problems() -> list[str]:
     elif single_user():
         print("only one user id is mapped here, so root's files look like the user's")
     elif os.access(site_packages(), os.W_OK):
-        problems.append(f"{site_packages()} can be written by user id {os.getuid()}")
+        problems.append(f"{site_packages()} is writable by user ID {os.getuid()}")
     try:
         getpass.getuser()
     except (KeyError, OSError) as error:
@@ -65,7 +65,7 @@ def cache_problems() -> list[str]:
         del folders["PYTHONPYCACHEPREFIX"]
     folders["/tmp"] = "/tmp"
     if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF, whose entry point moves the caches
-        print("the root is read-only: folders of the image itself take no file")
+        print("the root is read-only: folders of the image are not writable")
     else:
         folders["the image's cache"] = expectation()["cache"]
         folders["the work folder"] = expectation()["workdir"]

@@ -99,7 +99,7 @@ def main() -> None:
     if not callable(getattr(utils, "load_binary", None)) or not callable(launcher.launch):
         problems.append("Triton's compiled modules lack load_binary or launch")
     if not kernel.asm.get("cubin"):
-        problems.append("Triton's ptxas made no cubin for sm_90")
+        problems.append("Triton's ptxas produced no cubin for sm_90")
     finish(problems, f"triton {triton.__version__}: bindings, a kernel for sm_90, its launcher")
 
 

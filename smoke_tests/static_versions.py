@@ -25,7 +25,7 @@ def main() -> None:
         elif versions != [expected[name]]:
             problems.append(f"{name} {expected[name]} is locked, but {versions[0]} is installed")
     if not expected:
-        problems.append("the lock names no package")
+        problems.append("the lock has no packages")
     finish(problems, f"{len(expected)} distributions, as locked")
 
 

@@ -393,13 +393,13 @@ def main() -> int:
         "--output", type=Path, default=facts_path(), help="default: in the package's data"
     )
     parser.add_argument(
-        "--check", action="store_true", help="only test whether the file has all wheels"
+        "--check", action="store_true", help="only check whether the file has all wheels"
     )
     parser.add_argument(
-        "--small", action="store_true", help="only read the small facts again, by ranges"
+        "--small", action="store_true", help="only update the small facts, read by ranges"
     )
     parser.add_argument(
-        "--missing", action="store_true", help="only add what the file lacks, without modules"
+        "--missing", action="store_true", help="only add missing entries, without modules"
     )
     options = parser.parse_args()
     path: Path = options.output

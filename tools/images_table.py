@@ -121,7 +121,7 @@ def main(words: Sequence[str] | None = None) -> int:
         before = (ROOT / name).read_text(encoding="utf-8")
         after = replaced(before, rows)
         if after is None:
-            print(f"{name} has no comments that mark the place of the table", file=sys.stderr)
+            print(f"{name} has no comments that mark the table", file=sys.stderr)
             return 2
         if after != before:
             stale.append(name)

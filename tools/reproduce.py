@@ -105,7 +105,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", action="append", help="only this target; repeatable")
     parser.add_argument("--case", action="append", choices=[*CASES], help="only this; repeatable")
     parser.add_argument(
-        "--work", type=Path, default=None, help="where to write, best on the cache's disk; 15 GB"
+        "--work",
+        type=Path,
+        default=None,
+        help="output folder, preferably on the cache's disk; 15 GB",
     )
     return parser.parse_args()
 
@@ -127,7 +130,8 @@ def attempt(target: str, name: str, surroundings: Surroundings, work: Path) -> s
         print("\n".join(tail), file=sys.stderr)
         return f"failed: {' '.join(error.cmd[:4])} ended with status {error.returncode}"
     except PermissionError as error:
-        return f"not tried: {error.filename} is not for every user; make .venv with such a Python"
+        hint = "create .venv with another Python"
+        return f"not tried: {error.filename} is not readable by all users; {hint}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

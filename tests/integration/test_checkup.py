@@ -50,7 +50,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
 def test_driver_without_link_is_reported_with_remedy(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
     findings = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
-    assert findings["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
+    assert findings["driver"]["message"] == f"{place}/libcuda.so.1 detects 2 GPUs"
     assert "cannot find -lcuda" in findings["link with -lcuda"]["message"]
     assert (
         f"LIBRARY_PATH and TRITON_LIBCUDA_PATH to {place}" in findings["link with -lcuda"]["remedy"]
@@ -63,7 +63,7 @@ def test_driver_without_link_is_reported_with_remedy(tmp_path: Path) -> None:
 def test_fewer_gpus_than_requested_are_reported(tmp_path: Path) -> None:
     findings = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
     assert findings["driver"]["severity"] == "error"
-    assert "sees 2 GPUs, 4 were asked for" in findings["driver"]["message"]
+    assert "detects 2 GPUs, 4 were requested" in findings["driver"]["message"]
 
 
 @pytest.mark.parametrize(("name", "init"), [("stubs", 0), ("elsewhere", 34)])
@@ -77,7 +77,7 @@ def test_other_library_with_driver_name_is_not_accepted(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "error"
-    assert f"{place}/libcuda.so.1 is no driver's library" in findings["driver"]["message"]
+    assert f"{place}/libcuda.so.1 is not a driver library" in findings["driver"]["message"]
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
@@ -85,7 +85,7 @@ def test_driver_without_gpu_is_no_error_if_not_requested(tmp_path: Path) -> None
     place = driver(tmp_path / "driver", init=100)
     findings = look(LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "note"
-    assert "sees no GPU, and none was asked for" in findings["driver"]["message"]
+    assert "detects no GPU, and none was requested" in findings["driver"]["message"]
     driver_finding = look("--gpus", "1", LD_LIBRARY_PATH=str(place))["driver"]
     assert driver_finding["severity"] == "error"
     assert "CUDA error 100" in driver_finding["message"]
@@ -116,7 +116,7 @@ def test_torch_import_error_is_reported(tmp_path: Path) -> None:
     absent = reduce_(tmp_path, "--gpus", "8")
     assert absent.returncode == 0
     assert "not tested: the interconnect, since the image has no torch" in absent.stdout
-    assert "not tested: that anything in the image can use the 8 GPUs" in absent.stdout
+    assert "not tested: whether the image can use the 8 GPUs" in absent.stdout
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
     broken = reduce_(tmp_path, "--gpus", "8")

@@ -30,8 +30,8 @@ IMGBUILD = Path(sys.executable).with_name("imgbuild")
 LOCKED = ("--lock={folder}/images/small", "--image=oci:{folder}/build/small")
 PLAIN = ("--plain-http", "{registry}")
 # Arguments of the verbs, and their exit statuses: 6 if a program is missing. `NOWHERE` replaces the
-# engines and the cluster of this machine, so that these verbs fail everywhere. Without configuration
-# Slurm queries DNS for one for a minute; an empty one is refused immediately.
+# engines and the cluster of this machine, so that these verbs fail everywhere. Without a
+# configuration Slurm queries DNS for one for a minute; an empty one is refused immediately.
 CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("list", (), (0,)),
     ("show", (TARGET,), (0,)),

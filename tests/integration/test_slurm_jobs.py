@@ -268,10 +268,10 @@ def test_check_reports_passed_steps(project: Project, tmp_path: Path) -> None:
     assert "no problem found on node1 node2" in done.stdout
     for node in ("node1", "node2"):
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
-        assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
+        assert f"{node}: note     driver: no driver, and no GPU was requested" in done.stdout
     assert "not tested: the interconnect, since the image has no torch" in done.stdout
     short = project.run(*words[:-4], *words[-2:], "--shared", "999999999", status=1)
-    assert "999999999 MB are wanted" in short.stdout
+    assert "999999999 MB are required" in short.stdout
     assert "see the errors above" in short.stdout
 
 

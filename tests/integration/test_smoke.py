@@ -270,7 +270,7 @@ def test_failing_sglang_kernel_compilation_is_reported(sample):
     assert re.search(r"activation: <stdin>:1:\d+: error: .unknown. undeclared", case_result.log)
     source.unlink()
     none = sample.run("sglang kernels")["sglang kernels"]
-    assert none.message == "error: SGLang has none of the kernels that this case knows"
+    assert none.message == "error: SGLang has none of the kernels of this case"
 
 
 SAVER = b"""\

@@ -115,8 +115,10 @@ def test_most_documents_must_be_complete_and_none_invalid(monkeypatch):
 
     assert problems(right, right, cut) == []
     assert problems("", "") == ["the text is empty"]
-    assert problems(right, cut, cut) == [f"2 of 3 documents do not fit the schema, such as {cut!r}"]
-    assert problems(right, right, other) == [f"{other!r} does not begin a document that fits"]
+    assert problems(right, cut, cut) == [
+        f"2 of 3 documents do not match the schema, such as {cut!r}"
+    ]
+    assert problems(right, right, other) == [f"{other!r} is not the start of a valid document"]
 
 
 @pytest.mark.parametrize("error", [None, ConnectionError("refused"), SystemExit("refused")])
