@@ -110,7 +110,7 @@ def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the tables; the exit status."""
+    """Write or compare the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -127,7 +127,7 @@ def written(picture: Picture) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the pictures; the exit status."""
+    """Write or compare the pictures; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -70,7 +70,7 @@ def write(
 
     `time`, in seconds since 1970, must not be before that of a file.
     `root` has owner and mode of the root folder, which is not in the tar. WorkFailed if mksquashfs
-    fails; errors of `chunks` are raised as they are.
+    fails; errors of `chunks` are raised unchanged.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
     command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[compressor]]
