@@ -113,7 +113,7 @@ def pushed(
         stored["its files"] = {
             digest: files[digest].stat().st_size for digest in computed if digest in files
         }
-    lines = sums(f"computed, for what is in {place}", tagged)
+    lines = sums(f"computed for the images in {place}", tagged)
     for name, sizes in stored.items():
         once = sum(size or 0 for size in sizes.values())
         equal = "equal" if sizes == computed else "**not equal**"
@@ -128,7 +128,7 @@ def main() -> int:
         "--images", type=Path, default=ROOT / "images", help="the folder of locks and digests"
     )
     parser.add_argument(
-        "--registry", metavar="HOST/REPOSITORY", help="compare with what was pushed there"
+        "--registry", metavar="HOST/REPOSITORY", help="compare with the images pushed there"
     )
     parser.add_argument(
         "--storage", type=Path, metavar="FOLDER", help="where that registry keeps its files"

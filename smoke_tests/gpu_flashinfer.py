@@ -78,7 +78,7 @@ def sampling() -> list[str]:
         problems.append(f"top-k 2 drew tokens other than the first two: {counts}")
     if abs(counts[0] - DRAWS * share) > 6 * spread:
         problems.append(
-            f"{counts[0]} of {DRAWS} draws were the first token, {DRAWS * share:.0f} due"
+            f"{counts[0]} of {DRAWS} draws were the first token, expected {DRAWS * share:.0f}"
         )
     return problems
 

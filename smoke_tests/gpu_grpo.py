@@ -208,7 +208,7 @@ def served(folder: Path) -> tuple[list[str], str]:
         now = regret(model, prompts, written)
         then = regret(smoke_stack.load(folder).to(model.device), prompts, written)
     if not now < AGREE[kind()]:
-        problems.append(f"the server's greedy tokens lie {now:.3f} below the trainer's best")
+        problems.append(f"the server's greedy tokens are {now:.3f} below the trainer's best")
     if not then > AGREE[kind()]:
         problems.append("the server's greedy tokens are those of the weights before the step")
     return (

@@ -35,7 +35,7 @@ def main() -> None:
                 problems.append(f"{name}: {path}: {error.strerror}")
                 continue
             if size and int(size) != actual:
-                problems.append(f"{name}: {path}: {actual} bytes, RECORD says {size}")
+                problems.append(f"{name}: {path}: {actual} bytes, expected {size} from RECORD")
     for folder, folders, names in os.walk(root):
         folders[:] = [item for item in folders if item != "__pycache__"]
         problems += [text for item in names if (text := foreign_file(f"{folder}/{item}", owned))]

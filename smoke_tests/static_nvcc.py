@@ -47,7 +47,7 @@ def main() -> None:
     """Check nvcc's release, and compile a kernel that includes headers of the runtime and CCCL."""
     if not locked("nvidia-cuda-nvcc"):
         skip("the lock has no nvcc")
-    home = os.environ.get("CUDA_HOME") or "the CUDA_HOME that is not set"
+    home = os.environ.get("CUDA_HOME") or "unset CUDA_HOME"
     nvcc = Path(home) / "bin/nvcc"
     if not nvcc.exists():
         finish([f"the lock has nvcc, but {nvcc} does not exist"], "")

@@ -92,7 +92,7 @@ EXTENSION = """\
 The `matrix.yaml` of a repository that extends published targets ([how](../extend.md)).
 Editors complete it by its JSON Schema, which `imgbuild init` writes beside it."""
 CI = """\
-What `imgbuild ci` needs to know of images and machines ([how](../ci.md)). It is
+Settings of `imgbuild ci` about images and machines ([how](../ci.md)). It is
 beside `matrix.yaml`; defaults are in
 [data/ci.yaml](../../builder/imgbuild/data/ci.yaml)."""
 

@@ -110,7 +110,7 @@ def test_index_is_written_to_row_without_credentials(
 
 
 def test_declared_index_is_used_for_missing_files(imgbuild: Command) -> None:
-    """It may mirror the default one; only files missing there count, whatever its name."""
+    """The index may mirror the default one; only files missing there count."""
     copy = LocalIndex()
     copy.wheel("tool", "1.0")
     copy.wheel("transformers", "4.51.3", files={"transformers/__init__.py": b"# of the project"})

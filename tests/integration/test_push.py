@@ -262,7 +262,7 @@ def test_registry_content_matches_digests(shop):
         "--images", str(shop.project.folder / "images"), "--storage", str(shop.registry.storage),
     ]  # fmt: skip
     lines = output(*command).splitlines()
-    assert lines[0].startswith(f"- computed, for what is in {shop.place}: 5 images")
+    assert lines[0].startswith(f"- computed for the images in {shop.place}: 5 images")
     assert [line.rpartition(": ")[2] for line in lines[1:]] == ["equal"] * 3
     lost = shop.digests_of().arch[Arch.ARM64].layers[-1].digest.removeprefix("sha256:")
     (data,) = shop.registry.storage.rglob(f"blobs/sha256/*/{lost}/data")

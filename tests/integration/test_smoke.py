@@ -156,7 +156,7 @@ def leaving(sample):
         ("versions", twice, "beta is installed 2 times"),
         ("requirements", alone, "alpha 1.0 requires beta, which is not installed."),
         ("files", lost, "alpha/data.txt: No such file"),
-        ("files", cut, "alpha/data.txt: 3 bytes, RECORD says 4"),
+        ("files", cut, "alpha/data.txt: 3 bytes, expected 4 from RECORD"),
         ("files", stray, "alpha/stray.py: in no RECORD"),
         ("files", dangling, "alpha/link: a broken link"),
     ],

@@ -69,9 +69,7 @@ def check(report: Report) -> None:
     }, report.cases
     messages = {case.name: case.message for case in report.cases}
     assert messages["compiler"] == "the lock has no gcc"
-    assert messages["entry points"].endswith(
-        "has none of the packages that entry_points.json names"
-    )
+    assert messages["entry points"].endswith("has none of the packages in entry_points.json")
     assert f"user id {smoke_environment.USER.uid}," in messages["system"]
     assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
 

@@ -27,12 +27,12 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 HEAD = """\
-# What the audit learned: `package` in `versions` works only with what it `needs`. Written by
-# `imgbuild lock`, used by all targets; one entry a line, sorted. `file`, `line` and `name` are the
-# evidence, as in version `read_in` of the package, tried against `against`. `came` and
-# `went` are the versions of the other package where the name appeared and where it was gone.
-# `missing: true`: needed though undeclared, so always added. Otherwise an entry only narrows:
-# it adds no package to a package set. An entry may be removed; it is learned again if it is true.
+# Learned by the audit: `package` in `versions` works only with `needs`. Written by `imgbuild lock`
+# and used by all targets; sorted, one entry per line. `file`, `line` and `name` are the evidence,
+# from version `read_in` of the package, compared with `against`. `came` and `went` are the
+# versions of the other package that added and removed the name.
+# `missing: true`: required but undeclared, so always added. Other entries only narrow versions:
+# they add no package to a package set. A removed entry is learned again if it still applies.
 """
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")

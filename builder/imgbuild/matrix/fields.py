@@ -111,7 +111,7 @@ LockedVersion = Annotated[
     msgspec.Meta(
         pattern=r"^([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
         r"(\+[a-z0-9]+(\.[a-z0-9]+)*)?\Z",
-        description="one exact version in its normal form",
+        description="one exact, normalized version",
     ),
 ]
 Specifier = Annotated[

@@ -45,7 +45,8 @@ class PackageIndex(Strict, frozen=True):
     upload_times: Annotated[
         Literal["index", "none"],
         msgspec.Meta(
-            description="`index`: PEP 700 or the JSON API beside it provides upload times; `none`:"
+            description="`index`: PEP 700 or the JSON API of the same server provides upload"
+            " times; `none`:"
             " no upload times, so the cut-off does not apply to its files"
         ),
     ] = "index"

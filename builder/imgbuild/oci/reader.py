@@ -283,8 +283,8 @@ def inflated(
                 pass
         if ahead.digest != layer.diff_id:
             message = (
-                f"{layer.path}: its content has the digest {ahead.digest};"
-                f" the image's configuration names the diff id {layer.diff_id}"
+                f"{layer.path}: its content has the digest {ahead.digest}; the image's"
+                f" configuration has the diff id {layer.diff_id}"
             )
             raise IntegrityError(message, hint=REMEDY)
 

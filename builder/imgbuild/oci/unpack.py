@@ -167,7 +167,7 @@ class _Inflated:
         try:
             os.setxattr(file, key, os.fsencode(value))
         except OSError as error:  # not root, or a file system that has none
-            self._reporter.detail(f"attribute {key} left out: {error.strerror}")
+            self._reporter.detail(f"attribute {key} skipped: {error.strerror}")
 
 
 class _Kept:

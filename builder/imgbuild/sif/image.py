@@ -68,7 +68,7 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
             tzinfo=datetime.UTC
         )
     except ValueError as error:
-        message = f"{layout.path}: the configuration for {arch} was made at {document.created!r}"
+        message = f"{layout.path}: invalid creation time for {arch}: {document.created!r}"
         raise IntegrityError(message, hint="build or pull the image again") from error
     return SifSource(
         name=layout.name or "image",  # not the folder's: bytes follow from the image

@@ -314,7 +314,7 @@ def _refuse(
         raise NoSolution(message, reasons=reasons, hint="use the URL of a wheel")
     if tree.submodules:
         names = ", ".join(tree.submodules)
-        context.reporter.info(f"{address}: submodules are left out: {names}")
+        context.reporter.info(f"{address}: submodules are excluded: {names}")
 
 
 def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]) -> DirectPackage:
@@ -352,7 +352,7 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
                 f"{package} @ {item.source}: {target} has {package} {published[package]}, which"
                 " an extension cannot change"
             )
-            raise InputError(message, hint="leave it out, or use `like:` in place of `extends:`")
+            raise InputError(message, hint="remove it, or use `like:` instead of `extends:`")
 
 
 def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:

@@ -152,7 +152,7 @@ def fetched(address: GitAddress, context: Context) -> GitTree:
     store.put_fact(FACT, key, msgspec.json.encode(tree))
     if tree.left_out:
         names = ", ".join(map(repr, tree.left_out[:SHOWN]))
-        context.reporter.info(f"{address.url}: left out of its archive: {names}")
+        context.reporter.info(f"{address.url}: excluded from its archive: {names}")
     return tree
 
 

@@ -104,12 +104,12 @@ def test_valid_base_pythons(tmp_path, members):
         (
             {"usr/local/bin/python3.12": b""},
             "/usr/bin/python3 does not exist",
-            "it has /usr/local/bin/python3.12; say",
+            "it has /usr/local/bin/python3.12; set",
         ),
         (
             {"usr/bin/python3": "python3.13", "usr/bin/python3.13": b""},
             "is /usr/bin/python3.13, not Python 3.11",
-            "it has /usr/bin/python3.13; say",
+            "it has /usr/bin/python3.13; set",
         ),
     ],
 )
