@@ -92,6 +92,13 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
             " records that of the downloaded file"
         ),
     ] = {}
+    releases: Annotated[
+        Line | None,
+        msgspec.Meta(
+            description="URL of the list of releases that `outdated` and `update` read, in the form"
+            " of python-build-standalone's (JSON in lines, newest first), which is the default"
+        ),
+    ] = None
 
 
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
