@@ -1,6 +1,6 @@
 """Measures `docker build` with uv against imgbuild: same lock, same downloaded wheels, one run.
 
-Both end when a command has answered in a container of the image, except where a case says so.
+Both end when a command has responded in a container of the image, unless a case states otherwise.
 Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, bytes to push.
 Run it with the environment's Python: `make benchmark`. The page cache is warm for both; pins are
 changed in a copy of the project.
@@ -69,12 +69,12 @@ def arguments() -> argparse.Namespace:
     add("--small", default="tqdm==4.67.0", help="the other changed pin, NAME==VERSION")
     add("--through", default="docker", help="where imgbuild runs the command: docker, podman, root")
     add("--jobs", type=int, help="processes that imgbuild may use (default: all cores)")
-    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="where to write; 30 GB")
+    add("--work", type=Path, default=Path(tempfile.gettempdir()), help="output folder; 30 GB")
     return parser.parse_args()
 
 
 def benchmark(options: argparse.Namespace, folder: Path) -> str:
-    """Run the chosen cases; the report as Markdown."""
+    """Run the selected cases; returns the report as Markdown."""
     cases = options.case or [*CASES]
     before = measuring.machine()
     original = contenders.Project(root=ROOT, target=options.target)
@@ -115,7 +115,7 @@ def run_imgbuild(
     after: contenders.Built,
     runs: int,
 ) -> tuple[measuring.Measure, int | None]:
-    """The median of `runs`, and the bytes that a registry which has `base` still lacks."""
+    """The median of `runs`, and the bytes to push to a registry that has `base`."""
     once: Callable[[], measuring.Measure] = {
         "cold": lambda: imgbuild.answer(base, have=None),
         "trl": lambda: imgbuild.answer(after, have=base),

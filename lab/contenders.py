@@ -46,7 +46,7 @@ ENV PATH={prefix}/bin:/usr/bin:/bin
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with matrix.yaml and images/, and the target that is measured."""
+    """A folder with matrix.yaml and images/, and the measured target."""
 
     root: Path
     target: str
@@ -60,18 +60,18 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     layers: dict[str, int]
 
     def inputs(self) -> list[LockedFile]:
-        """Every file that the image is made from."""
+        """All input files of the image."""
         resolution = self.lock.arch[ARCH]
         return [*resolution.wheels, *(built.wheel for built in resolution.built), *resolution.debs]
 
     def wheels(self) -> list[LockedFile]:
-        """Every wheel that is installed."""
+        """All installed wheels."""
         resolution = self.lock.arch[ARCH]
         return [*resolution.wheels, *(built.wheel for built in resolution.built)]
 
 
 def prepare(project: Project, folder: Path) -> Built:
-    """Copy the project, and download everything that its target needs into the user's cache."""
+    """Copy the project, and download all inputs of its target into the user's cache."""
     return changed(project, {}, folder)
 
 
@@ -96,7 +96,7 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
 
 
 class Imgbuild:
-    """imgbuild with its own cache, which has only what the case needs."""
+    """imgbuild with a separate cache that contains only what the case needs."""
 
     def __init__(self, folder: Path, through: str, jobs: int | None) -> None:
         self._folder = folder
@@ -104,7 +104,7 @@ class Imgbuild:
         self._jobs = [] if jobs is None else ["--jobs", str(jobs)]
 
     def build(self, built: Built) -> measuring.Measure:
-        """Build to a layout with nothing but downloaded inputs."""
+        """Build to a layout from downloaded inputs."""
         self._fill(built, None)
         command: list[str | Path] = [IMGBUILD, *_build(built, None), *self._jobs]
         return measuring.measure(command, folder=built.project.root, env=self._env)
@@ -112,7 +112,7 @@ class Imgbuild:
     def answer(self, built: Built, *, have: Built | None) -> measuring.Measure:
         """Build with all inputs downloaded, and run a command in the image.
 
-        With `have`, that image is in the cache, in the output and where the command runs.
+        With `have`, that image is in the cache, in the output and in the engine.
         """
         self._fill(built, have)
         if self._through != "root":
@@ -194,9 +194,9 @@ class Docker:
         _checked("docker", "buildx", "build", *words, self._context)
 
     def answer(self, *, cached: bool) -> measuring.Measure:
-        """`docker build` of what was prepared, and a command in the image.
+        """Run `docker build` of the prepared context, and a command in the image.
 
-        `cached`: with what earlier builds left.
+        `cached`: with the results of earlier builds.
         """
         words = ["--provenance=false", "--sbom=false", "--progress=plain", f"--tag={TAG}"]
         if not cached:
@@ -207,7 +207,7 @@ class Docker:
         return measuring.measure(["sh", "-c", f"{build} && {run}"], daemons=daemons())
 
     def ensure(self, built: Built) -> None:
-        """Leave the image of `built` in Docker and its steps in the build cache."""
+        """Ensure that the image of `built` is in Docker and its steps in the build cache."""
         self.prepare(built)
         _checked("docker", "buildx", "build", "--provenance=false", f"--tag={TAG}", self._context)
         self._layers[built.project.root] = _saved_layers()
@@ -224,7 +224,7 @@ class Docker:
         return self._layers[built.project.root]
 
     def clean(self) -> None:
-        """Remove the images and what BuildKit kept of them."""
+        """Remove the images and BuildKit's cache of them."""
         self._forget()
         _quiet("docker", "rmi", "--force", BASE_TAG)
         _quiet("docker", "builder", "prune", "--force", "--filter", "type=source.local")
@@ -254,7 +254,7 @@ def daemons() -> list[int]:
 
 
 def _saved_layers() -> dict[str, int]:
-    """Read the image's manifest from the stream that `docker save` writes; nothing is kept."""
+    """Read the image's manifest from the stream of `docker save`, which is discarded."""
     documents: dict[str, bytes] = {}
     with (
         subprocess.Popen(["docker", "image", "save", TAG], stdout=subprocess.PIPE) as process,

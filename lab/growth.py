@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a project with many locked targets, and measures what reads them all.
+"""Writes a project with many locked targets, and measures commands that read them all.
 
-    lab/growth.py --targets 1000 ../many
+lab/growth.py --targets 1000 ../many
 
-The targets are those of matrix.yaml under other names, with locks and digests that follow from
-them; nothing is downloaded. Prints seconds and memory of each command, for a tenth of the targets
-and for all, each in a fresh process, with a new cache: the second `list --wide` uses what the first
-left.
+The targets are those of matrix.yaml under other names, with matching locks and digests; nothing is
+downloaded. Prints seconds and memory of each command, for a tenth of the targets and for all, each
+in a new process, with a new cache: the second `list --wide` uses the cache of the first.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ COMMANDS = (
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes what occurs twice in full: a matrix has no aliases."""
+    """Writes repeated values in full, because a matrix has no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         """True for each value."""
@@ -54,14 +53,14 @@ class Dumper(yaml.SafeDumper):
 
 
 def names(number: int) -> Iterator[tuple[str, str]]:
-    """A new name and the target of this repository that it copies, `number` times."""
+    """New names, each with the target of this repository that it copies, `number` times."""
     own = sorted(path.parent.name for path in (ROOT / "images").glob("*/lock.json"))
     for place, original in zip(range(number), itertools.cycle(own), strict=False):
         yield f"{original}-n{place}", original
 
 
 def write_project(folder: Path, number: int) -> None:
-    """A project with `number` locked targets in `folder`, which must not exist."""
+    """Write a project with `number` locked targets to `folder`, which must not exist."""
     folder.mkdir(parents=True)
     (folder / "images").mkdir()
     for shared in ("constraints.yaml", "layers.json", "packages.json"):

@@ -33,7 +33,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampler(threading.Thread):
-    """Keeps the highest sum of memory of the processes below `roots`, less what `daemons` had."""
+    """Records the peak memory of processes below `roots`, less `daemons` at the start."""
 
     def __init__(self, roots: Sequence[int], daemons: Sequence[int]) -> None:
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Sampler(threading.Thread):
             self.peak = max(self.peak, memory(self._roots) - self._before)
 
     def end(self) -> None:
-        """Stop sampling; `peak` is final then."""
+        """Stop sampling; `peak` is then final."""
         self._end.set()
         self.join()
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tests a sample of an audit's notes, drawn with a fixed seed, inside the image.
 
-The image must be built. Python inside the image looks for what a note reports as missing, without
-GPU or network: it imports the module, looks up the name or attribute, reads the signature, opens
-the library. A note whose test fails for another reason counts as untried.
+The image must be built. Python inside the image checks whether the reported object is missing,
+without GPU or network: it imports the module, looks up the name or attribute, reads the signature,
+opens the library. A note whose test fails for another reason counts as untried.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def draw(findings: Sequence[Finding], number: int, seed: int) -> list[Finding]:
         note for note in findings if note.severity is Severity.NOTE and note.evidence is not None
     ]
     notes.sort(key=lambda note: (note.check, note.where, note.message))
-    # A draw that anybody can repeat, not a secret.
+    # A reproducible draw, not a secret.
     return random.Random(seed).sample(notes, min(number, len(notes)))  # noqa: S311
 
 

@@ -38,7 +38,7 @@ def load(module: str) -> Any:
 
 
 def find(dotted: str) -> Any:
-    """The object that a dotted name means; None if a part of it is not there."""
+    """The object with a dotted name; None if a part of it is missing."""
     parts = dotted.replace(":", ".").split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -92,7 +92,7 @@ def lacks_name(subject: str, file: str) -> bool:
 
 
 def all_there(value: Any, parts: Sequence[str]) -> bool:
-    """Whether each part is in what the one before it means."""
+    """Whether each of `parts` is an attribute of the one before it."""
     for part in parts:
         try:
             if not has(value, part):
@@ -114,7 +114,7 @@ def lacks_attribute(subject: str, file: str) -> bool:
 
 
 def refuses_keyword(subject: str, file: str) -> bool:
-    """Whether a callable ("module.callable(keyword)") takes no such keyword."""
+    """Whether a callable ("module.callable(keyword)") lacks the keyword."""
     callee, _, keyword = subject.removesuffix(")").partition("(")
     value = find(callee)
     if value is None:
@@ -155,7 +155,7 @@ def verdict(question: dict[str, str]) -> tuple[str, str]:
     """Outcome and reason of one question."""
     check = CHECKS.get(question["relation"])
     if check is None:
-        return "untried", "nothing inside an image can say it"
+        return "untried", "cannot be checked inside an image"
     try:
         return "true" if check(question["subject"], question["file"]) else "false", ""
     except Untried as error:

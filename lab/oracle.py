@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Holds the audit against Python on random package sets that nobody tuned it to.
+"""Compares the audit with Python on random package sets that were not used for its development.
 
 Each seed draws two sets from the same requirements: the control, as uv resolves it, and one in
-which one version is forced. Both are installed and imported on the CPU, each package in a fresh
+which one version is forced. Both are installed and imported on the CPU, each package in a new
 process, and both are audited by `imgbuild audit --requirements`. A failure counts only if the
-control imports. Of draws without a failure a sample is audited. Results are lines of
-JSON, one a seed: a seed that is there is skipped, so that a run may be ended and continued. Even
-seeds are for development; `report` shows no details of odd ones.
+control imports. Of draws without a failure a sample is audited. Results are lines of JSON, one per
+seed: existing seeds are skipped, so that a run can be interrupted and continued. Even seeds are for
+development; `report` shows no details of odd ones.
 
-`again` only audits: what Python said is in the results of the draws, `run --no-audit` makes such. A
-set is installed again if the audit has errors that were not looked up then.
+`again` only audits: Python's results come from the draws, which `run --no-audit` creates. A set is
+installed again if the audit has errors that were not looked up then.
 
     oracle.py run --seeds 1-200
     oracle.py again --seeds 1-200 --draws results.jsonl --results new.jsonl
@@ -63,7 +63,7 @@ LIBRARIES = 40  # shared objects of one package that are opened
 
 @dataclasses.dataclass
 class InstalledSet:
-    """A set on this disk, and what of it Python could not import."""
+    """An installed set, and the parts of it that Python could not import."""
 
     pins: Pins
     folder: Path
@@ -75,7 +75,7 @@ class InstalledSet:
 
     @property
     def fails(self) -> bool:
-        """Whether Python fails for another reason than that there is no GPU."""
+        """Whether Python fails for another reason than a missing GPU."""
         return self.result().fails
 
     def result(self) -> SetResult:
@@ -90,7 +90,7 @@ class InstalledSet:
 
 
 class Experiments:
-    """Installs, imports and audits sets below `folder`; waits for another process there."""
+    """Installs, imports and audits sets below `folder`; waits for other processes using it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,7 +129,7 @@ class Experiments:
             return msgspec.structs.replace(measured, control=answer(control), forced=answer(forced))
 
     def again(self, measured: Measured, chosen: Callable[[SetResult], bool]) -> Measured:
-        """`measured`, with the audit's answers of today for the sets that are `chosen`."""
+        """`measured`, with current audit results for the `chosen` sets."""
         if measured.draw is None or measured.control is None or measured.forced is None:
             return measured
         control, forced = measured.control, measured.forced
@@ -140,7 +140,7 @@ class Experiments:
         return msgspec.structs.replace(measured, control=control, forced=forced, commit=self.commit)
 
     def _audited_again(self, draw: Draw, which: str, previous: SetResult) -> SetResult:
-        """`previous` with the errors of today; new ones are looked up in the installed set.
+        """`previous` with current errors; new ones are looked up in the installed set.
 
         OSError or Unresolved if that set can no longer be installed.
         """
@@ -164,9 +164,9 @@ class Experiments:
 
     @contextlib.contextmanager
     def _installed(self, draw: Draw, which: str) -> Iterator[InstalledSet]:
-        """The set "forced" or "control", installed while this context lasts.
+        """Install the set "forced" or "control" for a `with` block.
 
-        Its path is always the same, so that bytecode of files that are the same is used again.
+        Its path is constant, so that bytecode of identical files is reused.
         """
         pins = draw.forced if which == "forced" else draw.control
         packages = oracle_sets.imported(draw.package, pins, self.table)
@@ -188,7 +188,7 @@ class Experiments:
             oracle_sets.remove(folder)
 
     def _import(self, installed_set: InstalledSet, draw: Draw) -> None:
-        """Let Python import the packages of a set, and keep what fails."""
+        """Import the packages of a set with Python, and record failures."""
         target = installed_set.folder / "site"
         both = draw.control.versions.keys() & draw.forced.versions.keys()
         for package in installed_set.imported:
@@ -201,7 +201,7 @@ class Experiments:
             )
 
     def _audited(self, installed_set: InstalledSet) -> SetResult:
-        """What Python and the audit say of a set."""
+        """The results of Python and of the audit for a set."""
         audit_report, complaint, seconds = self._audit(installed_set.pins)
         return msgspec.structs.replace(
             installed_set.result(),
@@ -232,7 +232,7 @@ class Experiments:
         return base
 
     def _audit(self, pins: Pins) -> tuple[Report | None, str, float]:
-        """The report of `imgbuild audit` on the pins, or what it said last; and its seconds."""
+        """The report of `imgbuild audit` on the pins, or its last output; and its seconds."""
         start = time.monotonic()
         audit_report, complaint = self._audit_answer(pins)
         return audit_report, complaint, round(time.monotonic() - start, 1)
@@ -268,7 +268,7 @@ class Experiments:
             return None, done.stderr.strip()[-500:] or f"exit status {done.returncode}"
 
     def trim(self) -> None:
-        """Empty uv's cache if it has grown over its limit."""
+        """Clear uv's cache if it exceeds its limit."""
         cache = self.folder / "uv-cache"
         if cache.exists():
             kilobytes = int(_output(["du", "-sk", str(cache)]).split()[0])
@@ -279,7 +279,7 @@ class Experiments:
 def _failures(
     tried: Probe, target: Path, package: str, modules: Sequence[str], names: Sequence[str]
 ) -> Iterator[Failure]:
-    """What of one package cannot be imported, read or opened."""
+    """The failures to import, read or open parts of one package."""
     objects = [
         str(path)
         for module in modules
@@ -292,13 +292,13 @@ def _failures(
 
 
 def _report(text: str) -> Report:
-    """The report in what the audit wrote to stdout."""
+    """Decode the report from the audit's stdout."""
     document = json.loads(text)
     return msgspec.convert(document[0] if isinstance(document, list) else document, Report)
 
 
 def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
-    """The errors of a report, and whether Python agrees with those that it can look up."""
+    """The errors of a report, and whether Python confirms those that it can look up."""
     left = ALARMS
     for finding in errors_of(report.findings if report is not None else ()):
         evidence = finding.evidence
@@ -319,10 +319,11 @@ def _looked_up(report: Report | None, tried: Probe) -> Iterator[Alarm]:
 
 
 def ignore_incomparable(control: InstalledSet, forced: InstalledSet) -> None:
-    """Drop failures that say nothing of the forced version.
+    """Drop failures that are unrelated to the forced version.
 
-    These are shared objects of packages of which the control cannot open one either, since many
-    never can alone, and parts of a namespace that the control lacks, since each may need an extra.
+    These are shared objects of packages of which the control cannot open one either, because many
+    cannot be loaded alone, and parts of a namespace that the control lacks, because each may need
+    an extra.
     """
     unopened = {failure.package for failure in control.failures if failure.name.endswith(".so")}
     parts = {module for module in forced.modules - control.modules if "." in module}
@@ -340,7 +341,7 @@ def _output(command: Sequence[str]) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure seeds that the results lack, and append each."""
+    """Measure seeds missing in the results, and append each."""
     results = read(options.results)
     draws = read(options.draws) if options.draws else None
     experiments = Experiments(options.folder)

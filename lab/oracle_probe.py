@@ -27,9 +27,9 @@ IMPORT_LIMIT = 240  # seconds
 
 
 class Probe:
-    """Asks about an installed set; each question is a fresh process.
+    """Runs queries on an installed set, each in a new process.
 
-    `bytecode` takes compiled modules, for other sets with the same path.
+    `bytecode` is a folder for compiled modules, for other sets with the same path.
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path], bytecode: Path) -> None:
@@ -45,7 +45,7 @@ class Probe:
         libraries: Sequence[str] = (),
         facts: Sequence[dict[str, str]] = (),
     ) -> dict[str, Any]:
-        """The answer; a process that died is a failure of what it was at."""
+        """Run a query; a process that died is a failure of the current step."""
         request = {
             "paths": self._paths,
             "modules": modules,
@@ -101,7 +101,7 @@ class Probe:
 
 
 def main() -> None:
-    """Answer one request."""
+    """Run one request."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("request", type=Path, help="a file of JSON")
     parser.add_argument("answer", type=Path, help="the file that is written")
@@ -112,7 +112,7 @@ def main() -> None:
     answer: dict[str, Any] = {"failures": [], "facts": []}
     out = options.answer
     for name in [*request["modules"], *request["names"]]:
-        # What was reached is written before each step, since an import may end the process.
+        # The current step is written before it starts, because an import may end the process.
         out.write_text(json.dumps({**answer, "at": name}), encoding="utf-8")
         failure = failed(name, request["paths"], by_name=name in request["names"])
         if failure is not None:
@@ -141,7 +141,7 @@ def failed(name: str, paths: list[str], *, by_name: bool) -> dict[str, Any] | No
 
 
 def look_up(name: str) -> Any:
-    """The object that a dotted name means; AttributeError or ImportError if there is none."""
+    """The object with a dotted name; AttributeError or ImportError if it is missing."""
     parts = name.split(".")
     value: Any = importlib.import_module(parts[0])
     for depth, part in enumerate(parts[1:], start=2):
@@ -158,7 +158,7 @@ def look_up(name: str) -> Any:
 
 
 def words(error: BaseException) -> str:
-    """The error in one line, at most 400 characters, with what caused it."""
+    """The error in one line, at most 400 characters, with its cause."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or error.__context__
     if cause is not None and str(cause) not in text:
@@ -167,7 +167,7 @@ def words(error: BaseException) -> str:
 
 
 def places(error: BaseException, paths: list[str]) -> list[str]:
-    """Files and lines of the traceback that lie in the set, outermost first, causes last."""
+    """Files and lines of the traceback inside the set, outermost first, causes last."""
     locations = []
     seen: set[int] = set()
     step: BaseException | None = error
@@ -184,7 +184,7 @@ def places(error: BaseException, paths: list[str]) -> list[str]:
 
 
 def claim_verdict(fact: dict[str, str]) -> str:
-    """Whether a claim of the audit is a fact: "holds", "refuted" or "unknown"."""
+    """Check a claim of the audit: "holds", "refuted" or "unknown"."""
     subject, relation = fact["subject"], fact["relation"]
     try:
         if relation == "module":
@@ -219,7 +219,7 @@ def takes(called: Any, keyword: str) -> bool:
 
 
 def demands(called: Any, argument: str) -> bool:
-    """Whether a callable requires the argument `argument`, or takes that number of them at most."""
+    """Whether a callable requires `argument`, or accepts at most that number of arguments."""
     parameters = inspect.signature(called).parameters
     if not argument.isdigit():
         parameter = parameters.get(argument)

@@ -1,4 +1,4 @@
-"""The results of lab/oracle.py: a line of JSON for each seed, read and printed."""
+"""The results of lab/oracle.py: reads and prints a line of JSON for each seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oracle_verdicts import (
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. Without a draw, uv refused all attempts; `failure` says the rest."""
+    """One line of the results. Without a draw, uv rejected all attempts, as in `failure`."""
 
     seed: int
     draw: Draw | None = None
@@ -61,7 +61,7 @@ def row(measured: Measured) -> Row | None:
 
 
 def left_out(results: Iterable[Measured]) -> Iterator[str]:
-    """Why draws were not audited, and how many of each half."""
+    """The reasons why draws were not audited, with counts for each half."""
     counts: dict[str, list[int]] = {}
     for measured in results:
         if row(measured) is None:
@@ -76,7 +76,7 @@ def left_out(results: Iterable[Measured]) -> Iterator[str]:
 
 
 def details(measured: Measured) -> Iterator[str]:
-    """Misses and false alarms of a seed, for who mends the audit."""
+    """Misses and false alarms of a seed, for development."""
     verdicts = row(measured)
     if (
         verdicts is None

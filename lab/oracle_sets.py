@@ -34,7 +34,7 @@ UV_PLATFORM = "x86_64-manylinux_2_36"
 ATTEMPTS = 25  # draws of one seed that uv may refuse
 OF_MAINS = 0.65  # of the forced packages; the others are required by a package of the set
 PINNED = 0.2  # of the main packages; of these, the control has any version, not the newest
-# Whatever installs torch brings these, and no import on a CPU needs them.
+# Dependencies of torch that no import on a CPU needs.
 GPU_ONLY = ("nvidia-", "cuda-")
 
 
@@ -49,15 +49,15 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beside: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="with")
 
     def names_in(self, packages: Collection[str]) -> tuple[str, ...]:
-        """The names that are read in a set of these packages."""
+        """The names to read in a set of these packages."""
         more = [name for other, names in self.beside.items() if other in packages for name in names]
         return (*self.names, *more)
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that sets are resolved from.
+    """Packages from which sets are resolved.
 
-    `torch` is the version that its sets share; `companions` are requirements of each set.
+    `torch` is the version common to its sets; `companions` are requirements of each set.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """lab/oracle.yaml."""
+    """The content of lab/oracle.yaml."""
 
     packages: dict[str, Listed]
     groups: tuple[Group, ...]
@@ -110,7 +110,7 @@ class Unresolved(Exception):
 
 
 class Shop:
-    """Versions of the index, and uv. `folder` takes uv's cache."""
+    """Versions of the index, and uv. `folder` contains uv's cache."""
 
     def __init__(self, table: Table, folder: Path) -> None:
         self.table = table
@@ -177,7 +177,7 @@ class Shop:
             "UV_CACHE_DIR": str(self.folder / "uv-cache"),
             "UV_DEFAULT_INDEX": uv.default_index(),
         }
-        # A folder of wheels that pip is set up for may have a torch for the CPU.
+        # A folder of wheels configured for pip may have a torch for the CPU.
         if "PIP_FIND_LINKS" in environment and arguments[:2] == ["pip", "install"]:
             environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
         return subprocess.run(
@@ -191,12 +191,12 @@ class Shop:
 
 
 def sampled(seed: int, share: float) -> bool:
-    """Whether the draw of `seed` is among this share, audited even if nothing of them fails."""
+    """Whether the draw of `seed` is in the audited share, even without a failure."""
     return random.Random(f"sample {seed}").random() < share  # noqa: S311
 
 
 def draw(seed: int, shop: Shop) -> Draw | None:
-    """The draw of `seed`; None if uv refuses all its attempts."""
+    """The draw of `seed`; None if uv rejects all its attempts."""
     dice = random.Random(seed)  # noqa: S311 - a sample, no secret
     groups = shop.table.groups
     (group,) = dice.choices(groups, weights=[group.weight for group in groups])
@@ -226,7 +226,7 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
     ]
     if not others:
         return None
-    # The older one of two: old releases beside new ones are what breaks.
+    # The older of two: old releases combined with new ones are likely to break.
     version = others[min(dice.randrange(len(others)), dice.randrange(len(others)))]
     how = dice.choice(("override", "resolve"))
     pin = f"{package}=={version}"
@@ -249,21 +249,21 @@ def _attempt(seed: int, dice: random.Random, group: Group, shop: Shop) -> Draw |
 
 
 def _pinned(name: str, dice: random.Random, shop: Shop) -> str:
-    """A requirement of a main package: mostly the newest that fits, else any version."""
+    """A requirement of a main package: mostly the newest compatible version, else any."""
     versions = shop.versions(name)
     pinned = bool(versions) and dice.random() < PINNED
     return f"{name}=={dice.choice(versions)}" if pinned else name
 
 
 def imported(package: str, pins: Pins, table: Table, most: int = 6) -> tuple[str, ...]:
-    """`package` and what requires it directly in `pins`, packages of the table first."""
+    """`package` and its direct dependents in `pins`, packages of the table first."""
     users = [name for name in pins.needed_by.get(package, ()) if name in pins.versions]
     users.sort(key=lambda name: (name not in table.packages, name))
     return (package, *users[:most])
 
 
 def installed(pins: Mapping[str, str]) -> dict[str, str]:
-    """The part of `pins` that a set installs beside the base of its group."""
+    """The part of `pins` that a set installs in addition to the base of its group."""
     return {
         name: version
         for name, version in pins.items()
@@ -314,9 +314,9 @@ def _top_modules(distribution: Distribution, target: Path) -> tuple[str, ...]:
 
 
 def conflicts(target: Path, extra: Mapping[str, str]) -> tuple[str, ...]:
-    """Requirements of METADATA, without extras, that the installed set does not meet.
+    """Requirements of METADATA, without extras, that the installed set does not satisfy.
 
-    Each as "package: requirement". `extra` are packages with their versions that lie elsewhere.
+    Each as "package: requirement". `extra` are packages installed elsewhere, with versions.
     """
     installed = list(distributions(path=[str(target)]))
     versions = {normalize(each.metadata["Name"]): each.version for each in installed} | dict(extra)

@@ -1,4 +1,4 @@
-"""The audit's answer about a package set held against Python's: verdicts, and their table."""
+"""Compares the audit's results for a package set with Python's: verdicts, and their table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
-# A CPU has no driver: these are no failures of a set.
+# A CPU has no driver: these are not failures of a set.
 NO_GPU = re.compile(
     r"libcuda\.so|libnvidia-ml|NVIDIA driver|no NVIDIA GPU|No CUDA GPUs|CUDA driver"
     r"|not compiled with CUDA|CUDA is (?:not|required)|libcud\w+\.so|libnv\w+\.so|libnccl"
@@ -19,14 +19,14 @@ NO_GPU = re.compile(
     re.IGNORECASE,
 )
 METADATA = "metadata"
-# Nothing that a CPU runs shows whether these are right.
+# These cannot be verified on a CPU.
 UNTESTABLE = ("cuda", "rules")
 NOT_AUDITED = "not audited yet"
 UNKNOWN = "unknown"  # of a fact: Python was not asked, or did not say
 
 
 class Verdict(enum.StrEnum):
-    """The audit of one set, held against Python."""
+    """The result of the audit of one set compared with Python's."""
 
     TRUE = "true"  # an error names what failed
     MISS = "miss"  # something failed, and no error but METADATA's names it
@@ -54,10 +54,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """An error of the audit, and whether Python agrees.
+    """An error of the audit, and whether Python confirms it.
 
-    `fact`: "fails" if the module that the error names fails to import, "holds" if it imports but
-    what the error says is missing is missing, "refuted" if it is there, else "unknown".
+    `fact`: "fails" if the module in the error fails to import, "holds" if it imports but the
+    reported object is missing, "refuted" if it exists, else "unknown".
     """
 
     finding: Finding
@@ -67,7 +67,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 class SetResult(msgspec.Struct, frozen=True, kw_only=True):
     """One installed set: Python's failures, METADATA's unmet requirements, the audit's errors.
 
-    `audited` is empty if the audit answered, else its last words.
+    `audited` is empty if the audit succeeded, else its last output.
     """
 
     imported: tuple[str, ...]
@@ -79,16 +79,16 @@ class SetResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Whether Python fails for another reason than that there is no GPU."""
+        """Whether Python fails for another reason than a missing GPU."""
         return any(not failure.needs_gpu for failure in self.failures)
 
     @property
     def errors(self) -> tuple[Alarm, ...]:
-        """Alarms that reading of code or libraries raised."""
+        """Alarms from reading code or libraries."""
         return tuple(alarm for alarm in self.alarms if alarm.finding.check != METADATA)
 
 
-# Which sets are audited again.
+# Sets to audit again.
 CHOICES: dict[str, Callable[[SetResult], bool]] = {
     "all": lambda _: True,
     "broken": lambda result: result.fails,
@@ -112,9 +112,9 @@ def verdict(result: SetResult, package: str) -> Verdict:
 
 
 def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
-    """Whether an error is about one of `failures`: by its file, or by the packages it names.
+    """Whether an error is about one of `failures`: by its file, or by its packages.
 
-    It is, too, if Python's words name these packages, and it failed in a file of the first.
+    Also if Python's message contains these packages, and it failed in a file of the first.
     """
     evidence = alarm.finding.evidence
     if evidence is None:
@@ -130,7 +130,7 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
 
 
 def _says(evidence: Evidence, failure: Failure) -> bool:
-    """Whether Python's words name both packages, and it failed in a file of the first."""
+    """Whether Python's message has both packages, and it failed in a file of the first."""
     names = {name.replace("-", "_") for name in (evidence.package, evidence.other)}
     words = set(re.findall(r"\w+", failure.error.replace("-", "_").lower()))
     folder = evidence.package.replace("-", "_")
@@ -139,9 +139,9 @@ def _says(evidence: Evidence, failure: Failure) -> bool:
 
 
 def same_reason(result: SetResult, package: str) -> bool:
-    """Whether an error that explains a failure gives Python's reason, not another that holds, too.
+    """Whether the error that explains a failure has the same reason as Python.
 
-    It names a file of the traceback, or Python's words have the name that it says is missing.
+    It has a file of the traceback, or Python's message contains the missing name.
     """
     return any(
         _named(alarm, failure)
@@ -167,7 +167,7 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
 
 
 def metadata_verdict(result: SetResult) -> Verdict:
-    """METADATA alone: what the audit says of requirements, held against the installed METADATA."""
+    """METADATA alone: findings on requirements, compared with the installed METADATA."""
     evidence = [
         alarm.finding.evidence for alarm in result.alarms if alarm.finding.check == METADATA
     ]
@@ -218,7 +218,7 @@ def share(hits: int, total: int) -> str:
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table needs of one seed: the verdicts of both sets. The control imports."""
+    """The data of one seed in the table: the verdicts of both sets. The control imports."""
 
     seed: int
     fails: bool

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the time of a command of imgbuild between two checkouts, in pairs that take turns.
+"""Compares the run time of a command of imgbuild between two checkouts, in alternating pairs.
 
-    git worktree add ../before REVISION
+git worktree add ../before REVISION
     lab/paired.py --before ../before --runs 5 -- build cu124-vllm
 
-Prints the median of wall time and of processor time for both, and the difference. The first pair
-is not counted. `--setup` is a command before each run, such as `rm -rf build`. A checkout that has
-a .venv runs with it; modules are compiled in the first pair, as an installation has them.
+Prints the median of wall time and of processor time for both, and the difference. The first pair is
+not counted. `--setup` is a command before each run, such as `rm -rf build`. A checkout with a .venv
+runs with it; modules are compiled in the first pair, as in an installation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How many broken combinations the audit finds, and how often it is wrong: a Markdown table.
+"""Measures how many broken combinations the audit finds, and its precision: a Markdown table.
 
 Audits the records of tests/data/combinations against the default index. Recall is the share of
-broken package sets with the expected finding at the expected place. Precision is the share of
-true ones among all alarms: a healthy neighbour with any error is a false alarm.
+broken package sets with the expected finding at the expected place. Precision is the share of true
+alarms among all: any error on the healthy variant of a set is a false alarm.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ def main() -> None:
     """Audit both halves and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--half", choices=HALVES, action="append", help="only this half")
-    parser.add_argument("--cache", type=Path, help="where facts are kept; by default nowhere")
-    parser.add_argument("--processes", type=int, help="how many; by default one for each core")
+    parser.add_argument("--cache", type=Path, help="folder for facts; default: none")
+    parser.add_argument(
+        "--processes", type=int, help="number of processes; default: one for each core"
+    )
     given = parser.parse_args()
     halves: dict[str, tuple[Combination, ...]] = {half: load(half) for half in given.half or HALVES}
     records = [record for half in halves.values() for record in half]

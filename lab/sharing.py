@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Sizes of all images and what they share, computed from the committed digests: a Markdown table.
+"""Sizes of all images and of shared layers, computed from the committed digests: a Markdown table.
 
-Nothing is built or fetched. `packed` is what a pull moves, `unpacked` what it becomes on disk;
-`own` are layers that no other image has. The last lines are what one registry holds if all images
-are pushed to it, against the sum of the images.
+Nothing is built or fetched. `packed` is the download size, `unpacked` the size on disk; `own` are
+layers that no other image has. The last lines compare the size of a registry with all images with
+the sum of the images.
 
-With --registry HOST/REPOSITORY the targets that are tagged there are computed so, and compared with
-what that registry says: the layers of its manifests, and the size of each by a question of its own.
---storage FOLDER, where the registry keeps its files, is looked at as well. Exit status 1 if
-anything differs.
+With --registry HOST/REPOSITORY the same is computed for the targets tagged there, and compared with
+the registry's data: the layers of its manifests, and the size of each by a separate request.
+--storage FOLDER, the storage of the registry, is compared as well. Exit status 1 if anything
+differs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def table(locked_images: Sequence[TargetImage]) -> list[str]:
 
 
 def sums(title: str, locked_images: Sequence[TargetImage]) -> list[str]:
-    """One line: the bytes of a registry that holds all of `locked_images`, against their sum."""
+    """One line: the size of a registry with all `locked_images`, compared with their sum."""
     if not locked_images:
         return []
     total = sum(size for _, _, image in locked_images for size in digests(image).values())
@@ -92,7 +92,7 @@ def digests(image: ImageDigests) -> dict[str, int]:
 def pushed(
     locked_images: Sequence[TargetImage], place: str, storage: Path | None
 ) -> tuple[list[str], bool]:
-    """Lines on the targets that are tagged in `place`, computed and as it has them; if equal."""
+    """Lines on the targets tagged in `place`, computed and actual; and whether they are equal."""
     repository, client = parse_repository(place), Client()
     entries = listing.listing(client, [repository]).entries
     there = {manifest.digest for entry in entries for manifest in entry.arch.values()}
@@ -113,7 +113,7 @@ def pushed(
         stored["its files"] = {
             digest: files[digest].stat().st_size for digest in computed if digest in files
         }
-    lines = sums(f"computed, for what is in {place}", tagged)
+    lines = sums(f"computed for the images in {place}", tagged)
     for name, sizes in stored.items():
         once = sum(size or 0 for size in sizes.values())
         equal = "equal" if sizes == computed else "**not equal**"
@@ -128,7 +128,7 @@ def main() -> int:
         "--images", type=Path, default=ROOT / "images", help="the folder of locks and digests"
     )
     parser.add_argument(
-        "--registry", metavar="HOST/REPOSITORY", help="compare with what was pushed there"
+        "--registry", metavar="HOST/REPOSITORY", help="compare with the images pushed there"
     )
     parser.add_argument(
         "--storage", type=Path, metavar="FOLDER", help="where that registry keeps its files"

@@ -1,8 +1,8 @@
 """Measures `imgbuild build --format sif` against `apptainer build`, with one compressor, in turn.
 
 Prints a Markdown table for docs/benchmarks.md: medians of wall time, peak memory, peak disk beyond
-the output. Beside the layout it needs room for what Apptainer unpacks and the SIF, twice: 18 GB for
-a target such as cu124-vllm. The page cache is warm for both.
+the output. In addition to the layout it needs space for Apptainer's unpacked image and the SIF,
+twice: 18 GB for a target such as cu124-vllm. The page cache is warm for both.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HEAD = (
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversion: what it took, bytes on disk beyond the output at most, the output's bytes.
+    """One conversion: its measurements, peak bytes on disk beyond the output, the output's size.
 
-    `cpu`: seconds of processor time of all its processes, which other work hardly changes.
+    `cpu`: seconds of processor time of all its processes, nearly independent of other load.
     """
 
     measure: measuring.Measure
@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch(threading.Thread):
-    """Keeps the highest size of the files in `folder` without the output, which is named `out`."""
+    """Records the peak size of the files in `folder` without the output `out`."""
 
     def __init__(self, folder: Path, out: str) -> None:
         super().__init__(daemon=True)
@@ -53,12 +53,12 @@ class Watch(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        """Look until `end`."""
+        """Sample until `end`."""
         while not self._end.wait(INTERVAL):
             self.peak = max(self.peak, self._disk_usage())
 
     def end(self) -> None:
-        """Stop looking; `peak` is final then."""
+        """Stop sampling; `peak` is then final."""
         self._end.set()
         self.join()
 
@@ -121,7 +121,7 @@ def benchmark(options: argparse.Namespace, folder: Path) -> str:
 
 
 def convert(command: Sequence[str | Path], folder: Path, out: Path) -> Run:
-    """Run `command`, which makes `out`, with its temporary files in `folder`; `out` is removed."""
+    """Run `command`, which creates `out`, with temporary files in `folder`; `out` is removed."""
     place = folder / "temporary"
     place.mkdir()
     watch = Watch(folder, out.name)
@@ -141,7 +141,7 @@ def convert(command: Sequence[str | Path], folder: Path, out: Path) -> Run:
 
 
 def processor() -> float:
-    """Seconds that all processes took which this one started and that have ended."""
+    """Seconds of processor time of all ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -1,6 +1,6 @@
-"""All-reduce between the tasks of a Slurm job, on the image's own torch: part of `slurm --check`.
+"""All-reduce between the tasks of a Slurm job with the image's torch: part of `slurm --check`.
 
-It prints what was tested and what was not. Each node has one task, which starts a process for each
+Prints what was tested and what was not. Each node has one task, which starts a process for each
 GPU, or one with gloo if there is none.
 """
 
@@ -24,7 +24,7 @@ def modulus(share: int) -> int:
 
 
 def work(local: int, options: argparse.Namespace) -> None:
-    """Run one process; its sum must be that of all ranks."""
+    """Run one process; its result must be the sum over all ranks."""
     import torch
     import torch.distributed as dist
 
@@ -71,7 +71,7 @@ def work(local: int, options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Start this node's processes; 0 if every sum was right."""
+    """Start this node's processes; returns 0 if every sum was correct."""
     parser = argparse.ArgumentParser(description="All-reduce between the tasks of a job.")
     parser.add_argument("--address", required=True)
     parser.add_argument("--port", type=int, required=True)
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         if os.environ.get("SLURM_NODEID") == "0":
             print("not tested: the interconnect, since the image has no torch")
             if options.gpus:
-                print(f"not tested: that anything in the image can use the {options.gpus} GPUs")
+                print(f"not tested: whether the image can use the {options.gpus} GPUs")
         return 0
     # An installed torch that cannot be imported is a failure, with its own message.
     import torch.multiprocessing as processes

@@ -1,8 +1,8 @@
 """One GRPO step of a LoRA adapter with TRL on the CPU, rewarded by TRL's `accuracy_reward`.
 
-The questions, solutions and answers have the form of TRL's quick start. A random model never gives
-a correct answer, so a second reward makes the completions differ; `accuracy_reward` itself is also
-asked about a right and a wrong answer. A TRL without `accuracy_reward` takes the step without it.
+The format of questions, solutions and answers is that of TRL's quick start. A random model never
+gives a correct answer, so a second reward makes the completions differ; `accuracy_reward` is also
+called directly with a right and a wrong answer. Without `accuracy_reward` only the step is tested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def has_accuracy_reward() -> bool:
-    """Whether this version of TRL has `accuracy_reward`: those up to 0.21 have not."""
+    """Whether this version of TRL has `accuracy_reward`, added after 0.21."""
     return "accuracy_reward" in smoke_stack.source("trl", "rewards/__init__.py")
 
 
@@ -59,7 +59,7 @@ def answers() -> list[str]:
 
 
 def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, ContentReward]:
-    """A trainer that adds an adapter to every linear layer of `model`; its second reward."""
+    """A trainer that adds an adapter to every linear layer of `model`, and its second reward."""
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoTokenizer
@@ -85,7 +85,7 @@ def make_trainer(folder: Path, arguments: Any, model: Any) -> tuple[Any, Content
 
 
 def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
-    """Take the step; its problems, and its logged values.
+    """Run the step; returns its problems and its logged values.
 
     The second half of an adapter starts at zero and changes; the first half then has no gradient.
     The weights below the adapter must not change.
@@ -117,7 +117,7 @@ def step(trainer: Any, reward: ContentReward) -> tuple[list[str], str]:
 
 
 def main() -> None:
-    """Take the step with transformers generating."""
+    """Run the step with generation by transformers."""
     stay_on_cpu()
     import tiny_qwen
     from transformers import AutoModelForCausalLM

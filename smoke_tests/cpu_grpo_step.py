@@ -16,7 +16,7 @@ PROMPTS = ["Count to three:", "Name a colour of the sky:"]
 
 
 class Reward:
-    """The share of letters and blanks in a completion: fixed for a text, different among texts."""
+    """The share of letters and spaces in a completion: deterministic, and different among texts."""
 
     __name__ = "share_of_letters"
 
@@ -46,14 +46,14 @@ class Reward:
         if len(self.seen) != expected:
             problems.append(f"{len(self.seen)} completions were rewarded, {expected} expected")
         if any(self.score(text) != score for text, score in self.seen):
-            problems.append("the reward of a text is not the same twice")
+            problems.append("the reward of a text is not deterministic")
         if len({score for _, score in self.seen}) < 2:
             problems.append(f"all completions have the same reward: {self.seen}")
         return problems
 
 
 def settings(config: type, folder: Path) -> Any:
-    """The arguments of one step on the CPU, without those that this TRL does not have."""
+    """The arguments of one step on the CPU, without those that this TRL lacks."""
     arguments = {
         "output_dir": str(folder / "out"),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -120,7 +120,7 @@ def stay_on_cpu() -> None:
 
 
 def main() -> None:
-    """Make model and trainer, take the step, and compare the weights."""
+    """Create model and trainer, run the step, and compare the weights."""
     if "trl" not in expectation()["packages"]:
         skip("the lock has no trl")
     stay_on_cpu()
@@ -153,7 +153,7 @@ def main() -> None:
     if not float(logged.get("grad_norm", 0)) > 0:
         problems.append("the gradient is zero")
     if trainer.state.global_step != 1:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     rewards = sorted({round(score, 2) for _, score in reward.seen})
     finish(
         problems,

@@ -1,7 +1,7 @@
-"""Tokenizers of each kind load from the files that models come with, and give the same text back.
+"""Tokenizers of each format load from the files of a model and decode to the original text.
 
-Fast tokenizers come as tokenizer.json, those of SentencePiece as tokenizer.model alone, those of
-tiktoken as a list of ranks. Each is made here and is a result of its own.
+Fast tokenizers are in tokenizer.json, those of SentencePiece in tokenizer.model alone, those of
+tiktoken in a list of ranks. Each format is created here and is a separate result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATTERN = r"'s|'t| ?\w+| ?[^\s\w]+|\s+"
 
 
 def fast() -> list[str]:
-    """tokenizer.json, by AutoTokenizer."""
+    """Test tokenizer.json with AutoTokenizer."""
     from transformers import AutoTokenizer
 
     folder = Path("fast").absolute()
@@ -32,11 +32,11 @@ def fast() -> list[str]:
 
 
 def back(tokenizer: Any) -> list[str]:
-    """Problems of TEXT through tokens and back."""
+    """Problems of encoding and decoding TEXT."""
     tokens = tokenizer(TEXT)["input_ids"]
     text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
     print(type(tokenizer).__name__, tokens)
-    problems = [] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"]
+    problems = [] if text == TEXT else [f"{TEXT!r} is decoded as {text!r}"]
     return problems + ([] if len(set(tokens)) > 5 else [f"the tokens are {tokens}"])
 
 
@@ -61,18 +61,18 @@ def train(folder: Path) -> None:
 
 
 def pieces() -> list[str]:
-    """tokenizer.model, by SentencePiece itself."""
+    """Test tokenizer.model with SentencePiece itself."""
     import sentencepiece
 
     folder = Path("pieces").absolute()
     train(folder)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     text = processor.decode(processor.encode(TEXT))
-    return [] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"]
+    return [] if text == TEXT else [f"{TEXT!r} is decoded as {text!r}"]
 
 
 def by_class(name: str) -> list[str]:
-    """tokenizer.model alone, by the class `name` of transformers."""
+    """Test tokenizer.model alone with the class `name` of transformers."""
     import transformers
 
     folder = Path(name).absolute()
@@ -83,7 +83,7 @@ def by_class(name: str) -> list[str]:
 
 
 def automatic() -> list[str]:
-    """tokenizer.model beside the configuration of a model, by AutoTokenizer."""
+    """Test tokenizer.model and the configuration of a model with AutoTokenizer."""
     from transformers import AutoTokenizer
 
     folder = Path("automatic").absolute()
@@ -95,7 +95,7 @@ def automatic() -> list[str]:
 
 
 def ranks(path: Path) -> dict[bytes, int]:
-    """The ranks of all bytes and of pairs of letters, written as tiktoken's files have them."""
+    """The ranks of all bytes and of pairs of letters, written in tiktoken's file format."""
     tokens = [bytes([number]) for number in range(256)]
     tokens += [pair.encode() for pair in ("th", "sk", "he", "is", "in", "bl")]
     rows = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
@@ -104,7 +104,7 @@ def ranks(path: Path) -> dict[bytes, int]:
 
 
 def by_tiktoken() -> list[str]:
-    """A list of ranks, by tiktoken."""
+    """Test a list of ranks with tiktoken."""
     import tiktoken
     from tiktoken.load import load_tiktoken_bpe
 
@@ -118,7 +118,7 @@ def by_tiktoken() -> list[str]:
             raise
         read = written
     if read != written:
-        return [f"{len(read)} ranks are read, {len(written)} were written, or others"]
+        return [f"{len(read)} ranks are read, not the {len(written)} written ones"]
     encoding = tiktoken.Encoding(
         "smoke",
         pat_str=PATTERN,
@@ -128,7 +128,7 @@ def by_tiktoken() -> list[str]:
     tokens = encoding.encode(TEXT)
     problems = [] if 256 in tokens else [f"no pair was merged: {tokens}"]
     text = encoding.decode(tokens)
-    return problems + ([] if text == TEXT else [f"{TEXT!r} comes back as {text!r}"])
+    return problems + ([] if text == TEXT else [f"{TEXT!r} is decoded as {text!r}"])
 
 
 KINDS: dict[str, Callable[[], list[str]]] = {
@@ -141,11 +141,11 @@ KINDS: dict[str, Callable[[], list[str]]] = {
 
 
 def main() -> None:
-    """Each kind."""
+    """Test each format."""
     problems = []
     for name, kind in KINDS.items():
         problems += judge(f"tokenizers: {name}", kind)
-    finish(problems, f"{len(KINDS)} kinds of tokenizers")
+    finish(problems, f"{len(KINDS)} tokenizer formats")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """verl reads the columns that its preprocessing writes, for rollouts and for fine-tuning.
 
-The examples of verl's documentation begin with scripts that write such files; here other questions
-are written with the same columns, and verl's own data sets read them with its default settings.
+The examples of verl's documentation begin with scripts that write such files; this case writes
+other questions with the same columns, and reads them with verl's data sets and default settings.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rollouts(tokenizer: Any) -> list[str]:
 
 
 def conversations(tokenizer: Any) -> list[str]:
-    """Problems of the data set of conversations: answers are trained, questions are not."""
+    """Problems of the data set of conversations: loss applies to answers, not to questions."""
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
     path = quick_data.write("verl chat", Path("conversations").absolute())
@@ -60,7 +60,7 @@ def conversations(tokenizer: Any) -> list[str]:
 
 
 def main() -> None:
-    """Both data sets."""
+    """Test both data sets."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this tier uses the CPU even if there is a GPU
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     if not smoke_stack.source("verl", "trainer/config/sft_trainer_engine.yaml"):

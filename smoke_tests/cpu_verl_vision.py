@@ -1,7 +1,7 @@
-"""verl's dataset reads images, through qwen-vl-utils, for a tiny Qwen2.5-VL that transformers runs.
+"""verl's dataset reads images, through qwen-vl-utils, for a tiny Qwen2.5-VL in transformers.
 
-The configuration of the dataset is verl's own, with prompts limited in length: to know a length,
-verl processes the images, and it leaves out examples whose images it cannot read.
+The dataset has verl's default configuration, with prompts limited in length: to compute a length,
+verl processes the images, and it drops examples with unreadable images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST = 64  # tokens of a prompt
 
 
 def write(path: Path) -> int:
-    """Write an example for each image, as verl's scripts for vision data do; their number."""
+    """Write an example for each image, in the format of verl's scripts; returns their number."""
     from datasets import Dataset
 
     rows = [
@@ -39,7 +39,7 @@ def write(path: Path) -> int:
 
 
 def settings() -> Any:
-    """verl's own configuration of a dataset."""
+    """verl's configuration of a dataset."""
     import hydra
 
     options = {

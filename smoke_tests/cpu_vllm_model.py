@@ -1,7 +1,7 @@
-"""vLLM reads a model's configuration and tokenizer, as it does before it needs a GPU.
+"""vLLM reads a model's configuration and tokenizer, as at startup before a GPU is needed.
 
-Both are classes of transformers whose attributes vLLM uses. With an incompatible transformers vLLM
-can be imported, and fails here as it would when it starts ("has no attribute
+Both are classes of transformers whose attributes vLLM uses. With an incompatible transformers the
+import of vLLM succeeds, and this case fails like a start of vLLM ("has no attribute
 all_special_tokens_extended").
 """
 
@@ -20,7 +20,7 @@ TEXTS = [*dict.fromkeys(tiny_qwen.LINES), f"<|im_start|>user\nOne, two{tiny_qwen
 
 
 def saved(folder: Path) -> Path:
-    """The tokenizer, and the configuration of a model that every vLLM knows."""
+    """The tokenizer, and the configuration of a model supported by every vLLM."""
     from transformers import Qwen2Config
 
     tokenizer = tiny_qwen.make_tokenizer()
@@ -34,7 +34,7 @@ def saved(folder: Path) -> Path:
 
 
 def reader() -> Any:
-    """vLLM's own function that loads a tokenizer."""
+    """vLLM's function that loads a tokenizer."""
     import vllm  # noqa: F401  # it patches transformers, so it is imported first
 
     for place in PLACES:
@@ -45,7 +45,7 @@ def reader() -> Any:
 
 
 def main() -> None:
-    """The same tokens as by transformers alone, the same words back, and the same model."""
+    """Compare tokens and decoded text with transformers, and the model class."""
     folder = saved(Path("model").absolute())
     from transformers import AutoTokenizer
     from vllm.transformers_utils.config import get_config
@@ -61,7 +61,7 @@ def main() -> None:
         if tokens != expected:
             problems.append(f"vLLM reads {text!r} as {tokens}, transformers as {expected}")
         if tokenizer.decode(tokens) != text:
-            problems.append(f"{text!r} comes back as {tokenizer.decode(tokens)!r}")
+            problems.append(f"{text!r} is decoded as {tokenizer.decode(tokens)!r}")
     finish(problems, f"{type(config).__name__}, {type(tokenizer).__name__}: {len(TEXTS)} texts")
 
 

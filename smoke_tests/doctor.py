@@ -1,10 +1,10 @@
 """Checks within seconds whether the packages of an image can work in this container and host.
 
-`imgbuild doctor TARGET --through WAY` runs it in the image, as `imgbuild slurm --job check` does.
+`imgbuild doctor TARGET --through WAY` runs it in the image, and `imgbuild slurm --job check`, too.
 
-It prints findings, each with a remedy, or one document with --json. The exit status is 1 if one is
-an error. It imports no package of the image, creates no GPU context, and no check takes longer than
-a few seconds.
+Prints findings, each with a remedy, or one document with --json. The exit status is 1 if one is an
+error. It imports no package of the image, creates no GPU context, and no check takes longer than a
+few seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from doctor_driver import Finding, driver
 
 FORMAT = 1
 STACK = ("torch", "vllm", "ray", "trl", "transformers", "verl", "numpy")
-# Variables that name a writable folder; compiled kernels are loaded from the first.
+# Variables with the path of a writable folder; compiled kernels are loaded from the first.
 COMPILED = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
 PLACES = ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
 WRITTEN = (*PLACES, *COMPILED)
@@ -47,9 +47,9 @@ NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"
 
 
 def packages() -> Iterator[Finding]:
-    """Every package of the stack must be the image's: not ~/.local's, not PYTHONPATH's.
+    """Check that every package of the stack is the image's: not from ~/.local or PYTHONPATH.
 
-    What a user has added is after the image's packages on sys.path, and replaces none of them.
+    Packages added by a user come after the image's on sys.path, and replace none of them.
     """
     inside = tuple({f"{path}/" for path in sysconfig.get_paths().values()})
     site_packages = sysconfig.get_path("purelib")
@@ -68,7 +68,7 @@ def packages() -> Iterator[Finding]:
         message = f"{name} is imported from {place}, not from {sys.prefix}"
         yield Finding("packages", "error", message, remedy)
     if strange and not leaked:
-        message = f"Python looks in {', '.join(strange)} before the image's packages"
+        message = f"Python searches {', '.join(strange)} before the image's packages"
         yield Finding("packages", "warning", message, remedy)
     added = _added_packages(site_packages)
     if not strange and not leaked:
@@ -77,11 +77,11 @@ def packages() -> Iterator[Finding]:
     if added:
         names = ", ".join(added)
         folder = site.getuserbase()
-        yield Finding("packages", "note", f"not of the image, but added in {folder}: {names}")
+        yield Finding("packages", "note", f"added by the user in {folder}: {names}")
 
 
 def _added_packages(site_packages: str) -> list[str]:
-    """Name and version of the packages that a user has added: "emoji 2.15.0"."""
+    """Name and version of packages added by a user: "emoji 2.15.0"."""
     if not site.ENABLE_USER_SITE:
         return []
     names = {path.name for path in Path(site.getusersitepackages()).glob("*.dist-info")}
@@ -90,12 +90,12 @@ def _added_packages(site_packages: str) -> list[str]:
 
 
 def user() -> Iterator[Finding]:
-    """torch and vLLM need the user's name, and an arbitrary user id has none."""
+    """Check that the user has a name, which torch and vLLM need; an arbitrary user ID has none."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
         yield Finding(
-            "user", "error", f"user id {os.getuid()} has no name, and torch asks for one",
+            "user", "error", f"user id {os.getuid()} has no name, which torch requires",
             "start through /opt/imgbuild/entrypoint, or set USER and LOGNAME",
         )  # fmt: skip
         return
@@ -103,7 +103,7 @@ def user() -> Iterator[Finding]:
 
 
 def folders() -> Iterator[Finding]:
-    """Folders that must be writable, and those from which compiled code is loaded."""
+    """Check folders that must be writable, and folders from which compiled code is loaded."""
     locations = {name: os.environ[name] for name in WRITTEN if os.environ.get(name)}
     if locations.get("PYTHONPYCACHEPREFIX", "").startswith(f"{sys.prefix}/"):
         del locations["PYTHONPYCACHEPREFIX"]  # a wheel of bytecode, which is read alone
@@ -121,13 +121,13 @@ def folders() -> Iterator[Finding]:
         if loaded and os.statvfs(folder).f_flag & os.ST_NOEXEC:
             yield Finding(
                 "folders", "error",
-                f"{name}: {folder} is mounted noexec, and kernels are compiled and loaded there",
+                f"{name}: {folder} is mounted noexec, but compiled kernels are loaded from there",
                 f"set {'TMPDIR' if name == '/tmp' else name} to a folder on another disk",
             )  # fmt: skip
             continue
         good += 1
     root = "is read-only" if os.statvfs("/").f_flag & os.ST_RDONLY else "can be written"
-    yield Finding("folders", "note", f"{good} of {len(locations)} take files; the root {root}")
+    yield Finding("folders", "note", f"{good} of {len(locations)} are writable; the root {root}")
 
 
 def _unwritable(folder: str) -> str:
@@ -141,22 +141,22 @@ def _unwritable(folder: str) -> str:
 
 
 def temporary() -> Iterator[Finding]:
-    """Room in /tmp, and the length of its name: Ray makes sockets below it."""
-    # By its name: tempfile goes on to another folder where this one takes no file.
+    """Check free space in /tmp, and the length of its path, below which Ray creates sockets."""
+    # Not tempfile, which uses another folder if this one is not writable.
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     free = shutil.disk_usage(folder).free
     length = len(folder.encode()) + len(RAY_SOCKET)
     if length > SOCKET_PATH:
         yield Finding(
             "temporary files", "warning",
-            f"{folder} is too long a name: Ray's sockets below it have {length} bytes of"
-            f" {SOCKET_PATH}",
+            f"{folder} is too long: paths of Ray's sockets below it have {length} of {SOCKET_PATH}"
+            " bytes",
             "bind a folder to /tmp and leave TMPDIR unset, or: ray start --temp-dir /tmp/ray",
         )  # fmt: skip
     if free < LEAST_TEMPORARY:
         yield Finding(
             "temporary files", "warning",
-            f"{folder} has {free >> 20} MB free; Ray spills and compilers write there",
+            f"{folder} has {free >> 20} MB free; Ray and compilers write there",
             "bind a folder of the node's disk: apptainer --bind SCRATCH:/tmp",
         )  # fmt: skip
     else:
@@ -164,7 +164,7 @@ def temporary() -> Iterator[Finding]:
 
 
 def shared_memory(least: int) -> Iterator[Finding]:
-    """NCCL, data loaders and Ray's object store use /dev/shm."""
+    """Check the size of /dev/shm, used by NCCL, data loaders and Ray's object store."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError as error:
@@ -176,19 +176,20 @@ def shared_memory(least: int) -> Iterator[Finding]:
     if free < required:
         yield Finding(
             "shared memory", "error" if least else "warning",
-            f"{free >> 20} MB are free in /dev/shm, {required >> 20} MB are wanted: NCCL and data"
-            " loaders end with a bus error",
-            "docker: --shm-size 16g or --ipc host; a cluster: ask for more memory, or its admin",
+            f"{free >> 20} MB are free in /dev/shm, {required >> 20} MB are required: otherwise"
+            " NCCL and data loaders fail with a bus error",
+            "docker: --shm-size 16g or --ipc host; on a cluster: request more memory, or contact"
+            " its administrator",
         )  # fmt: skip
     else:
         yield Finding("shared memory", "note", f"{free >> 20} MB free in /dev/shm")
 
 
 def limits() -> Iterator[Finding]:
-    """Processes, threads and files. Threads are really started: a control group may forbid more."""
+    """Check limits on processes, threads and files by starting threads, including cgroup limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "ask for a higher hard limit"
+        raise_it = "ulimit -n $(ulimit -Hn)" if hard > soft else "request a higher hard limit"
         yield Finding("limits", "warning", f"{soft} open files are allowed (ulimit -n)", raise_it)
     threads = _thread_limit()
     started = _start_threads(min(threads, 512) if threads else 512)
@@ -196,7 +197,7 @@ def limits() -> Iterator[Finding]:
         yield Finding(
             "limits", "error",
             f"only {started} threads can be started here: pthread_create fails in Ray and BLAS",
-            "ulimit -u $(ulimit -Hu) in the job, OMP_NUM_THREADS=1, or ask for more processes",
+            "ulimit -u $(ulimit -Hu) in the job, OMP_NUM_THREADS=1, or request a higher limit",
         )  # fmt: skip
     elif threads and threads < LEAST_THREADS:
         yield Finding(
@@ -209,7 +210,7 @@ def limits() -> Iterator[Finding]:
 
 
 def _thread_limit() -> int:
-    """The least limit on processes and threads that is known; 0 if there is none."""
+    """The lowest known limit on processes and threads; 0 if there is none."""
     bounds = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
@@ -222,7 +223,7 @@ def _thread_limit() -> int:
 
 
 def _start_threads(count: int) -> int:
-    """How many of `count` threads start; they end at once when told to."""
+    """Start up to `count` threads; returns the number of started ones, which then end."""
     done = threading.Event()
     running = []
     before = threading.stack_size(64 * 1024)
@@ -242,7 +243,7 @@ def _start_threads(count: int) -> int:
 
 
 def cores() -> Iterator[Finding]:
-    """Libraries count the machine's cores; what was granted may be less."""
+    """Check that libraries, which count the machine's cores, do not exceed the granted ones."""
     machine = os.cpu_count() or 1
     granted = len(os.sched_getaffinity(0))
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
@@ -251,8 +252,8 @@ def cores() -> Iterator[Finding]:
     if granted < machine:
         yield Finding(
             "cores", "warning",
-            f"{granted} of the machine's {machine} cores are granted: Ray by itself starts a worker"
-            " for each core, and they fail to register with the raylet",
+            f"{granted} of the machine's {machine} cores are granted: Ray starts a worker for each"
+            " core by default, which fail to register with the raylet",
             f"ray start --num-cpus={granted}, OMP_NUM_THREADS={granted} or less",
         )  # fmt: skip
     else:
@@ -260,7 +261,7 @@ def cores() -> Iterator[Finding]:
 
 
 def model_disk() -> Iterator[Finding]:
-    """Weights on a network disk are read slowly, once for each process."""
+    """Check whether weights are on a network disk, from which each process reads them slowly."""
     folder = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     kind = _disk(os.path.realpath(folder))
     if kind in NETWORK_DISKS:
@@ -273,7 +274,7 @@ def model_disk() -> Iterator[Finding]:
 
 
 def _disk(folder: str) -> str:
-    """The kind of file system that holds `folder`."""
+    """The type of the file system of `folder`."""
     best, kind = "", ""
     for row in Path("/proc/mounts").read_text("utf-8", "replace").splitlines():
         _, place, name, *_ = row.split()
@@ -284,13 +285,13 @@ def _disk(folder: str) -> str:
 
 
 def network() -> Iterator[Finding]:
-    """Without a network each look-up of a model waits for its time limit."""
+    """Check network access, without which each lookup of a model waits for a timeout."""
     if os.environ.get("HF_HUB_OFFLINE") == "1":
         yield Finding("network", "note", "HF_HUB_OFFLINE is set: none is used")
         return
     host = "huggingface.co"
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
-        yield Finding("network", "note", "a proxy is set; it was not asked")
+        yield Finding("network", "note", "a proxy is set; not checked")
         return
     answers: list[object] = []
 
@@ -304,16 +305,16 @@ def network() -> Iterator[Finding]:
     asking.start()
     asking.join(NETWORK_TIME_LIMIT)
     if answers and answers[0]:
-        yield Finding("network", "note", f"{host} has an address here")
+        yield Finding("network", "note", f"{host} can be resolved")
     else:
         yield Finding(
-            "network", "warning", f"{host} has no address here: downloads wait, then fail",
+            "network", "warning", f"{host} cannot be resolved: downloads will time out",
             "download first, and set HF_HUB_OFFLINE=1",
         )  # fmt: skip
 
 
 def examine(gpus: int, shared: int) -> list[Finding]:
-    """All checks, at once; one that cannot be made, or does not end, is a warning."""
+    """Run all checks concurrently; one that cannot run, or does not end, is a warning."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
         "user": user,
@@ -365,22 +366,24 @@ def _begin(
 
 
 def _ended(looking: _Looking, end: float) -> list[Finding]:
-    """What a check found until `end`, in the clock's seconds."""
+    """The findings of a check until `end`, in the clock's seconds."""
     if looking.thread is not None:
         looking.thread.join(max(0, end - time.monotonic()))
         if looking.thread.is_alive():
-            why = f"no answer within {TIME_LIMIT:.0f} s: a driver or a disk that hangs, or is slow"
+            why = f"timed out after {TIME_LIMIT:.0f} s: a driver or a disk hangs or is slow"
             bad = "warning" if looking.found else looking.severity
-            late = Finding(looking.name, bad, why, "look at it by itself on this node")
+            late = Finding(looking.name, bad, why, "check it manually on this node")
             return [*looking.found, late]
     return looking.found
 
 
 def main(arguments: list[str]) -> int:
-    """Run the checks and print the findings; the status is 1 if one is an error."""
-    parser = argparse.ArgumentParser(description="Whether this container lets its stack work.")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be seen")
-    parser.add_argument("--shared", type=int, default=0, help="MB that /dev/shm must have free")
+    """Run the checks and print the findings; returns 1 if one is an error."""
+    parser = argparse.ArgumentParser(
+        description="Check whether the packages of this image can work in this container."
+    )
+    parser.add_argument("--gpus", type=int, default=0, help="required number of GPUs")
+    parser.add_argument("--shared", type=int, default=0, help="required free MB in /dev/shm")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args(arguments)
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The driver's library as doctor.py sees it: whose it is, how many GPUs it has, and its link."""
+"""Checks of the driver's library for doctor.py: its origin, its GPUs, and its link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_GPU = (100, 999)
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at; `severity` is note, warning or error."""
+    """A checked property; `severity` is note, warning or error."""
 
     check: str
     severity: str
@@ -25,56 +25,56 @@ class Finding(NamedTuple):
 
 
 def driver(gpus: int) -> Iterator[Finding]:
-    """The driver's library: whether it loads, whose it is, how many GPUs it has, and its link."""
+    """Check the driver's library: whether it loads, its origin, its GPUs, and its link."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         if gpus:
             yield Finding(
                 "driver", "error", f"libcuda.so.1 cannot be loaded: {error}",
-                "apptainer: --nv; docker: --gpus all; else bind the folder that holds it, and name"
-                " it in LD_LIBRARY_PATH and TRITON_LIBCUDA_PATH",
+                "apptainer: --nv; docker: --gpus all; else bind its folder, and add it to"
+                " LD_LIBRARY_PATH and TRITON_LIBCUDA_PATH",
             )  # fmt: skip
         else:
-            yield Finding("driver", "note", "there is none, and no GPU was asked for")
+            yield Finding("driver", "note", "no driver, and no GPU was requested")
         return
     place = _loaded("libcuda.so")
     if not all(hasattr(library, name) for name in ("cuInit", "cuDeviceGetCount")):
         yield Finding(
             "driver", "error" if gpus else "warning",
-            f"{place} is no driver's library: it has no cuInit",
-            "take its folder out of LD_LIBRARY_PATH, or bind the file of the node's driver",
+            f"{place} is not a driver library: it has no cuInit",
+            "remove its folder from LD_LIBRARY_PATH, or bind the node's driver library",
         )  # fmt: skip
         return
     if "/stubs/" in place or library.cuInit(0) == 34:  # CUDA_ERROR_STUB_LIBRARY
         yield Finding(
-            "driver", "error", f"{place} is a stub that is there to link with, not the driver",
-            "take the stubs folder out of LD_LIBRARY_PATH; LIBRARY_PATH is the one for linking",
+            "driver", "error", f"{place} is a stub for linking, not the driver",
+            "remove the stubs folder from LD_LIBRARY_PATH; use LIBRARY_PATH for linking",
         )  # fmt: skip
         return
     count = ctypes.c_int(0)
     status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
     if not gpus and status in NO_GPU:
-        yield Finding("driver", "note", f"{place} sees no GPU, and none was asked for")
+        yield Finding("driver", "note", f"{place} detects no GPU, and none was requested")
     elif status or count.value < gpus:
         why = f" (CUDA error {status})" if status else ""
         yield Finding(
-            "driver", "error", f"{place} sees {count.value} GPUs{why}, {gpus} were asked for",
-            "look at CUDA_VISIBLE_DEVICES and at nvidia-smi on the node; Slurm: --gpus-per-node",
+            "driver", "error", f"{place} detects {count.value} GPUs{why}, {gpus} were requested",
+            "check CUDA_VISIBLE_DEVICES and nvidia-smi on the node; Slurm: --gpus-per-node",
         )  # fmt: skip
     else:
-        yield Finding("driver", "note", f"{place} sees {count.value} GPUs")
+        yield Finding("driver", "note", f"{place} detects {count.value} GPUs")
     yield from _link(Path(place).parent)
 
 
 def _loaded(name: str) -> str:
-    """The path of the loaded library whose file begins with `name`."""
+    """The path of the loaded library with the file name prefix `name`."""
     rows = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     return next((row.split()[-1] for row in rows if f"/{name}" in row), name)
 
 
 def _link(folder: Path) -> Iterator[Finding]:
-    """Whether `gcc -lcuda` finds what Triton and FlashInfer link with."""
+    """Check whether `gcc -lcuda` finds the library that Triton and FlashInfer link with."""
     compiler = shutil.which(os.environ.get("CC", "gcc"))
     if compiler is None:
         return
@@ -85,7 +85,7 @@ def _link(folder: Path) -> Iterator[Finding]:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)
     if done.returncode:
         yield Finding(
-            "link with -lcuda", "warning", f"cannot find -lcuda; the driver lies in {folder}",
-            f"set LIBRARY_PATH and TRITON_LIBCUDA_PATH to {folder}; if it has libcuda.so.1 alone,"
-            " to a folder of yours with a link libcuda.so to it",
+            "link with -lcuda", "warning", f"cannot find -lcuda; the driver is in {folder}",
+            f"set LIBRARY_PATH and TRITON_LIBCUDA_PATH to {folder}; if it has only libcuda.so.1,"
+            " to another folder with a link libcuda.so to it",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The CUDA, cuDNN and NCCL that torch uses are those of the lock, and no other copy is loaded."""
+"""torch uses the CUDA, cuDNN and NCCL of the lock, and no other copy is loaded."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ LIBRARIES = {
 
 
 def locked(package: str) -> dict[str, str]:
-    """A package of NVIDIA, whose name may end with -cu12 or -cu13, and its version."""
+    """A package of NVIDIA, with or without the suffix -cu12 or -cu13, and its version."""
     packages = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{package}(-cu\d+)?", name)}
 
 
 def numbers(version: str, count: int) -> list[int]:
-    """The first numbers of a version."""
+    """The first `count` numbers of a version."""
     return [int(part) for part in re.findall(r"\d+", version)[:count]]
 
 
 def loaded() -> dict[str, set[str]]:
-    """The files that this process has mapped, by the start of their names."""
+    """The files mapped by this process, by the prefix of their names."""
     rows = Path("/proc/self/maps").read_text("utf-8").splitlines()
     paths = {row.split(maxsplit=5)[5] for row in rows if len(row.split(maxsplit=5)) == 6}
     return {
@@ -39,7 +39,7 @@ def loaded() -> dict[str, set[str]]:
 
 
 def main() -> None:
-    """Compare versions from torch, the libraries and the lock, and the files that are mapped."""
+    """Compare versions of torch, the libraries and the lock, and the mapped files."""
     smoke_gpu.require()
     import torch
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _cudnn(version: int | None) -> list[int]:
-    """cuDNN says 90100 for 9.1.0, and 8902 for 8.9.2."""
+    """The version of cuDNN, which reports 90100 for 9.1.0 and 8902 for 8.9.2."""
     if version is None:
         return []
     step = 10_000 if version >= 10_000 else 1_000

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as the driver itself counts them: the gate of the GPU tiers."""
+"""The GPUs of this machine, as counted by the driver: the gate of the GPU tiers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = Path("/proc/driver/nvidia/version")  # of the kernel module; also visi
 
 
 def driver_call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
-    """Call the driver; on an error the case ends with the driver's name for it."""
+    """Call the driver; fail the case with the driver's error name on an error."""
     status = getattr(library, function)(*arguments)
     if status != 0:
         name = ctypes.c_char_p()
@@ -30,7 +30,7 @@ def devices() -> list[str]:
     version, count = ctypes.c_int(), ctypes.c_int()
     driver_call(library, "cuDriverGetVersion", ctypes.byref(version))
     driver_call(library, "cuDeviceGetCount", ctypes.byref(count))
-    print(f"the driver knows CUDA {version.value // 1000}.{version.value % 1000 // 10}")
+    print(f"the driver supports CUDA {version.value // 1000}.{version.value % 1000 // 10}")
     descriptions = []
     for number in range(count.value):
         device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
@@ -54,7 +54,7 @@ def release() -> str:
 
 
 def main(count: int) -> None:
-    """At least `count` GPUs answer."""
+    """Check that at least `count` GPUs respond."""
     smoke_gpu.require(count)
     if release():
         print(f"the driver is {release()}")

@@ -3,7 +3,7 @@
 The mode is that of the lock: in `prebuilt` no kernel may be compiled, in `jit` the image's nvcc
 compiles those that are in no wheel, and with `off` vLLM does not use FlashInfer. Kernels that the
 wheel `flashinfer-jit-cache` has for these GPUs must not be compiled in any mode: FlashInfer does
-not report when it ignores that wheel. Kernels that were in the cache before do not count.
+not report when it ignores that wheel. Cached kernels from earlier runs do not count.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def attention(kind: str) -> list[str]:
 
 
 def sampling() -> list[str]:
-    """Only the two likeliest tokens are drawn, each with its probability."""
+    """Only the two most likely tokens are drawn, each with its probability."""
     import flashinfer
     import torch
 
@@ -75,10 +75,10 @@ def sampling() -> list[str]:
     spread = (DRAWS * share * (1 - share)) ** 0.5
     problems = []
     if counts[2] or counts[3]:
-        problems.append(f"top-k 2 drew tokens that are not among the first two: {counts}")
+        problems.append(f"top-k 2 drew tokens other than the first two: {counts}")
     if abs(counts[0] - DRAWS * share) > 6 * spread:
         problems.append(
-            f"{counts[0]} of {DRAWS} draws were the first token, {DRAWS * share:.0f} due"
+            f"{counts[0]} of {DRAWS} draws were the first token, expected {DRAWS * share:.0f}"
         )
     return problems
 
@@ -90,11 +90,11 @@ def compiled() -> set[Path]:
 
 
 def lock_bundle(gpus: set[str]) -> set[str]:
-    """The names of the kernels for `gpus` ("sm90"), all of them, in the image's wheel of kernels.
+    """The names of all kernels for `gpus` ("sm90") in the image's wheel of kernels.
 
-    Since 0.7 a wheel names the GPUs that it is for, and FlashInfer uses it if all visible GPUs are
-    among them; for a GPU that can run kernels of another (8.9 those of 8.0) nothing is returned.
-    Before 0.7 a wheel does not name them and is taken to be for `gpus`.
+    Since 0.7 a wheel has the names of its GPUs, and FlashInfer uses it if they include all visible
+    GPUs; for a GPU that can run kernels of another (8.9 those of 8.0) nothing is returned. Wheels
+    before 0.7 have no names and are assumed to be for `gpus`.
     """
     try:
         wheel = importlib.import_module("flashinfer_jit_cache")
@@ -111,18 +111,18 @@ def lock_bundle(gpus: set[str]) -> set[str]:
 
 
 def uncalled_for(mode: str, libraries: list[Path], brought: set[str]) -> list[str]:
-    """The libraries among `libraries` that must not be compiled in this image's mode."""
+    """The `libraries` that must not be compiled in this image's mode."""
     if mode == "prebuilt":  # nothing else compiles in such an image: these are all new
         return [f"{path} was compiled" for path in libraries]
     return [
-        f"{path} was compiled, and lies in the image's flashinfer-jit-cache"
+        f"{path} was compiled, although it is in the image's flashinfer-jit-cache"
         for path in libraries
         if path.stem in brought
     ]
 
 
 def main() -> None:
-    """Run all three in this image's mode; missing kernels are compiled first."""
+    """Test all three in this image's mode; missing kernels are compiled first."""
     mode = expectation()["flashinfer"]
     if mode == "off":
         skip("this target has FlashInfer off")
@@ -143,7 +143,11 @@ def main() -> None:
     devices = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
     brought = lock_bundle({f"sm{major}{minor}" for major, minor in devices})
     problems += uncalled_for(mode, sorted(compiled() - there), brought)
-    finish(problems, f"flashinfer {flashinfer.__version__}, {mode}: as they should")
+    finish(
+        problems,
+        f"flashinfer {flashinfer.__version__}, {mode}: attention, sampling and"
+        " compiled kernels are correct",
+    )
 
 
 if __name__ == "__main__":

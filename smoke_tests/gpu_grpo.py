@@ -20,10 +20,10 @@ from cpu_grpo_step import GROUP, PROMPTS, Reward, changed
 from smoke_support import skip
 
 # Log-probabilities of one token: float32 with float32 weights against bf16 with bf16 weights. The
-# tiny model's differ by 0.01 at most where both run on a CPU. Of a given model the means are
+# tiny model's differ by at most 0.01 if both run on a CPU. For a given model the means are
 # compared, and the bounds are guesses.
 AGREE = {"tiny": 0.05, "given": 0.1}
-# The least change by the step that is more than rounding.
+# The smallest change by the step that exceeds rounding.
 MOVED = {"tiny": 0.15, "given": 0.05}
 # Adam moves each weight by about as much. A given model's weights must differ in bf16 afterwards.
 RATE = {"tiny": 1e-2, "given": 1e-4}
@@ -31,12 +31,12 @@ TOKENS = 16
 
 
 def kind() -> str:
-    """The kind of the trained model: tiny, or given by --model."""
+    """The trained model: "tiny", or the one given by --model."""
     return "tiny" if smoke_stack.given() is None else "given"
 
 
 def settings(config: type, more: dict[str, Any]) -> Any:
-    """The arguments of one step, without those that this version of TRL does not have."""
+    """The arguments of one step, without those that this version of TRL lacks."""
     arguments = {
         "output_dir": str(Path("out").absolute()),
         "per_device_train_batch_size": GROUP * len(PROMPTS),
@@ -81,7 +81,7 @@ def make_trainer(folder: Path, more: dict[str, Any]) -> tuple[Any, Any, Reward]:
 
 
 def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
-    """Take the step; its problems, and its logged values."""
+    """Run the step; returns its problems and its logged values."""
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     trainer.train()
     moved = {name: tensor.to(model.device) for name, tensor in before.items()}
@@ -97,13 +97,13 @@ def step(trainer: Any, model: Any, reward: Reward) -> tuple[list[str], str]:
     if not float(logged.get("grad_norm", 0)) > 0:
         problems.append("the gradient is zero")
     if trainer.state.global_step != 1:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     summary = f"{len(before)} of {len(before)} tensors changed, loss {logged.get('loss')}"
     return problems, f"{summary}, gradient norm {logged.get('grad_norm')}"
 
 
 def colocation() -> dict[str, Any]:
-    """The arguments for vLLM in the trainer's process; sets the environment that it needs."""
+    """The arguments for vLLM in the trainer's process; also sets its environment."""
     smoke_gpu.as_torchrun()
     return {
         "vllm_mode": "colocate",
@@ -118,19 +118,19 @@ def colocation() -> dict[str, Any]:
 
 
 def colocates() -> bool:
-    """Whether TRL can run vLLM in its own process: 0.17 can only ask a server."""
+    """Whether TRL can run vLLM in its own process; 0.17 supports only a server."""
     text = smoke_stack.source("trl", "trainer/grpo_config.py")
     return "vllm_mode" in text or "vllm_server_host" not in text
 
 
 def distance(first: list[list[float]], other: list[list[float]]) -> float:
-    """The largest difference of log-probabilities; of a given model the mean."""
+    """The largest difference of log-probabilities; for a given model the mean."""
     largest, mean = smoke_stack.apart(first, other)
     return largest if kind() == "tiny" else mean
 
 
 def colocate(folder: Path) -> tuple[list[str], str]:
-    """vLLM in the trainer's process."""
+    """Test vLLM in the trainer's process."""
     trainer, model, reward = make_trainer(folder, colocation())
     llm = smoke_stack.colocated(trainer)
     prompts = [
@@ -163,7 +163,7 @@ def colocate(folder: Path) -> tuple[list[str], str]:
 
 
 def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -> float:
-    """The largest gap between the best logit of a position and the token of `completions` there."""
+    """The largest gap between the best logit of a position and that of the chosen token."""
     import torch
 
     worst = 0.0
@@ -177,7 +177,7 @@ def regret(model: Any, prompts: list[list[int]], completions: list[list[int]]) -
 
 
 def served(folder: Path) -> tuple[list[str], str]:
-    """vLLM behind `trl vllm-serve` on the first GPU, the trainer on the second."""
+    """Test vLLM behind `trl vllm-serve` on the first GPU, with the trainer on the second."""
     smoke_stack.require_vllm_serve()
     port, group = smoke_gpu.free_port(), smoke_gpu.free_port()
     command = [smoke_gpu.script("trl"), "vllm-serve", "--model", str(folder),
@@ -208,7 +208,7 @@ def served(folder: Path) -> tuple[list[str], str]:
         now = regret(model, prompts, written)
         then = regret(smoke_stack.load(folder).to(model.device), prompts, written)
     if not now < AGREE[kind()]:
-        problems.append(f"the server's greedy tokens lie {now:.3f} below the trainer's best")
+        problems.append(f"the server's greedy tokens are {now:.3f} below the trainer's best")
     if not then > AGREE[kind()]:
         problems.append("the server's greedy tokens are those of the weights before the step")
     return (
@@ -218,7 +218,7 @@ def served(folder: Path) -> tuple[list[str], str]:
 
 
 def main(way: str) -> None:
-    """`way`: colocate or server."""
+    """Run the mode `way`: colocate or server."""
     smoke_gpu.require(2 if way == "server" else 1)
     if way == "colocate" and not colocates():
         skip(f"TRL {version('trl')} has no vLLM in the trainer's process")

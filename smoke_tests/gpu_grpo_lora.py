@@ -1,6 +1,6 @@
 """One GRPO step of a LoRA adapter with TRL, rewarded by TRL's `accuracy_reward`; vLLM generates.
 
-Where the lock has no vLLM, or TRL cannot run it in its own process, transformers generates.
+If the lock has no vLLM, or TRL cannot run it in its own process, transformers generates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smoke_support import expectation
 
 
 def main() -> None:
-    """The step of the cpu tier, on the GPU."""
+    """Run the step of the cpu tier on the GPU."""
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     folder = tiny_qwen.save(Path("model").absolute(), half=True)

@@ -11,7 +11,7 @@ SIZE = 1 << 20
 
 
 def work(rank: int, count: int, port: int, answers: object) -> None:
-    """One process, one GPU: all-reduce, all-gather and broadcast."""
+    """Run one process on one GPU: all-reduce, all-gather and broadcast."""
     import torch
     import torch.distributed as dist
 
@@ -41,7 +41,7 @@ def work(rank: int, count: int, port: int, answers: object) -> None:
 
 
 def main(count: int) -> None:
-    """`count` processes, each with a GPU of its own."""
+    """Start `count` processes, each with its own GPU."""
     smoke_gpu.require(count)
     import torch.multiprocessing as processes
 

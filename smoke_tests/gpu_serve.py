@@ -1,8 +1,8 @@
-"""`vllm serve`, `trl vllm-serve` and `sglang serve` start with their commands and answer over HTTP.
+"""`vllm serve`, `trl vllm-serve` and `sglang serve` start and respond over HTTP.
 
-vLLM and SGLang are also asked by OpenAI's client: each question is a result of its own, and one
-that fails fails the case. With two GPUs `vllm serve` runs two engines (data parallelism), and both
-generate.
+vLLM and SGLang are also tested with OpenAI's client: each request is a separate result, and a
+failed one fails the case. With two GPUs `vllm serve` runs two engines (data parallelism), which
+must both generate.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import smoke_stack
 from smoke_support import judge, skip
 
 Answers = list[list[int]]
-# Problems of the questions by OpenAI's client.
+# Problems of the requests by OpenAI's client.
 PROBLEMS: list[str] = []
 TOKEN_IDS = "--return-tokens-as-token-ids"  # written so until vLLM 0.9
 
 
 def common(port: int) -> list[str]:
-    """The options of both commands, in a spelling that both accept."""
+    """The options common to both commands."""
     return ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
 
 
@@ -45,7 +45,7 @@ def by_trl(folder: Path, prompts: Answers) -> Answers:
 
 
 def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
-    """The greedy tokens of `vllm serve`, through OpenAI's API, with a number of engines."""
+    """The greedy tokens of `vllm serve` with a number of engines, through OpenAI's API."""
     port = smoke_gpu.free_port()
     command = [smoke_gpu.script("vllm"), "serve", str(folder), *common(port),
                "--served-model-name", "smoke",
@@ -72,7 +72,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
 
 
 def structured_by_vllm() -> dict[str, dict[str, object]]:
-    """vLLM's options, besides those of OpenAI's API, for the form of an answer."""
+    """vLLM's options for structured output, in addition to those of OpenAI's API."""
     words, code = list(smoke_openai.COLOURS), smoke_openai.CODE
     if "class StructuredOutputsParams" in smoke_stack.source("vllm", "sampling_params.py"):
         return {
@@ -85,7 +85,7 @@ def structured_by_vllm() -> dict[str, dict[str, object]]:
 def converse(
     name: str, client: smoke_openai.Client, structured: dict[str, dict[str, object]]
 ) -> None:
-    """Ask the server `name` by OpenAI's client; `structured` has its own options for forms."""
+    """Test the server `name` with OpenAI's client; `structured` has its options for formats."""
     for question in ("chat", "stream", "completion", "schema"):
         PROBLEMS.extend(judge(f"{name}: {question}", getattr(client, question)))
     for question, body in structured.items():
@@ -94,7 +94,7 @@ def converse(
 
 
 def check_name(server: str) -> None:
-    """End with an error unless the server offers its model as "smoke" and no other."""
+    """Fail unless the server offers exactly the model "smoke"."""
     names = [model["id"] for model in smoke_gpu.get(f"{server}/v1/models")["data"]]
     if names != ["smoke"]:
         sys.exit(f"error: the server has the models {names}, not smoke")
@@ -111,7 +111,7 @@ def completion(server: str, prompt: list[int]) -> list[int]:
 
 
 def busy(metrics: str) -> dict[str, float]:
-    """The engines that generated tokens, by vLLM's metrics, and how many."""
+    """The number of generated tokens of each engine that has any, from vLLM's metrics."""
     lines = re.findall(r"^vllm:generation_tokens_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
     token_counts: dict[str, float] = {}
     for labels, number in lines:
@@ -122,7 +122,7 @@ def busy(metrics: str) -> dict[str, float]:
 
 
 def in_parallel(folder: Path, prompts: Answers) -> Answers:
-    """The same of two engines, which vLLM's server balances since 0.9."""
+    """The greedy tokens of two engines, balanced by vLLM's server since 0.9."""
     if "class DPLBAsyncMPClient" not in smoke_stack.source("vllm", "v1/engine/core_client.py"):
         skip(f"the server of vLLM {version('vllm')} does not balance several engines")
     return by_vllm(folder, prompts, engines=2)
@@ -155,7 +155,7 @@ WAYS: dict[str, Callable[[Path, Answers], Answers]] = {
 
 
 def main(way: str) -> None:
-    """`way`: trl, vllm, parallel (two GPUs) or sglang."""
+    """Run the mode `way`: trl, vllm, parallel (two GPUs) or sglang."""
     smoke_gpu.require(2 if way == "parallel" else 1)
     kind, folder = gpu_vllm.make("tiny")
     prompts = gpu_vllm.prompt_ids(folder)

@@ -46,7 +46,7 @@ def settings(config: type, *, fp16: bool = False) -> Any:
 
 
 def step(way: str) -> tuple[list[str], str]:
-    """Take the step; its problems, and its logged values."""
+    """Run the step; returns its problems and its logged values."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
@@ -77,7 +77,7 @@ def step(way: str) -> tuple[list[str], str]:
     if appends and last != {end}:
         problems.append(f"the examples end with token {sorted(last)}, {tiny_qwen.END} is {end}")
     if trainer.state.global_step != trainer.args.max_steps:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     scaler = getattr(trainer.accelerator, "scaler", None)
     if way == "fp16" and (scaler is None or not scaler.is_enabled()):
         problems.append("there is no gradient scaler")
@@ -96,7 +96,7 @@ def _dtype(model: Any, name: str) -> Any:
 
 
 def launched(count: int) -> None:
-    """Take the step under `accelerate launch` with DeepSpeed's ZeRO 2, on `count` GPUs."""
+    """Run the step under `accelerate launch` with DeepSpeed's ZeRO 2, on `count` GPUs."""
     command = [smoke_gpu.script("accelerate"), "launch", "--use_deepspeed", "--zero_stage", "2",
                "--num_processes", str(count), "--num_machines", "1", "--mixed_precision", "bf16",
                "--dynamo_backend", "no", "--gradient_accumulation_steps", "1",
@@ -105,12 +105,12 @@ def launched(count: int) -> None:
     log = smoke_gpu.follow(command)
     summaries = [line for line in log.splitlines() if "tensors changed" in line]
     steps = log.count("tensors changed")  # two processes may have written one line
-    problems = [f"{steps} of {count} processes took the step"] if steps != count else []
+    problems = [f"{steps} of {count} processes ran the step"] if steps != count else []
     finish(problems, " ".join(summaries))
 
 
 def main(way: str, count: int = 1) -> None:
-    """`way`: alone, fp16, deepspeed with `count` GPUs, or child (what deepspeed launches)."""
+    """Run the mode `way`: alone, fp16, deepspeed with `count` GPUs, or child (by deepspeed)."""
     smoke_gpu.require(count)
     os.environ["HF_HOME"] = str(Path("hf").absolute())
     if way != "child":

@@ -1,6 +1,6 @@
 """SGLang's engine loads the tiny Qwen; its greedy tokens are those of transformers.
 
-Asked in text, it answers in text.
+Text prompts yield text.
 """
 
 from __future__ import annotations

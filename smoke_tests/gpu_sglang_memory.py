@@ -1,7 +1,7 @@
-"""SGLang frees its memory on the GPU and continues, as colocated training asks of it.
+"""SGLang releases its GPU memory and continues, as colocated training requires.
 
-The engine starts with `enable_memory_saver`, so with torch-memory-saver's library in LD_PRELOAD.
-It generates, releases its memory, takes it again, loads the weights of a second model, and must
+The engine starts with `enable_memory_saver`, so with torch-memory-saver's library in LD_PRELOAD. It
+generates, releases its memory, allocates it again, loads the weights of a second model, and must
 generate that model's tokens.
 """
 
@@ -33,7 +33,7 @@ def cache_size(config: Any) -> int:
 
 
 def main() -> None:
-    """Compare the tokens before and after, and the memory that is free between."""
+    """Compare the tokens before and after, and the free memory in between."""
     smoke_gpu.require()
     first, second = make(0), make(1)
     prompts = gpu_vllm.prompt_ids(first)

@@ -29,7 +29,7 @@ COUNT = 100_003
 
 
 def main() -> None:
-    """Run both kernels; sums are exact, since the factor is a power of two."""
+    """Run both kernels; sums are exact, because the factor is a power of two."""
     smoke_gpu.require()
     os.environ["TRITON_CACHE_DIR"] = str(Path("triton").absolute())
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("inductor").absolute())
@@ -53,7 +53,7 @@ def main() -> None:
         problems.append("the kernel's sums are wrong")
     cubins = [path.name for path in Path("triton").rglob("*.cubin")]
     if not cubins:
-        problems.append("Triton compiled no cubin: it took the kernel from elsewhere")
+        problems.append("Triton compiled no cubin: the kernel came from another cache")
 
     def _fused(first: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return (first * 2 + other).relu().sum(0)

@@ -1,9 +1,9 @@
-"""Unsloth patches transformers and TRL, adds an adapter to the tiny Qwen, and takes a step.
+"""Unsloth patches transformers and TRL, adds an adapter to the tiny Qwen, and runs a step.
 
 The step is one of SFT, or one of GRPO in which vLLM, which shares the model's weights
 (`fast_inference=True`), generates. The notebook's steps are those of Unsloth's first notebook: a
-model in 4 bit, conversations of which only the answers are trained, then an answer, the saved
-adapter and the merged model. What comes after the training are results of their own.
+model in 4 bit, conversations with loss on the answers only, then an answer, the saved adapter and
+the merged model. The steps after the training are separate results.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def adapter(model: Any, tokenizer: Any) -> list[str]:
 
 
 def merged(model: Any, tokenizer: Any) -> list[str]:
-    """Problems of the merged model: the trained layers differ from those of the first model."""
+    """Problems of the merged model, in which the trained layers must have changed."""
     model.save_pretrained_merged("merged", tokenizer, save_method="merged_16bit")
     before, after = quick_checks.tensors(Path("model")), quick_checks.tensors(Path("merged"))
     name = "model.layers.0.self_attn.q_proj.weight"
@@ -126,7 +126,7 @@ def engine_answer(model: Any) -> list[str]:
 
 
 def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
-    """The same of a GRPO step."""
+    """Model and trainer of a GRPO step, and problems so far."""
     import gpu_grpo
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -141,7 +141,7 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=[reward],
-        # Unsloth's default is 2: then a step takes more prompts than there are, and none is made.
+        # With Unsloth's default of 2 a step needs more prompts than exist, and none is run.
         args=gpu_grpo.settings(GRPOConfig, {"gradient_accumulation_steps": 1}),
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS]),
         processing_class=tokenizer,
@@ -150,11 +150,11 @@ def grpo(folder: Path, reward: Reward) -> tuple[Any, Any, list[str]]:
 
 
 def main(way: str) -> None:
-    """`way`: sft, notebook or grpo.
+    """Run the mode `way`: sft, notebook or grpo.
 
     The adapter's second halves start at zero: a step changes each of them.
 
-    Unsloth must be imported before transformers, so another process makes the model.
+    Unsloth must be imported before transformers, so another process creates the model.
     """
     smoke_gpu.require()
     os.environ["HF_HOME"] = str(Path("hf").absolute())
@@ -183,7 +183,7 @@ def main(way: str) -> None:
             name = f"unsloth notebook: {after.__name__}"
             problems += judge(name, partial(after, model, trainer.processing_class))
     if trainer.state.global_step != 1:
-        problems.append(f"{trainer.state.global_step} steps were made")
+        problems.append(f"{trainer.state.global_step} steps were run")
     if not math.isfinite(result.training_loss):
         problems.append(f"the loss is {result.training_loss}")
     smoke_gpu.end(problems, f"{len(halves)} adapters changed, loss {result.training_loss:.3f}")

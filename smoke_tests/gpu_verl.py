@@ -1,14 +1,14 @@
 """One step with verl on Ray and vLLM or SGLang: every tensor of its checkpoint changes.
 
 One case is GRPO with verl's default rollout (synchronous until 0.6, asynchronous in 0.9), which
-saves the model in Hugging Face's format, and goes on from its checkpoint with a second step and a
+saves the model in Hugging Face's format, and resumes from its checkpoint with a second step and a
 validation; the other is PPO with a critic and asynchronous rollout, whose checkpoint verl's model
 merger converts. Since 0.9 both use verl's newer trainer, its default, with its TransferQueue.
 
 It uses torch's attention (sdpa), because verl's default is flash-attn, which has no wheel in the
-indexes that targets are locked from. Before 0.9.1 it keeps padding for this reason. verl has no
-setting for its critic, so a module that it imports (VERL_USE_EXTERNAL_MODULES) replaces the
-function that loads the critic.
+indexes of the targets. Before 0.9.1 it keeps padding for this reason. verl has no such setting for
+its critic, so a module that it imports (VERL_USE_EXTERNAL_MODULES) replaces the function that loads
+the critic.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import smoke_stack
 import tiny_qwen
 from smoke_support import finish, judge
 
-# Bytes of its engine's cache where cases share a GPU. The engine sleeps between steps, and vLLM
+# Bytes of its engine's cache if cases share a GPU. The engine sleeps between steps, and vLLM
 # fails unless more memory is free afterwards, whatever other cases allocate in the meantime.
 CACHE = 8 << 30
 GROUP = 4
 PROMPTS = ["Count to three:", "Name a colour of the sky:"]
-# verl's mean distance of the probabilities that the trainer and its rollout gave to the tokens.
+# verl's mean difference between the token probabilities of trainer and rollout.
 AGREE = 0.02
 # Lines of each worker's log that are printed if verl fails.
 LAST = 60
@@ -76,9 +76,9 @@ VERSIONED = {
 
 
 def settings(folder: Path, data: Path, reward: Path, engine: str) -> dict[str, object]:
-    """Settings that differ from verl's defaults, also those that some versions lack.
+    """Settings that differ from verl's defaults, including those that some versions lack.
 
-    `engine` generates: vllm or sglang.
+    `engine` is the generating engine: vllm or sglang.
     """
     rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
     model = "actor_rollout_ref.model"
@@ -147,12 +147,12 @@ def packs() -> bool:
 
 
 def for_sglang(rollout: str) -> dict[str, object]:
-    """Settings of verl's rollout with SGLang alone."""
+    """Settings of verl's rollout that apply only to SGLang."""
     prefix = f"{rollout}.engine_kwargs.sglang"
     return {
         # Without a bound the tiny model's cache has millions of tokens, and tables for them.
         f"{prefix}.max_total_tokens": 16 * tiny_qwen.POSITIONS,
-        # verl has it say errors only: too little to find out why a server does not start.
+        # verl sets the log level to errors: too little to find out why a server does not start.
         f"{prefix}.log_level": "info",
     }
 
@@ -174,7 +174,7 @@ def with_critic(folder: Path) -> dict[str, object]:
 
 
 def resumed() -> dict[str, object]:
-    """Settings of a second run, which goes on from the first one's checkpoint and is validated."""
+    """Settings of a second run, which resumes from the first one's checkpoint and validates."""
     return {
         "trainer.resume_mode": "auto",
         "trainer.total_training_steps": 2,
@@ -184,7 +184,7 @@ def resumed() -> dict[str, object]:
 
 
 def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
-    """The settings that verl's configuration does not have, which verl would ignore."""
+    """The settings that verl's configuration lacks and would ignore."""
     missing = []
     for key in names:
         inner: Any = configuration
@@ -197,7 +197,7 @@ def lacking(names: Iterable[str], configuration: dict[str, Any]) -> list[str]:
 
 
 def defaults(folder: str | None = None) -> dict[str, Any]:
-    """verl's default configuration, from its own folder."""
+    """verl's default configuration, from its package."""
     import hydra
     from omegaconf import OmegaConf
 
@@ -209,7 +209,7 @@ def defaults(folder: str | None = None) -> dict[str, Any]:
 
 
 def inputs() -> tuple[Path, Path, Path]:
-    """Model, prompts and reward as the files that verl reads."""
+    """Model, prompts and reward as files for verl."""
     from datasets import Dataset
 
     folder = tiny_qwen.save(Path("model").absolute(), half=True)
@@ -230,20 +230,20 @@ def inputs() -> tuple[Path, Path, Path]:
 
 
 def worker_logs(scratch: Path, ends: str) -> dict[str, str]:
-    """The logs of Ray's workers that end in `ends`: what they wrote, by name of the file."""
+    """The logs of Ray's workers with names that end in `ends`, by file name."""
     logs = sorted(scratch.glob(f"ray/session_latest/logs/worker-*{ends}"))
     return {path.name: path.read_text("utf-8", "replace") for path in logs}
 
 
 def everything(output: str, scratch: Path) -> str:
-    """The output, and the logs of Ray's workers, whose last lines may be missing in the output."""
+    """The output with the logs of Ray's workers, of which the output may lack the last lines."""
     return "\n".join([output, *worker_logs(scratch, ".out").values()])
 
 
 def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
-    """What verl said. If it fails, the ends of its workers' logs are printed as well.
+    """verl's output. On failure, the ends of its workers' logs are printed as well.
 
-    A worker that dies of a signal takes lines with it that Ray has not passed on.
+    Lines of a worker that dies from a signal may be missing from Ray's output.
     """
     try:
         return everything(smoke_gpu.follow(command, env), scratch)
@@ -255,7 +255,7 @@ def trained(command: list[str], env: dict[str, str], scratch: Path) -> str:
 
 
 def logged(log: str, key: str) -> float | None:
-    """The value of `key` in the last line that verl's console logger wrote about a step."""
+    """The value of `key` in the last step line of verl's console logger."""
     values = re.findall(
         rf"\b{re.escape(key)}:(?:np\.float\d+\()?(-?[\d.]+(?:e[-+]?\d+)?|nan|inf)", log
     )
@@ -307,7 +307,7 @@ def environment(scratch: Path, patches: Path) -> dict[str, str]:
 
 
 def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float | None]]:
-    """Problems of what verl logged about a step of `way`, and the values."""
+    """Problems of verl's logged values of a step of `way`, and the values."""
     keys = ["actor/pg_loss", "actor/grad_norm", "training/rollout_probs_diff_mean"]
     norms = ["actor/grad_norm"]
     if way == "ppo":
@@ -326,13 +326,13 @@ def judged(way: str, engine: str, log: str) -> tuple[list[str], dict[str, float 
 
 
 def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
-    """Problems of a second run, which goes on from the checkpoint of the first."""
+    """Problems of a second run, which resumes from the checkpoint of the first."""
     words = [*command, *(f"++{key}={value}" for key, value in resumed().items())]
     problems, values = judged("grpo", "the engine", trained(words, env, scratch))
     print("the second step:", values)
     number = Path("checkpoint/latest_checkpointed_iteration.txt").read_text("ascii").strip()
     if number != "2":
-        problems.append(f"the last checkpoint is that of step {number}, not of step 2")
+        problems.append(f"the last checkpoint is of step {number}, not of step 2")
     first = Path("checkpoint/global_step_1/actor/huggingface")
     changed, _ = unchanged(first, Path("checkpoint/global_step_2"))
     scores = re.findall(r"val-core/smoke/\S+?:(?:np\.float\d+\()?[\d.]", everything("", scratch))
@@ -340,7 +340,7 @@ def second(command: list[str], env: dict[str, str], scratch: Path) -> list[str]:
 
 
 def main(way: str, engine: str) -> None:
-    """Run verl's own entry point, read its log and its checkpoint.
+    """Run verl's entry point, and check its log and its checkpoint.
 
     `way`: grpo or ppo; `engine`: vllm or sglang.
     """

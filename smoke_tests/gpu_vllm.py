@@ -1,8 +1,8 @@
 """vLLM loads a model, and its greedy tokens are those of transformers in float32.
 
-Rounding to bf16 decides between two tokens whose logits lie close together. So a position counts
-only if the reference's two best logits differ by more than BOUND, and enough positions must count.
-The reference is computed on vLLM's output, so a token that differs does not affect later positions.
+Rounding to bf16 decides between two tokens with close logits. So a position counts only if the
+reference's two best logits differ by more than BOUND, and enough positions must count. The
+reference is computed on vLLM's output, so that a different token does not affect later positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tiny_qwen
 # with all weights drawn; with the present weights and another seed they never differed).
 # With images (vision) the logits in bf16 and float32 were up to 0.23 apart on a CPU.
 BOUND = {"tiny": 0.1, "half-billion": 0.5, "given": 0.5, "vision": 0.5}
-# Least share of positions that must count; logits of a real model may be close.
+# Smallest share of positions that must count; logits of a real model may be close.
 TESTED = {"tiny": 0.9, "half-billion": 0.9, "given": 0.5, "vision": 0.9}
 PROMPTS = [
     "Count to three:",
@@ -36,7 +36,7 @@ PROMPTS = [
     "one, two,",
 ]
 TOKENS = 32
-# Settings of an engine for each way: features that vLLM's documentation begins with.
+# Settings of an engine for each mode: the first features in vLLM's documentation.
 FEATURES: dict[str, dict[str, Any]] = {
     "eager": {"load_format": "safetensors"},
     "parallel": {"tensor_parallel_size": 2},
@@ -57,7 +57,7 @@ GRAPHS = ("graphs", "half-billion")  # the others do not compile the model
 
 
 def make(kind: str) -> tuple[str, Path]:
-    """The kind of the tested model, and its folder; --model replaces the tiny one."""
+    """The type of the tested model, and its folder; --model replaces the tiny one."""
     if kind == "half-billion":
         tokenizer = tiny_qwen.make_tokenizer()
         model = tiny_qwen.make_half_billion(tokenizer)
@@ -86,7 +86,7 @@ def compare(
     kind: str,
     more: Sequence[dict[str, Any]] = (),
 ) -> tuple[list[str], str]:
-    """Problems of greedy `completions`, and the number of positions that could be compared.
+    """Problems of greedy `completions`, and the number of comparable positions.
 
     `more` are other inputs of the model than tokens, for each prompt.
     """
@@ -132,7 +132,7 @@ def prompt_ids(folder: Path) -> list[list[int]]:
 
 
 def surround(way: str) -> None:
-    """Set the environment of an engine, which runs in its own process, or for two ways in this one.
+    """Set the environment of an engine, which runs in its own process except in two modes.
 
     That process is spawned, because a fork cannot use GPUs that imports may have initialized here.
     If NCCL is configured not to use NVLink multicast, so is vLLM.
@@ -146,7 +146,7 @@ def surround(way: str) -> None:
 
 
 def main(way: str) -> None:
-    """`way`: graphs, half-billion (the shape of Qwen2.5-0.5B) or one of FEATURES.
+    """Run the mode `way`: graphs, half-billion (the shape of Qwen2.5-0.5B) or one of FEATURES.
 
     Weights in fp16 are for GPUs of compute capability 7.5, which have no bf16; parallel needs two
     GPUs. With lora the tokens are those of the model with an adapter, which differ from its own.
@@ -172,7 +172,7 @@ def main(way: str) -> None:
         smoke_lora.merge(reference, folder)
     problems, summary = compare(reference, prompts, completions, kind)
     again_problems, _ = compare(reference, prompts, again, kind)
-    problems += [f"asked again: {problem}" for problem in again_problems]
+    problems += [f"second run: {problem}" for problem in again_problems]
     if way == "lora":
         plain = smoke_stack.generate(llm, prompts, greedy)
         problems += ["the adapter changes no token"] if plain == completions else []

@@ -1,8 +1,8 @@
-"""vLLM answers in prescribed forms by each of its backends, and each answer has its form.
+"""vLLM generates structured output with each of its backends, and each answer has its format.
 
-One engine has one backend. The engine is also asked for plain texts and a chat, as the first
-example of vLLM's documentation does. A backend that fails may leave the answers empty: the engine
-logs its error and goes on.
+One engine has one backend. The engine also generates plain texts and a chat, as in the first
+example of vLLM's documentation. A failed backend may leave the answers empty: the engine logs its
+error and continues.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ WITH_GRAMMAR = ("xgrammar", "guidance")  # the others document no grammars
 
 
 def engine_options(backend: str) -> dict[str, Any]:
-    """The option of an engine for its backend."""
+    """The engine option that selects the backend."""
     if "structured_outputs_config" in smoke_stack.source("vllm", "engine/arg_utils.py"):
         return {"structured_outputs_config": {"backend": backend}}
     return {"guided_decoding_backend": backend}  # until 0.10
 
 
 def sampling(count: int, **form: Any) -> Any:
-    """Sampling parameters for `count` answers in a form."""
+    """Sampling parameters for `count` structured answers."""
     import vllm.sampling_params
 
     parameters = {"temperature": 1.0, "max_tokens": TOKENS, "n": count, "seed": 3}
@@ -51,7 +51,7 @@ def answers(llm: Any, parameters: Any) -> list[str]:
 def form(
     llm: Any, right: Callable[[str], bool], words: str, count: int = 3, **parameters: Any
 ) -> list[str]:
-    """Problems of the answers in the form `parameters`, which `right` recognizes."""
+    """Problems of the answers in the format `parameters`, which `right` checks."""
     texts = answers(llm, sampling(count, **parameters))
     print(words, texts)
     if not any(texts):
@@ -60,13 +60,13 @@ def form(
 
 
 def document(llm: Any) -> list[str]:
-    """Problems of documents of JSON with a schema."""
+    """Problems of JSON documents with a schema."""
     texts = answers(llm, sampling(TRIES, json=SCHEMA))
     return smoke_openai.complete(texts, smoke_openai.fits_schema)
 
 
 def plain(llm: Any) -> list[str]:
-    """Problems of texts and a chat without a form."""
+    """Problems of unstructured texts and a chat."""
     from vllm import SamplingParams
 
     parameters = SamplingParams(temperature=smoke_openai.FREE, max_tokens=16)
@@ -78,7 +78,7 @@ def plain(llm: Any) -> list[str]:
 
 
 def main(backend: str) -> None:
-    """`backend`: xgrammar, guidance, outlines or lm-format-enforcer."""
+    """Test `backend`: xgrammar, guidance, outlines or lm-format-enforcer."""
     smoke_gpu.require()
     places = ("config/structured_outputs.py", "config.py")
     if not any(backend in smoke_stack.source("vllm", place) for place in places):

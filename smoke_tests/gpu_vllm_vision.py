@@ -23,12 +23,12 @@ QUESTIONS = ["What is in this image?", "Name a colour of the sky:"]
 
 
 def make(folder: Path) -> Any:
-    """Save the model in bf16 in `folder`; its processor.
+    """Save the model in bf16 in `folder`; returns its processor.
 
-    The weights that transformers draws differ among images: in one with torch 2.10 the two best
-    logits were too close at 35 of 128 positions, in one with 2.13 at one. These do not. With
-    SEED the reference on a CPU has 122 positions that count and four different completions, and in
-    bf16 its logits are up to 0.19 away; with seeds 0 to 11 between 89 and 125 positions count.
+    The random weights of transformers differ among images: in one with torch 2.10 the two best
+    logits were too close at 35 of 128 positions, in one with 2.13 at one. These do not. With SEED
+    the reference on a CPU has 122 positions that count and four different completions, and in bf16
+    its logits differ by up to 0.19; with seeds 0 to 11 between 89 and 125 positions count.
     """
     import torch
 
@@ -55,7 +55,7 @@ def image_prompts(processor: Any) -> list[tuple[str, Any]]:
 
 
 def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) -> dict[str, Any]:
-    """What transformers computes from a text and an image, with `more` tokens after the text."""
+    """Inputs of transformers from a text and an image, with `more` tokens after the text."""
     from torch.nn.functional import pad
 
     tensors = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
@@ -66,7 +66,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
 
 def removed() -> str | None:
-    """A class that vLLM 0.7 imports for this model, and that transformers 4.49 does not have."""
+    """A class that vLLM 0.7 imports for this model and transformers 4.49 lacks; else None."""
     from transformers.models import qwen2_5_vl
 
     name = "Qwen2_5_VLImageProcessor"
@@ -75,7 +75,7 @@ def removed() -> str | None:
 
 
 def main() -> None:
-    """Ask vLLM, and compare."""
+    """Generate with vLLM, and compare."""
     smoke_gpu.require()
     if removed() is not None:
         skip(
@@ -110,7 +110,7 @@ def judge(
     written: list[list[int]],
     device: str = "cuda",
 ) -> tuple[list[str], str]:
-    """Problems of vLLM's prompts as it `read` and completions as it has `written` them."""
+    """Problems of the prompts that vLLM `read` and the completions that it has `written`."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 

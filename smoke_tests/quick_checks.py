@@ -1,4 +1,4 @@
-"""What must be there after a documented first command: checks of its output and its files."""
+"""Expected results of documented first commands: checks of their output and files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST = 20  # tensors that the model before and after the training must have in 
 
 
 def says(output: str, model: Path, pattern: str) -> list[str]:
-    """The output matches `pattern`."""
+    """Check that the output matches `pattern`."""
     return [] if re.search(pattern, output) else [f"the output has nothing like {pattern}"]
 
 
@@ -28,7 +28,7 @@ def tensors(folder: Path) -> dict[str, Any]:
 
 
 def weights(output: str, model: Path, folder: str) -> list[str]:
-    """Every tensor of the model in `folder` is finite, and differs from that of `model`."""
+    """Check that every tensor of the model in `folder` is finite and differs from `model`."""
     before, after = tensors(model), tensors(Path(folder))
     common = sorted(before.keys() & after.keys())
     problems = [f"{name} is not finite" for name in sorted(after) if not _finite(after[name])]
@@ -39,7 +39,7 @@ def weights(output: str, model: Path, folder: str) -> list[str]:
 
 
 def adapter(output: str, model: Path, folder: str) -> list[str]:
-    """The adapter in `folder` is finite, and its second halves, which begin as zeros, are not."""
+    """Check that the adapter in `folder` is finite, and its second halves are not zeros."""
     halves = {name: tensor for name, tensor in tensors(Path(folder)).items() if "lora_B" in name}
     problems = [f"{name} is not finite" for name in sorted(halves) if not _finite(halves[name])]
     problems += [f"{name} is zero" for name in sorted(halves) if not halves[name].any()]
@@ -47,12 +47,12 @@ def adapter(output: str, model: Path, folder: str) -> list[str]:
 
 
 def tensor(output: str, model: Path, folder: str, name: str) -> list[str]:
-    """The model in `folder` has the tensor `name`."""
+    """Check that the model in `folder` has the tensor `name`."""
     return [] if name in tensors(Path(folder)) else [f"{folder} has no tensor {name}"]
 
 
 def texts(output: str, model: Path, path: str, column: str, count: str) -> list[str]:
-    """Each row of the table at `path` has `count` texts in `column`, most of them not empty."""
+    """Check that each row of `path` has `count` texts in `column`, most of them not empty."""
     import pandas
 
     rows = [list(row) for row in pandas.read_parquet(path)[column]]
@@ -69,7 +69,7 @@ def _finite(values: Any) -> bool:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Whether `after`, which may have another precision, is `before`."""
+    """Whether `after`, possibly with another precision, equals `before`."""
     return bool(before.to(after.dtype).float().equal(after.float()))
 
 

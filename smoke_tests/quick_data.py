@@ -1,4 +1,4 @@
-"""Data of the kinds that the frameworks' first commands read, and a reward for their texts."""
+"""Data in the formats that the frameworks' first commands read, and a reward function."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def letters(completions, **_):
 
 
 def user(question: str) -> list[dict[str, str]]:
-    """The conversation so far: one question."""
+    """A conversation with one question."""
     return [{"role": "user", "content": question}]
 
 
 def assistant(answer: str) -> list[dict[str, str]]:
-    """The rest of the conversation: one answer."""
+    """An answer to a conversation."""
     return [{"role": "assistant", "content": answer}]
 
 
@@ -75,7 +75,7 @@ def prompt() -> list[dict[str, Any]]:
 
 
 def columns() -> list[dict[str, Any]]:
-    """The columns that verl's preprocessing writes."""
+    """The columns written by verl's preprocessing."""
     return [
         {
             "data_source": "smoke",
@@ -99,7 +99,7 @@ KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], str]] = {
 
 
 def write(kind: str, folder: Path) -> Path:
-    """The data of `kind` in `folder`: the folder itself for lines of JSON, else the file."""
+    """Write data of `kind` to `folder`; returns the folder for JSON lines, else the file."""
     make, name = KINDS[kind]
     rows = make() * COPIES
     folder.mkdir()

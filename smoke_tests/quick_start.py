@@ -1,7 +1,7 @@
-"""A documented first command of a framework runs as typed, and leaves what it should.
+"""A documented first command of a framework runs unchanged and yields the expected results.
 
-quick_table.py has the commands and what is checked. A command that ends with status 0 and has
-printed nothing fails, too.
+quick_table.py has the commands and checks. A command that ends with status 0 but printed nothing
+fails, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smoke_support import finish, skip
 
 
 def before(installed: str, since: str) -> bool:
-    """Whether the version `installed` is older than `since`, by the numbers that it begins with."""
+    """Whether the version `installed` is older than `since`, by their leading numbers."""
     return _numbers(installed) < _numbers(since)
 
 
@@ -33,7 +33,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def places(row: quick_table.Quick) -> dict[str, str]:
-    """What the words in braces stand for; writes model, data and reward if the row has data."""
+    """The values of the placeholders; writes model, data and reward if the row has data."""
     words = {
         "bin": str(Path(sys.executable).parent),
         "python": sys.executable,
@@ -52,7 +52,7 @@ def places(row: quick_table.Quick) -> dict[str, str]:
 
 
 def environment(row: quick_table.Quick) -> dict[str, str]:
-    """The environment of the commands: caches in this folder, sockets of Ray in a short one."""
+    """The environment of the commands: caches in this folder, Ray's sockets in a short path."""
     # Ray makes sockets below it, whose paths may have at most 107 characters.
     above = Path(os.environ.get("SMOKE_TURN") or Path("turn").absolute()).parent
     name = re.sub(r"[^a-z0-9]+", "-", row.name)
@@ -92,7 +92,7 @@ def main(name: str) -> None:
 
 
 def _on_gpu(row: quick_table.Quick) -> dict[str, str]:
-    """What the words stand for, once there are GPUs and it is this case's turn to use one."""
+    """The values of the placeholders on a GPU, after waiting for it."""
     smoke_gpu.require(row.gpus)
     words = places(row)
     smoke_gpu.turn(alone=row.engine and smoke_stack.measures_memory())

@@ -1,14 +1,14 @@
-"""The first commands that the frameworks' documentation names, as cases: quick_start.py runs them.
+"""The first commands of the frameworks' documentation as cases: quick_start.py runs them.
 
-Each row says what a page of the framework tells its readers to type, in other words and with other
-sizes, and what must be there afterwards. Programs, scripts and configurations come from the
-image's packages; model, data and rewards are written by quick_data.py when the case runs.
+Each row has the commands of a documentation page with other sizes, and the expected results.
+Programs, scripts and configurations come from the image's packages; quick_data.py writes model,
+data and rewards when the case runs.
 
 Names in braces are replaced: {bin}, {python} and {trl} are folders and programs of the image,
-{model} a tiny Qwen3 in float32, {data} a folder or file of the kind `data`, {out} an empty folder,
-{share} an engine's share of the GPU, {port} a free port.
+{model} a tiny Qwen3 in float32, {data} a folder or file of the format `data`, {out} an empty
+folder, {share} an engine's share of the GPU, {port} a free port.
 
-An image that has the packages `needs` and lacks another that the command imports fails.
+An image fails if it has the packages `needs` but lacks another that the command imports.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ WEIGHTS = ("weights", "{out}")
 class Quick(NamedTuple):
     """A documented first command.
 
-    `needs` are packages without which the case is skipped, the framework first; before its version
-    `since` the command does not exist, and the case is skipped. `commands` are lines, run one after
-    another. `data` is a kind of quick_data.KINDS. `checks` are names of quick_checks.CHECKS with
-    their arguments. `limit` and `usual` are seconds; `engine` says that vLLM runs in it.
+    The case is skipped without the packages `needs`, the framework first, or before its version
+    `since`, in which the command does not exist. `commands` are lines that run one after another.
+    `data` is one of quick_data.KINDS. `checks` are names of quick_checks.CHECKS with their
+    arguments. `limit` and `usual` are seconds; `engine`: vLLM runs in the case.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Quick(NamedTuple):
 
 
 def sharded(configuration: str, gpus: int) -> str:
-    """TRL's fine-tuning under one of its configurations of accelerate."""
+    """TRL's fine-tuning with one of its configurations of accelerate."""
     launched = f"--accelerate_config {configuration} --num_processes {gpus}"
     return f"{{bin}}/trl sft {SIZES} {launched} --main_process_port {{port}}"
 
@@ -73,7 +73,7 @@ TABLE: tuple[Quick, ...] = (
     ),
     Quick(
         "trl env",
-        "what a report of a bug has to name",
+        "the environment for a bug report",
         ("trl",),
         "{bin}/trl env",
         (("says", r"TRL version: \d"), ("says", r"Transformers version: \d")),
@@ -196,7 +196,7 @@ TABLE: tuple[Quick, ...] = (
     ),
     Quick(
         "verl sft",
-        "fine-tuning on conversations of several turns, then the merger of checkpoints",
+        "fine-tuning on conversations of several turns, then the checkpoint merger",
         ("verl",),
         """
 {bin}/torchrun --standalone --nnodes=1 --nproc_per_node=1 -m verl.trainer.sft_trainer \

@@ -29,7 +29,7 @@ from smoke_support import HERE, SKIPPED
 from smoke_tiers import TIERS, Case
 
 FORMAT = 1
-# Keys that the given files must have.
+# Required keys of the given files.
 EXPECTED = ("packages", "prefix", "cache", "workdir", "debian", "flashinfer")
 ACCEPTED = ("requirements", "entry points", "imports")
 PLUGIN = "plugin"
@@ -134,7 +134,7 @@ def parser_of_options() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    """The options; ends the process if they or the files they name are invalid."""
+    """Read the options; exits if they or their files are invalid."""
     parser = parser_of_options()
     options = parser.parse_args(arguments)
     for path, keys in ((options.expect, EXPECTED), (options.allowed, ACCEPTED)):
@@ -178,7 +178,7 @@ def document(options: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[s
 
 
 def write_report(options: argparse.Namespace, cases: list[dict[str, Any]]) -> None:
-    """Write the results so far, which then remain if the machine is lost."""
+    """Write the results so far, which then survive a loss of the machine."""
     if options.report is not None:
         unfinished = options.report.with_suffix(".part")
         unfinished.write_text(json.dumps(document(options, cases), indent=1), "utf-8")
@@ -191,7 +191,7 @@ def not_run(case: Case, reason: str) -> dict[str, Any]:
 
 
 def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Run one case; the results that it reported, followed by its own."""
+    """Run one case; returns the results that it reported, followed by its own."""
     work = folder / re.sub(r"[^a-z0-9]+", "-", case.name.lower())
     work.mkdir()
     reported = work.with_suffix(".cases")
@@ -233,10 +233,9 @@ def run_case(case: Case, options: argparse.Namespace, folder: Path) -> list[dict
 
 
 def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> dict[str, Any]:
-    """`result`; one that failed as allowed.json accepts is skipped, with the reason.
+    """`result`; a failure that allowed.json accepts is skipped, with the reason.
 
-    One that passed although an entry of allowed.json is about it fails: the entry could hide a
-    later failure.
+    A case that passed despite an entry of allowed.json fails: the entry could hide a later failure.
     """
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]
     for entry in json.loads(options.allowed.read_text("utf-8")).get("cases", []):
@@ -252,7 +251,7 @@ def accepted(result: dict[str, Any], log: str, options: argparse.Namespace) -> d
 
 
 def with_servers(log: str, work: Path) -> str:
-    """The log of a case, and those of the servers that it started, whose lines may be notes."""
+    """The log of a case and of the servers that it started, for notes."""
     servers = sorted(work.glob("server-*.log"))
     return "\n".join([log, *(path.read_text("utf-8", "replace") for path in servers)])
 
@@ -289,8 +288,8 @@ def environment(
     """The environment of a case: offline, without progress bars and user site-packages.
 
     It has a cache for bytecode, because the image has no bytecode and its folders are read-only:
-    each process would compile torch and transformers again. The folder that the image sets for it
-    is kept after this run.
+    each process would compile torch and transformers again. The bytecode folder set by the image is
+    kept after this run.
     """
     scratch = work / "tmp"
     scratch.mkdir()
@@ -348,7 +347,7 @@ def offer_plugin(folder: Path) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill processes that a case has left running; they are in its process group."""
+    """Kill processes that a case has left running in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,6 @@
-"""Shared by the cases of the GPU tiers: checks for GPUs, turns on a GPU, starting servers.
+"""Shared by the cases of the GPU tiers: checks for GPUs, sharing of GPUs, starting servers.
 
-Nothing here makes a CUDA context or initializes the driver: vLLM forks its engine from a process
-that has not.
+No function creates a CUDA context or initializes the driver, because vLLM forks its engine.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from smoke_support import finish
 # Open files with the locks of this process's GPU, held until it and its children have ended.
 _TURNS: list[Any] = []
 LAST_PORT = 65535
-# Requests to the loopback never use a proxy, whatever the environment says.
+# Requests to the loopback never use a proxy, regardless of the environment.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def require(count: int = 1) -> None:
-    """End the case as failed unless there are `count` GPUs and the driver's library.
+    """Fail the case unless there are `count` GPUs and the driver's library.
 
     A missing GPU is not a reason to skip: a GPU tier that tested nothing must not pass.
     """
@@ -47,7 +46,7 @@ def require(count: int = 1) -> None:
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES or /dev name them."""
+    """The GPUs that this process may use, from CUDA_VISIBLE_DEVICES or /dev."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
         return [name for name in names.split(",") if name.strip() and name.strip() != "-1"]
@@ -91,7 +90,7 @@ def sharing() -> int:
 
 
 def _taken(path: str, *, wait: bool) -> Any:
-    """The file `path`, locked; None if another holds it and this is not to wait."""
+    """Lock the file `path`; None without `wait` if another process holds the lock."""
     stream = Path(path).open("w", encoding="ascii")  # noqa: SIM115  # held until the end
     try:
         fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +101,7 @@ def _taken(path: str, *, wait: bool) -> Any:
 
 
 def names() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them one by one."""
+    """The GPUs that this process may use, one by one, for CUDA_VISIBLE_DEVICES."""
     gpus = visible()
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return gpus
@@ -110,7 +109,7 @@ def names() -> list[str]:
 
 
 def _use(place: int) -> None:
-    """Of several GPUs take the one of this place, where places are shared."""
+    """Select the GPU of this place if GPUs are shared."""
     gpus = names()
     if sharing() > 1 and len(gpus) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
@@ -147,9 +146,9 @@ def free_port() -> int:
 
 
 def as_torchrun() -> None:
-    """The environment that `torchrun --nproc-per-node 1` gives its one process.
+    """Set the environment that `torchrun --nproc-per-node 1` gives its process.
 
-    TRL before 0.19 reads it without setting it where vLLM is colocated.
+    TRL before 0.19 reads it for a colocated vLLM without setting it.
     """
     os.environ |= {
         "RANK": "0",
@@ -170,9 +169,9 @@ def follow(command: Sequence[str], env: dict[str, str] | None = None) -> str:
 
 
 def output(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[str, int]:
-    """Run `command`, print its output as it comes, and return it with the exit status.
+    """Run `command`, print its output immediately, and return it with the exit status.
 
-    So the log of a case that times out is complete up to then.
+    The log of a case that times out is thus complete.
     """
     rows = []
     with subprocess.Popen(
@@ -190,9 +189,9 @@ def output(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[s
 def server(
     command: Sequence[str], health: str, seconds: float, env: dict[str, str] | None = None
 ) -> Iterator[None]:
-    """A context in which `command` runs as a server, entered once it answers GET `health`.
+    """Run `command` as a server for a `with` block, entered once it responds to GET `health`.
 
-    Ends the case with the log of the server if it exits or does not answer within `seconds`.
+    Fails the case with the log of the server if it exits or does not respond within `seconds`.
     """
     log = Path(f"server-{free_port()}.log")
     print("starting:", *command)
@@ -234,7 +233,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def end(problems: list[str], good: str) -> NoReturn:
-    """As `finish`, but exit without waiting for the processes of an engine.
+    """Like `finish`, but exit without waiting for the processes of an engine.
 
     vLLM waits five seconds before it kills them; the runner kills them immediately.
     """
@@ -260,7 +259,7 @@ def get(url: str, seconds: float = 30) -> Any:
 
 
 def post(url: str, document: dict[str, Any], seconds: float = 120) -> Any:
-    """The JSON answer to a JSON document; RuntimeError with the text of an HTTP error."""
+    """The JSON response to a JSON document; RuntimeError with the text of an HTTP error."""
     request = urllib.request.Request(
         url,
         data=json.dumps(document).encode(),

@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
 
 
 def attempt(names: list[str]) -> dict[str, Attempt]:
-    """Import `names` one after another; the result of each."""
+    """Import `names` one after another; returns the result of each."""
     done: dict[str, Attempt] = {}
     while len(done) < len(names):
         rest = [name for name in names if name not in done]
@@ -53,7 +53,7 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
             if verdict == "ok":
                 done[name] = Attempt("", part)
             elif verdict == "failed":
-                done[name] = Attempt(first_error(part) or "failed and said nothing", part)
+                done[name] = Attempt(first_error(part) or "failed without output", part)
             else:
                 done[name] = Attempt(f"{ending}: {first_error(part)}", part)
         if len(done) == before:  # not even the first name was started: Python itself is broken
@@ -62,7 +62,7 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
 
 
 def run_child(names: list[str]) -> tuple[str, str]:
-    """Import `names` in one process; its log, and why it ended if it ended early."""
+    """Import `names` in one process; returns its log, and why it ended early, if it did."""
     limit = LIMIT * float(os.environ["SMOKE_TIMEOUT_FACTOR"])
     try:
         done = subprocess.run(

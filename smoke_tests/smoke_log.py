@@ -1,11 +1,11 @@
 """Finds the first error of a log: the cause, not the last line that reports a consequence.
 
-Rules, each from logs of these stacks:
+Rules, each from real logs:
 - Python prints a chain of exceptions with the cause first, so a chain's first traceback counts.
 - A worker's traceback, printed after a prefix such as `(EngineCore pid=7) ERROR … [core.py:1]`,
   comes before the "see root cause above" of the process that waited for it.
-- A traceback logged as a warning is not the cause, unless there is nothing else: the process
-  continued after it.
+- A traceback logged as a warning is not the cause, unless there is no other: the process continued
+  after it.
 - A compiler's `error:` comes before the CalledProcessError of the Python code that called it.
 """
 
@@ -44,7 +44,7 @@ FIELD = re.compile(r"[\w.\[\]]+")  # pydantic names a field on a line of its own
 FOLLOWING = 4  # lines
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 LONGEST = 600
-# A package says that it goes on without a part of itself.
+# A package reports that it continues without an optional part.
 LEFT_OUT = re.compile(r"\b(?:skipping|incompatible|falling back|not compiled)\b", re.IGNORECASE)
 # The process and the time before a line, which differ in each run.
 PREFIX = re.compile(
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 def first_error(log: str) -> str:
-    """The line of `log` that names the cause; its last line if it holds no error; "" if empty."""
+    """The line of `log` with the cause; its last line if it contains no error; "" if empty."""
     lines = _lines(log)
     survived = next((chain.message for chain in _chains(lines)), "")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -73,7 +73,7 @@ def first_error(log: str) -> str:
 
 
 def cause(log: str) -> str:
-    """The line of `log` that names the cause; "" if it holds no error but survived ones."""
+    """The line of `log` with the cause; "" if it contains no error except survived ones."""
     lines = _lines(log)
     chains = _chains(lines)
     survived = [chain for chain in chains if _survived(lines, chain)]
@@ -124,7 +124,7 @@ def _survived(lines: list[str], chain: Found) -> bool:
 
 
 def _traceback(lines: list[str], start: int) -> Found:
-    """The traceback at `start`: its exception, with its innermost place."""
+    """The traceback at `start`: its exception, with its innermost location."""
     column = lines[start].index(TRACEBACK)
     place = ""
     number = start
@@ -167,11 +167,11 @@ def _message(
 
 
 def _short(path: str) -> str:
-    """`path` without what all packages share."""
+    """`path` without the prefix common to all packages."""
     return path.rpartition("/site-packages/")[2]
 
 
 def notes(log: str) -> list[str]:
-    """Lines that say that a package skips, replaces or lacks a part of itself, each once."""
+    """Lines about packages that skip, replace or lack a part of themselves, without duplicates."""
     rows = (PREFIX.sub("", ESCAPE.sub("", row.strip())) for row in log.splitlines())
     return list(dict.fromkeys(row[:NOTE] for row in rows if LEFT_OUT.search(row)))[:NOTES]

@@ -1,4 +1,4 @@
-"""An adapter with random weights for the tiny Qwen, in the files that PEFT writes, without PEFT."""
+"""An adapter with random weights for the tiny Qwen, in PEFT's file format, without PEFT."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(folder: Path) -> Path:
 
 
 def write(folder: Path) -> Path:
-    """Write the adapter of the model in `folder`; its own folder."""
+    """Write the adapter of the model in `folder`; returns the adapter's folder."""
     import torch
     from safetensors.torch import load_file, save_file
 

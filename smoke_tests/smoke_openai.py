@@ -1,7 +1,7 @@
-"""Questions to a server of vLLM or SGLang by OpenAI's client, as both document it.
+"""Requests to a server of vLLM or SGLang with OpenAI's client, as documented by both.
 
-The answers of a model with random weights mean nothing, so what is checked is that there are some,
-and that an answer whose form is prescribed has this form.
+The answers of a model with random weights are meaningless: the checks are that they exist, and that
+structured answers have the prescribed format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 COLOURS = ("red", "green")
 CODE = r"[a-c]{3}-[0-9]{2}"
-# Nothing in it can be long: a random model ends neither a text nor a number.
+# All fields are short, because a random model ends neither a text nor a number.
 SCHEMA = {
     "type": "object",
     "properties": {"colour": {"enum": list(COLOURS)}, "warm": {"type": "boolean"}},
@@ -22,14 +22,14 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TOKENS = 160
-# Of texts without a form: the sharpened tiny model repeats bytes that are no character otherwise.
+# Of unstructured texts: otherwise the sharpened tiny model repeats bytes of invalid characters.
 FREE = 2.0
 TRIES = 8  # white space in a document of JSON may use up the tokens
 QUESTION = [{"role": "user", "content": "Name a colour of the sky."}]
 
 
 def fits_schema(text: str) -> bool:
-    """Whether `text` is a document of JSON as SCHEMA describes it."""
+    """Whether `text` is a JSON document that matches SCHEMA."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -49,13 +49,13 @@ class Client:
         self.model = self.api.models.list().data[0].id
 
     def chat(self) -> list[str]:
-        """An answer in one piece."""
+        """Test a complete response."""
         text, tokens = self._answer(max_tokens=32, temperature=FREE)
         print("chat:", repr(text))
         return [] if text and tokens > 0 else [f"the answer is {text!r}, with {tokens} tokens"]
 
     def stream(self) -> list[str]:
-        """An answer in pieces."""
+        """Test a streamed response."""
         pieces = self.api.chat.completions.create(
             model=self.model, messages=QUESTION, max_tokens=32, temperature=FREE, stream=True
         )
@@ -64,7 +64,7 @@ class Client:
         return [] if "".join(text or "" for text in texts) else [f"the pieces are {texts}"]
 
     def completion(self) -> list[str]:
-        """The continuation of a text."""
+        """Test the completion of a text."""
         answer = self.api.completions.create(
             model=self.model, prompt="Paris is", max_tokens=32, temperature=FREE
         )
@@ -72,19 +72,19 @@ class Client:
         return [] if answer.choices[0].text else ["the continuation is empty"]
 
     def schema(self) -> list[str]:
-        """Documents of JSON with a schema."""
+        """Test JSON documents with a schema."""
         form = {"type": "json_schema", "json_schema": {"name": "sky", "schema": SCHEMA}}
         texts = [self._answer(response_format=form)[0] for _ in range(TRIES)]
         return complete(texts, fits_schema)
 
     def words(self, **body: Any) -> list[str]:
-        """One of two words: `body` has vLLM's option for it."""
+        """Test a choice of two words; `body` has vLLM's option for it."""
         texts = [self._answer(extra_body=body)[0] for _ in range(3)]
         return [f"the answer is {text!r}, not one of {COLOURS}" for text in texts
                 if text not in COLOURS]  # fmt: skip
 
     def pattern(self, **body: Any) -> list[str]:
-        """A code that a regular expression describes: `body` has the option for it."""
+        """Test a regular expression; `body` has the option for it."""
         texts = [self._answer(extra_body=body)[0] for _ in range(3)]
         return [f"the answer {text!r} does not match {CODE}" for text in texts
                 if not re.fullmatch(CODE, text)]  # fmt: skip
@@ -96,14 +96,14 @@ class Client:
 
 
 def complete(texts: list[str], right: Callable[[str], bool]) -> list[str]:
-    """Problems unless most of `texts` are right and the others merely end too early."""
+    """Problems unless most of `texts` are right and the others only end too early."""
     wrong = [text for text in texts if not right(text)]
     print("documents:", texts)
     if not any(texts):
         return ["the text is empty"]
     if 2 * len(wrong) > len(texts):
         return [
-            f"{len(wrong)} of {len(texts)} documents do not fit the schema, such as {wrong[0]!r}"
+            f"{len(wrong)} of {len(texts)} documents do not match the schema, such as {wrong[0]!r}"
         ]
-    return [f"{text!r} does not begin a document that fits" for text in wrong
+    return [f"{text!r} is not the start of a valid document" for text in wrong
             if not text.lstrip().startswith("{") and text.strip()]  # fmt: skip

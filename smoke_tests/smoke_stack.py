@@ -33,7 +33,7 @@ SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and t
 
 
 def given() -> Path | None:
-    """The folder of the model that --model names."""
+    """The folder of the model given by --model."""
     folder = os.environ.get("SMOKE_MODEL")
     return Path(folder) if folder else None
 
@@ -44,7 +44,7 @@ def share() -> float:
 
 
 def measures_memory() -> bool:
-    """Whether this vLLM has no option for the size of its cache and measures memory at its start.
+    """Whether this vLLM has no option for its cache size and measures memory at its start.
 
     It then counts the memory of other processes as its own and fails if one of them ends in the
     meantime, so its case must be alone on the GPU.
@@ -149,7 +149,7 @@ def scores(llm: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
 
 
 def model_scores(model: Any, sequences: Sequence[list[int]]) -> list[list[float]]:
-    """The same with a model of transformers."""
+    """The log-probabilities of the same tokens, from a model of transformers."""
     import torch
 
     log_probabilities = []
@@ -195,7 +195,7 @@ def require_vllm_serve() -> None:
 
 
 def trl_serves_itself() -> bool:
-    """Whether `trl vllm-serve` is a server of TRL's own; that of TRL 1.16 starts vLLM's."""
+    """Whether `trl vllm-serve` is TRL's own server; that of TRL 1.16 starts vLLM's."""
     return '"/generate/"' in source("trl", "scripts/vllm_serve.py")
 
 

@@ -24,13 +24,13 @@ DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
 
 
 def expectation() -> dict[str, Any]:
-    """What the image must contain: the document that README.md describes."""
+    """The expected content of the image: the document described in README.md."""
     loaded: dict[str, Any] = json.loads(Path(os.environ["SMOKE_EXPECT"]).read_text("utf-8"))
     return loaded
 
 
 def allowed(kind: str) -> list[dict[str, Any]]:
-    """The entries of allowed.json's list `kind` that are about packages of this image."""
+    """The entries of allowed.json's list `kind` for packages of this image."""
     path = Path(os.environ.get("SMOKE_ALLOWED") or HERE / "allowed.json")
     versions = expectation()["packages"]
     return [
@@ -59,18 +59,18 @@ def loads_driver() -> bool:
 
 
 def normalize(package: str) -> str:
-    """A package name as PEP 503 spells it."""
+    """A package name, normalized as in PEP 503."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def installed() -> Iterator[tuple[str, importlib.metadata.Distribution]]:
-    """Every distribution that Python finds, with its normalized name; names may be duplicate."""
+    """Every distribution found by Python, with its normalized name; names may be duplicate."""
     for distribution in importlib.metadata.distributions():
         yield normalize(distribution.metadata["Name"] or "(no name)"), distribution
 
 
 def site_packages() -> Path:
-    """The folder that the image's wheels are installed in."""
+    """The folder with the image's wheels."""
     expect = expectation()
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return Path(expect["prefix"]) / "lib" / python / "site-packages"
@@ -84,7 +84,7 @@ def report(name: str, outcome: str, seconds: float, message: str = "", log: str 
 
 
 def judge(name: str, question: Callable[[], list[str]]) -> list[str]:
-    """The problems that `question` returns, or its exception, reported as the result `name`."""
+    """The problems returned by `question`, or its exception, reported as the result `name`."""
     started = time.monotonic()
     try:
         problems = question()
@@ -96,7 +96,7 @@ def judge(name: str, question: Callable[[], list[str]]) -> list[str]:
 
 
 def finish(problems: list[str], good: str) -> NoReturn:
-    """End the case: failed with `problems`, one a line, or passed with the message `good`."""
+    """End the case: failed with `problems`, one per line, or passed with the message `good`."""
     for problem in problems:
         print(f"error: {problem}")
     if not problems:
@@ -111,7 +111,7 @@ def skip(reason: str) -> NoReturn:
 
 
 def _say(word: str) -> None:
-    """Print the case's message, and store it, since libraries may print more at exit."""
+    """Print the case's message, and store it, because libraries may print more at exit."""
     print(word, flush=True)
     if os.environ.get("SMOKE_SAID"):
         Path(os.environ["SMOKE_SAID"]).write_text(word, "utf-8")

@@ -29,14 +29,14 @@ TRL = (*VLLM, "trl")
 VERL = ("verl", "vllm", "ray")
 VERL_SGLANG = ("verl", "sglang", "ray")
 SAVER = ("sglang", "torch-memory-saver")
-# vLLM's backends for answers in a form, by the names of its documentation.
+# vLLM's backends for structured output, by the names of its documentation.
 BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
 TOKENIZERS = ("transformers", "sentencepiece", "tiktoken")
 LORA = ("torch", "transformers", "trl", "peft", "math-verify")
 
 
 def quick_starts(tier: str) -> tuple[Case, ...]:
-    """The documented first commands of `tier`: quick_table.py has them."""
+    """The documented first commands of `tier`, defined in quick_table.py."""
     return tuple(
         Case(row.name, "quick_start.py", row.limit, (row.name,), row.needs, usual=row.usual)
         for row in quick_table.of_tier(tier)
@@ -69,7 +69,7 @@ TIERS: dict[str, tuple[Case, ...]] = {
             needs=("verl", "qwen-vl-utils", "torchvision", "pillow"),
         ),
         Case("verl columns", "cpu_verl_columns.py", 300, needs=("verl",)),
-        # Other images have Ray for vLLM alone, without its dashboard.
+        # Other images have Ray only for vLLM, without its dashboard.
         Case("ray job", "cpu_ray_job.py", 400, needs=("ray", "aiohttp-cors"), usual=60),
         *quick_starts("cpu"),
     ),

@@ -1,4 +1,4 @@
-"""A C program, a Python extension and, where the base has g++, a C++ program compile and run."""
+"""A C program, a Python extension and, if the base has g++, a C++ program compile and run."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ PyMODINIT_FUNC PyInit_smoke_stub(void) { return PyModule_Create(&module); }
 
 
 def program(compiler: str, name: str, text: str) -> list[str]:
-    """Compile and run a program that takes the root of 1764."""
+    """Compile and run a program that computes the root of 1764."""
     source = Path(name)
     source.write_text(text)
     subprocess.run([compiler, "-O2", str(source), "-o", "./a.out", "-lm", "-lpthread"], check=True)
     output = subprocess.run(["./a.out", "1764"], capture_output=True, text=True, check=True).stdout
     return (
-        [] if output.strip() == "42" else [f"{compiler}: the root of 1764 came out as {output!r}"]
+        []
+        if output.strip() == "42"
+        else [f"{compiler}: the root of 1764 was computed as {output!r}"]
     )
 
 

@@ -1,4 +1,4 @@
-"""The main names of packages can be imported: lazy imports hide broken modules otherwise."""
+"""The main names of packages can be imported: otherwise lazy imports hide broken modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smoke_support import HERE, allowed, expectation, finish, skip
 
 
 def main() -> None:
-    """Packages that the lock has; a fresh process for each."""
+    """Test the packages of the lock, each in a new process."""
     waivers = allowed("entry points")
     packages: dict[str, str] = expectation()["packages"]
     names_by_package: dict[str, list[str]] = {}
@@ -19,7 +19,7 @@ def main() -> None:
         if package in packages and packages[package] in entry.get("versions", [packages[package]]):
             names_by_package.setdefault(package, []).append(entry["name"])
     if not names_by_package:
-        skip("the lock has none of the packages that entry_points.json names")
+        skip("the lock has none of the packages in entry_points.json")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = {
             package: pool.submit(judge, f"entry points of {package}", package, names, waivers)

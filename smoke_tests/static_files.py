@@ -17,7 +17,7 @@ def record(distribution: Distribution) -> list[list[str]]:
 
 
 def main() -> None:
-    """Walk the RECORDs, then the folder."""
+    """Compare the RECORDs with the folder."""
     root = site_packages()
     problems = []
     owned: set[str] = set()
@@ -35,17 +35,17 @@ def main() -> None:
                 problems.append(f"{name}: {path}: {error.strerror}")
                 continue
             if size and int(size) != actual:
-                problems.append(f"{name}: {path}: {actual} bytes, RECORD says {size}")
+                problems.append(f"{name}: {path}: {actual} bytes, expected {size} from RECORD")
     for folder, folders, names in os.walk(root):
         folders[:] = [item for item in folders if item != "__pycache__"]
         problems += [text for item in names if (text := foreign_file(f"{folder}/{item}", owned))]
         links = (f"{folder}/{item}" for item in [*folders, *names])
         problems += [f"{link}: a broken link" for link in links if not Path(link).exists()]
-    finish(problems, f"{len(owned)} files, all complete and of a distribution")
+    finish(problems, f"{len(owned)} files, all complete and owned by a distribution")
 
 
 def foreign_file(path: str, owned: set[str]) -> str:
-    """The problem with a file in no RECORD. Links are allowed: they come from matrix.yaml."""
+    """The problem with a file in no RECORD. Links of matrix.yaml are allowed."""
     if path in owned or Path(path).is_symlink():
         return ""
     return f"{path}: in no RECORD"

@@ -27,7 +27,7 @@ ARCHITECTURE = "sm_90"  # of an H100 or H200; nvcc needs none here
 
 
 def locked(start: str) -> dict[str, str]:
-    """The distributions `start`, with or without the suffix of a CUDA, and their versions."""
+    """The distributions `start`, with or without a CUDA suffix, and their versions."""
     packages: dict[str, str] = expectation()["packages"]
     return {name: packages[name] for name in packages if re.fullmatch(rf"{start}(-cu\d+)?", name)}
 
@@ -38,7 +38,7 @@ def release(version: str) -> str:
 
 
 def number(release: str) -> int:
-    """13.0 as CUDA's headers write it: 13000."""
+    """The number of a release in CUDA's headers: 13000 for 13.0."""
     major, minor = release.split(".")
     return int(major) * 1000 + int(minor) * 10
 
@@ -47,19 +47,18 @@ def main() -> None:
     """Check nvcc's release, and compile a kernel that includes headers of the runtime and CCCL."""
     if not locked("nvidia-cuda-nvcc"):
         skip("the lock has no nvcc")
-    home = os.environ.get("CUDA_HOME") or "the CUDA_HOME that is not set"
+    home = os.environ.get("CUDA_HOME") or "unset CUDA_HOME"
     nvcc = Path(home) / "bin/nvcc"
     if not nvcc.exists():
-        finish([f"the lock has nvcc, {nvcc} is not there"], "")
+        finish([f"the lock has nvcc, but {nvcc} does not exist"], "")
     process = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
     print(process.stdout)
     match = re.search(r"release (\d+\.\d+)", process.stdout)
     if match is None:
-        finish(["nvcc does not say its release"], "")
+        finish(["nvcc does not print its release"], "")
     nvcc_release = match[1]
     problems = [
-        f"nvcc is of CUDA {nvcc_release}, {name} of {release(version)}:"
-        " what it compiles will not run"
+        f"nvcc is of CUDA {nvcc_release}, {name} of {release(version)}: its kernels would not run"
         for name, version in locked("nvidia-cuda-runtime").items()
         if release(version) != nvcc_release
     ]
@@ -70,9 +69,9 @@ def main() -> None:
     command = [str(nvcc), "-cubin", f"-arch={ARCHITECTURE}", f"-DRELEASE={number(nvcc_release)}"]
     done = subprocess.run([*command, str(source), "-o", str(cubin)], check=False)
     if done.returncode != 0:
-        problems.append(f"nvcc compiles no kernel: it ended with status {done.returncode}")
+        problems.append(f"nvcc failed to compile a kernel: status {done.returncode}")
     elif cubin.read_bytes()[:4] != b"\x7fELF":
-        problems.append("nvcc made no cubin")
+        problems.append("nvcc produced no cubin")
     finish(problems, f"nvcc of CUDA {nvcc_release} compiled a kernel for {ARCHITECTURE}")
 
 

@@ -3,8 +3,8 @@
 With `enable_memory_saver`, as verl sets it, SGLang starts its processes under
 `torch_memory_saver.configure_subprocess()`, which sets LD_PRELOAD. The library has no RUNPATH and
 is loaded before Python, so before torch loads the CUDA runtime. If a dependency is missing, the
-process does not start ("error while loading shared libraries").
-libcuda.so.1 is ignored: the container runtime provides it.
+process does not start ("error while loading shared libraries"). libcuda.so.1 is ignored: the
+container runtime provides it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRIVER = "libcuda.so.1"
 
 
 def main() -> None:
-    """Ask the loader which libraries it does not find."""
+    """Check which libraries the loader does not find."""
     utils = importlib.import_module("torch_memory_saver.utils")
     library = utils.get_binary_path_from_package(STEM)
     ldd_lines = subprocess.run(
@@ -27,7 +27,7 @@ def main() -> None:
     ).stdout.splitlines()
     lacking = [line.strip() for line in ldd_lines if "not found" in line and DRIVER not in line]
     problems = [f"the loader cannot load {library.name}: {line}" for line in lacking]
-    finish(problems, f"the loader finds what {library.name} needs")
+    finish(problems, f"the loader finds all dependencies of {library.name}")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from smoke_support import allowed, finish
 
 
 def main() -> None:
-    """Every line of `pip check` is a problem, unless allowed.json has it with a reason."""
+    """Report every line of `pip check`, unless allowed.json has it with a reason."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="")
     if done.returncode not in (0, 1) or not done.stdout.strip():
-        finish([(done.stderr.strip().splitlines() or ["pip said nothing"])[-1]], "")
+        finish([(done.stderr.strip().splitlines() or ["pip check printed nothing"])[-1]], "")
     broken = set() if done.returncode == 0 else set(done.stdout.strip().splitlines())
     waived = {entry["error"]: entry["reason"] for entry in allowed("requirements")}
     problems = sorted(broken - waived.keys())

@@ -21,8 +21,8 @@ from smoke_support import finish
 CAPABILITY = (9, 0)
 HEAD, ROW = 64, 256  # of the tiny Qwen: the width of a head and of a layer, a cache row's bytes
 OLD, NEW = "sglang.jit_kernel", "sglang.kernels.ops"  # up to 0.5.13 at least; in 0.5.23
-# Module and function of SGLang's that compiles a kernel, and what it is asked for; the names of
-# types stand for torch's. What a version does not have is left out.
+# Module and function of SGLang that compiles a kernel, and its arguments; names of types refer to
+# torch's. Functions that a version lacks are skipped.
 KERNELS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     (f"{OLD}.activation", "_jit_activation_module", ("bfloat16",)),
     (f"{OLD}.norm", "_jit_qknorm_module", (HEAD, "bfloat16")),
@@ -51,7 +51,7 @@ def exists(module: str) -> bool:
 
 
 def kernel_builders() -> dict[str, Callable[[], Any]]:
-    """What compiles each kernel that this SGLang has."""
+    """The compile functions of each kernel of this SGLang."""
     import torch
 
     builders: dict[str, Callable[[], Any]] = {}
@@ -73,7 +73,7 @@ def main() -> None:
     os.environ["TVM_FFI_CACHE_DIR"] = str(Path("tvm-ffi").absolute())
     utils = importlib.import_module(next(filter(exists, UTILITIES), UTILITIES[-1]))
     kernels = kernel_builders()
-    problems = [] if kernels else ["SGLang has none of the kernels that this case knows"]
+    problems = [] if kernels else ["SGLang has none of the kernels of this case"]
 
     def _tried(name: str) -> str:
         try:

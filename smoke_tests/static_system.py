@@ -11,7 +11,7 @@ from pathlib import Path
 
 from smoke_support import expectation, finish, has_driver, loads_driver, site_packages
 
-# Variables that name a folder in which the stack keeps what it compiles or downloads.
+# Variables with the folder in which the stack stores compiled or downloaded files.
 CACHES = (
     "HOME",
     "TMPDIR",
@@ -36,14 +36,14 @@ CACHES = (
 
 
 def user_problems() -> list[str]:
-    """These packages do not need root, and some behave differently under root."""
+    """Check that the user is not root, under which some packages behave differently."""
     problems = []
     if os.getuid() == 0:
         problems.append("the user is root (user id 0)")
     elif single_user():
         print("only one user id is mapped here, so root's files look like the user's")
     elif os.access(site_packages(), os.W_OK):
-        problems.append(f"{site_packages()} can be written by user id {os.getuid()}")
+        problems.append(f"{site_packages()} is writable by user ID {os.getuid()}")
     try:
         getpass.getuser()
     except (KeyError, OSError) as error:
@@ -58,14 +58,14 @@ def single_user() -> bool:
 
 
 def cache_problems() -> list[str]:
-    """Every cache folder of the environment and of the image is writable."""
+    """Check that every cache folder of the environment and of the image is writable."""
     folders = {name: os.environ[name] for name in CACHES if os.environ.get(name)}
     if Path(folders.get("PYTHONPYCACHEPREFIX", "/")).is_relative_to(sys.prefix):
         print("bytecode is part of the environment, so it need not be writable")
         del folders["PYTHONPYCACHEPREFIX"]
     folders["/tmp"] = "/tmp"
     if os.statvfs("/").f_flag & os.ST_RDONLY:  # a SIF, whose entry point moves the caches
-        print("the root is read-only: folders of the image itself take no file")
+        print("the root is read-only: folders of the image are not writable")
     else:
         folders["the image's cache"] = expectation()["cache"]
         folders["the work folder"] = expectation()["workdir"]
@@ -81,7 +81,7 @@ def cache_problems() -> list[str]:
 
 
 def driver_problems() -> list[str]:
-    """libcuda comes from the host. A copy in the image hides it or is linked instead of it."""
+    """Check that the image has no libcuda, which would hide or replace that of the host."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:  # Triton uses it to find the driver
         return [f"ldconfig -p: {listed.stderr.strip()}"]

@@ -1,12 +1,12 @@
 """Triton compiles its C launcher and its driver bindings, with the image's gcc and Python headers.
 
 On first use Triton compiles two small C files and links them with `-lcuda`. Neither needs a GPU:
-what `-lcuda` needs is a libcuda.so, which the container runtime brings together with the driver.
-This case uses a stub of it, in a folder that TRITON_LIBCUDA_PATH names, as a user may do.
+`-lcuda` needs libcuda.so, which the container runtime provides with the driver. This case uses a
+stub of it, in a folder in TRITON_LIBCUDA_PATH, which users can set, too.
 
 A driver that has only libcuda.so.1 fails with `cannot find -lcuda`. A stub in the image would solve
 that, but would later be loaded instead of the driver. So the image has neither (see the case
-"system"), and the link libcuda.so has to be made on the host.
+"system"), and the link libcuda.so has to be created on the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add(left, right, out, count, BLOCK: tl.constexpr):
 
 
 def stub_driver(folder: Path, sources: list[str]) -> None:
-    """Make a libcuda.so.1 with the functions that `sources` name, and the link to it."""
+    """Create a libcuda.so.1 with the functions used in `sources`, and the link to it."""
     names = sorted(set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", "\n".join(sources))))
     stub = folder / "stub.c"
     stub.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
@@ -88,7 +88,7 @@ def main() -> None:
     text = Path(str(driver.__file__)).read_text("utf-8")
     bindings = Path(str(driver.__file__)).with_name("driver.c").read_text("utf-8")
     stub_driver(Path.cwd(), [text, bindings])
-    # The linker finds the stub, the loader does not: it is opened here, as the driver would be.
+    # The linker finds the stub, the loader does not: it is opened here like the driver.
     ctypes.CDLL(str(Path("libcuda.so.1").absolute()), mode=ctypes.RTLD_GLOBAL)
     utils = driver.CudaUtils()
     kernel = compiled(triton, 90)
@@ -99,7 +99,7 @@ def main() -> None:
     if not callable(getattr(utils, "load_binary", None)) or not callable(launcher.launch):
         problems.append("Triton's compiled modules lack load_binary or launch")
     if not kernel.asm.get("cubin"):
-        problems.append("Triton's ptxas made no cubin for sm_90")
+        problems.append("Triton's ptxas produced no cubin for sm_90")
     finish(problems, f"triton {triton.__version__}: bindings, a kernel for sm_90, its launcher")
 
 

@@ -6,7 +6,7 @@ from smoke_support import expectation, finish, installed
 
 
 def main() -> None:
-    """Compare what Python sees with the lock."""
+    """Compare the distributions found by Python with the lock."""
     expected: dict[str, str] = expectation()["packages"]
     distributions: dict[str, list[tuple[str, str]]] = {}
     for name, distribution in installed():
@@ -25,7 +25,7 @@ def main() -> None:
         elif versions != [expected[name]]:
             problems.append(f"{name} {expected[name]} is locked, but {versions[0]} is installed")
     if not expected:
-        problems.append("the lock names no package")
+        problems.append("the lock has no packages")
     finish(problems, f"{len(expected)} distributions, as locked")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 
 def test_case(case: Any, options: Any, tmp_path: Path) -> None:
-    """The case passes, and so do the results that it reports."""
+    """The case and the results that it reports must pass."""
     import run
 
     packages = json.loads(options.expect.read_text("utf-8"))["packages"]

@@ -1,4 +1,4 @@
-"""A tiny Qwen3 or Qwen2 with random weights and its own tokenizer, made without a network."""
+"""A tiny Qwen3 or Qwen2 with random weights and its own tokenizer, created offline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_tokenizer(special: tuple[str, ...] = ()) -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator(LINES, trainer)
-    # As Qwen's own: without these it returns token_type_ids, which TRL 0.23 passes to generate.
+    # As in Qwen's own: otherwise it returns token_type_ids, which TRL 0.23 passes to generate.
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END,
@@ -81,11 +81,11 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
 
 
 def make_half_billion(tokenizer: Any, seed: int = 2) -> Any:
-    """The shape of Qwen2.5-0.5B with random weights in bf16: to be saved, and loaded from there.
+    """The shape of Qwen2.5-0.5B with random weights in bf16, for saving and loading.
 
-    It is only for saving, not for computing; transformers would draw all 494 million numbers on one
-    processor. With `seed` 2 the two best logits differ enough at all positions that gpu_vllm
-    compares; with 0, 1 and 3 they are too close at up to 9 of 256.
+    It is not for computing; transformers would draw all 494 million numbers on one processor. With
+    `seed` 2 the two best logits differ enough at all positions that gpu_vllm compares; with 0, 1
+    and 3 they are too close at up to 9 of 256.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -133,10 +133,10 @@ def fill(model: Any, spread: float, chance: Any) -> None:
 
 
 def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
-    """`model` with `count` rows of its head, those of tokens under `below`, `factor` times as long.
+    """`model` with the head rows of `count` tokens under `below` scaled by `factor`.
 
-    Random weights give logits close to each other, so rounding to bf16 would decide many greedy
-    tokens. A few long rows separate the two best logits.
+    Random weights yield close logits, so rounding to bf16 would decide many greedy tokens. A few
+    long rows separate the two best logits.
     """
     import torch
 
@@ -149,9 +149,9 @@ def sharpen(model: Any, count: int, factor: float, below: int) -> Any:
 
 
 def save(folder: Path, model: Any = None, *, half: bool = False) -> Path:
-    """Model (the tiny one) and tokenizer as a folder that `from_pretrained` and vLLM read.
+    """Save model (the tiny one) and tokenizer as a folder that `from_pretrained` and vLLM read.
 
-    With `half` the weights are bf16, which is then what vLLM computes in.
+    With `half` the weights are bf16, in which vLLM then computes.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A tiny Qwen2.5-VL with random weights, and its processor, made without a network."""
+"""A tiny Qwen2.5-VL with random weights, and its processor, created offline."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_processor(folder: Path) -> Any:
 
 
 def settings(tokenizer: Any) -> dict[str, Any]:
-    """The model's config.json, in the form of Qwen2.5-VL's own, which every transformers reads."""
+    """The model's config.json, in the format of Qwen2.5-VL, which every transformers reads."""
     words = ("image_pad", "video_pad", "vision_start", "vision_end")
     image, video, start, end = tokenizer.convert_tokens_to_ids([f"<|{word}|>" for word in words])
     return {
@@ -114,5 +114,5 @@ def make_model(folder: Path, tokenizer: Any, seed: int = 0) -> Any:
 
 
 def write_settings(folder: Path, tokenizer: Any) -> None:
-    """Write config.json, which `save_pretrained` writes in the form of its own version."""
+    """Write config.json, which `save_pretrained` writes in the format of its own version."""
     (folder / "config.json").write_text(json.dumps(settings(tokenizer), indent=1))

@@ -2,7 +2,7 @@
 """Writes the tree in ARCHITECTURE.md: the folders' docstrings, in the order of tests/layers.py.
 
 tools/architecture.py            write it
-tools/architecture.py --check    exit with status 5 if it is out of date
+    tools/architecture.py --check    exit with status 5 if it is out of date
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tree() -> str:
 
 
 def _rows(name: str, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """A folder and those in it, each with how deep it lies."""
+    """A folder and its subfolders, each with its depth."""
     folder = PACKAGE / name
     label = "  " * depth + folder.name + "/"
     yield depth, f"{label:{WIDTH}} {purpose(folder)}"
@@ -91,7 +91,7 @@ def modules() -> str:
 
 
 def rendered() -> str:
-    """ARCHITECTURE.md with the tree as it is now."""
+    """ARCHITECTURE.md with the current tree."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(START)
     _, _, tail = rest.partition(END)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Writes the facts about the wheels and Debian packages of published targets, a file in imgbuild.
 
-It reads every wheel and Debian package of these targets. Those of `AUDITED` it audits as the lock
-of an extension does, for x86_64 if they have it; the modules and sources that the audit reads get
-into the file, and the same ones of other wheels of the same version. `make facts` gives it a cache
-of its own, so that the file follows from the locks and the code alone. Wheels that the next target
-does not have are removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an
-interrupted run can be continued. With --small only the small facts are read (`SMALL`), by ranges of
-the wheels (about 1 GB), and what else the file has is kept. With --missing the wheels and Debian
-packages that the file lacks are added to it, without modules.
+Reads every wheel and Debian package of these targets. Targets in `AUDITED` are audited like the
+lock of an extension, for x86_64 if available; the file includes the modules and sources that the
+audit reads, and those of other wheels of the same version. `make facts` uses a separate cache, so
+that the file depends on the locks and the code alone. Wheels not needed by the next target are
+removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an interrupted run can
+be continued. With --small only the small facts are read (`SMALL`), by ranges of the wheels (about 1
+GB), and the other entries are kept. With --missing the wheels and Debian packages missing in the
+file are added, without modules.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
 AUDITED = ("cu124-vllm", "cu124-vllm0.8.5")
 
 
-# Facts of one wheel each that are kept by the kinds of their readers.
+# Facts of one wheel each, cached by the type of their reader.
 SMALL = (generated.KIND, loaded.KIND, advised.KIND)
 
 
 class Facts:
-    """What was read so far."""
+    """The facts read so far."""
 
     def __init__(self) -> None:
         self.wheels: dict[str, dict[Sha256, PublishedWheelFacts]] = {}
@@ -98,7 +98,7 @@ class Facts:
                 small[key] = data
 
     def add_wheel(self, wheel: Wheel, facts: PublishedWheelFacts, metadata: bytes) -> None:
-        """Add the facts about a wheel, or what another target's audit read of it as well."""
+        """Add the facts about a wheel, including those of another target's audit."""
         package = self.wheels.setdefault(normalize(wheel.package), {})
         before = package.get(wheel.sha256, facts)
         package[wheel.sha256] = msgspec.structs.replace(
@@ -142,7 +142,7 @@ class Facts:
 
 
 def _merged(differences: Sequence[InstalledDifference]) -> tuple[InstalledDifference, ...]:
-    """`differences`, equal ones once with the keys of all."""
+    """`differences` without duplicates, with the keys of all."""
     merged: dict[InstalledDifference, set[str]] = {}
     for difference in differences:
         keyless = msgspec.structs.replace(difference, keys=())
@@ -193,9 +193,9 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
 
 
 def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
-    """Audit `lock` as the lock of an extension does: its main path, without corners.
+    """Audit `lock` like the lock of an extension: its main path, without rare branches.
 
-    The cache keeps what is read for it. The pins of the target are imported, as additions do.
+    The facts are cached. The pins of the target are imported, as additions do.
     """
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
@@ -228,7 +228,7 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
 
 
 def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> None:
-    """Read of `wheels` what an audit read of other wheels of the same versions."""
+    """Read from `wheels` what an audit read from other wheels of the same versions."""
     with Library(inputs.store, ahead=False) as library:
         for key, wheel in wheels.items():
             twin = facts.audited.get((wheel.package, wheel.version))
@@ -241,7 +241,7 @@ def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> 
 
 
 def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
-    """Read of a wheel what is in the facts of `twin`; modules of the same bytes are the same."""
+    """Read from a wheel the facts of `twin`; modules with the same bytes are shared."""
     members = library_wheel.content.members()
     same = {path for path, crc in twin.crcs.items() if path in members and members[path].crc == crc}
     modules = [name for name in twin.modules if name in library_wheel.sources]
@@ -315,7 +315,7 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
 
 
 def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`, with the wheels, packages and bases that it lacks."""
+    """The entries of the file at `path`, with missing wheels, packages and bases added."""
     session = open_session(None, Options())
     before = FactsFile.open(path)
     published = PublishedFacts(before)
@@ -371,7 +371,7 @@ def merged_entries(
 
 
 def check(path: Path, locks: Sequence[Lock]) -> list[str]:
-    """The wheels of `locks` that the file at `path` lacks, as text."""
+    """The wheels of `locks` missing in the file at `path`, as text."""
     file = FactsFile.open(path)
     facts = PublishedFacts(file)
     return [
@@ -393,13 +393,13 @@ def main() -> int:
         "--output", type=Path, default=facts_path(), help="default: in the package's data"
     )
     parser.add_argument(
-        "--check", action="store_true", help="only test whether the file has all wheels"
+        "--check", action="store_true", help="only check whether the file has all wheels"
     )
     parser.add_argument(
-        "--small", action="store_true", help="only read the small facts again, by ranges"
+        "--small", action="store_true", help="only update the small facts, read by ranges"
     )
     parser.add_argument(
-        "--missing", action="store_true", help="only add what the file lacks, without modules"
+        "--missing", action="store_true", help="only add missing entries, without modules"
     )
     options = parser.parse_args()
     path: Path = options.output

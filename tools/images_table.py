@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes the table of images, from locks and test records, into README.md and docs/targets.md.
 
-    tools/images_table.py            write the tables
+tools/images_table.py            write the tables
     tools/images_table.py --check    compare them; exit status 5 if they are out of date
 
-The table is between the comments `images` (all images) or `images: recommended`, and `/images`.
-That of the recommended targets has the download of x86_64 images alone, and links to pages.
+The table is between the comments `images` (all images) or `images: recommended`, and `/images`. The
+table of recommended targets has only the download size of x86_64 images, and links to pages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def all_rows(root: Path) -> list[TableRow]:
 
 
 def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
-    """A Markdown table of the images: what a pull of each downloads, and its test records.
+    """A Markdown table of the images: download sizes and test records.
 
     With `pages` the names are links to the targets' pages, and the sizes those of x86_64 alone.
     """
@@ -80,7 +80,7 @@ def _name(row: TableRow, *, link: bool) -> str:
 
 
 def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
-    """What a pull downloads, for each architecture."""
+    """The download size of each architecture."""
     sizes = {image.arch: f"{image.size / 1e9:.1f} GB" for image in row.images}
     if x86_64_alone and Arch.X86_64 in sizes:
         return [sizes[Arch.X86_64]]
@@ -88,7 +88,7 @@ def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
 
 
 def _mark(row: TableRow) -> str:
-    """What stands below the name of a target in a Markdown table."""
+    """The text below the name of a target in a Markdown table."""
     if row.recommended:
         return f"<br>**{quoting.markdown(row.recommended)}**"
     return "<br>retired" if row.retired else ""
@@ -110,7 +110,7 @@ def replaced(text: str, rows: Sequence[TableRow]) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the tables; the exit status."""
+    """Write or compare the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -121,7 +121,7 @@ def main(words: Sequence[str] | None = None) -> int:
         before = (ROOT / name).read_text(encoding="utf-8")
         after = replaced(before, rows)
         if after is None:
-            print(f"{name} has no comments that mark the place of the table", file=sys.stderr)
+            print(f"{name} has no comments that mark the table", file=sys.stderr)
             return 2
         if after != before:
             stale.append(name)

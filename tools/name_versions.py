@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes data/diagnose/versions: in which versions of packages names, modules and arguments exist.
+"""Writes data/diagnose/versions: the versions of packages in which names exist.
 
-    tools/name_versions.py PACKAGE...    trl, vllm, transformers, accelerate, peft, verl, torch
+tools/name_versions.py PACKAGE...    trl, vllm, transformers, accelerate, peft, verl, torch
 
-Reads the Python files of published wheels on the index that uv is set up for, in part, one version
-of each minor release of transformers and torch, all of the others. It keeps what is not in every
-version. Parts of a file that this does not make (symbols of torch, environment of vllm) are kept.
-The files of 2026-11-27 also have names of deeper modules that other packages import.
+Covers names, modules and arguments. Partially reads published wheels on uv's default index: one
+version of each minor release of transformers and torch, all versions of the others. Names in every
+version are omitted. Parts of a file from other sources (symbols of torch, environment of vllm) are
+kept. The files of 2026-11-27 also have names of deeper modules that other packages import.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TESTS = re.compile(r"/tests?/|/models/|/third_party/|/benchmarks?/")
 
 
 class VersionNames(msgspec.Struct):
-    """What one version has: names by module, arguments and members by class."""
+    """The names in one version: by module, and arguments and members by class."""
 
     modules: set[str]
     names: dict[str, set[str]]
@@ -116,7 +116,7 @@ def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
 
 
 def arguments(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> set[str]:
-    """What the constructor of a class takes: its parameters, or the fields of a dataclass."""
+    """The arguments of a constructor: its parameters, or the fields of a dataclass."""
     if name not in classes or name in seen:
         return set()
     node = classes[name]
@@ -149,14 +149,14 @@ def members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> s
 
 
 def bases(node: ast.ClassDef) -> list[str]:
-    """The names of the classes that a class is derived from."""
+    """The names of the base classes of a class."""
     return [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases]
 
 
 def changes(per_version: Sequence[set[str] | None], versions: Sequence[Version]) -> dict[str, str]:
-    """The names that not every version has, by the range of versions that has them.
+    """The names that not every version has, with the range of versions that have them.
 
-    None: a version that lacks the module or class, and is left out.
+    None: a version without the module or class, which is ignored.
     """
     pairs = [
         (names, v) for names, v in zip(per_version, versions, strict=True) if names is not None
@@ -226,7 +226,7 @@ def write(package: str, http: Http) -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the files of the packages that are named."""
+    """Write the files of the given packages."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes docs/pictures: what commands show in a terminal, as SVG.
+"""Writes docs/pictures: terminal output of commands as SVG.
 
-    tools/pictures.py            write the pictures
+tools/pictures.py            write the pictures
     tools/pictures.py --check    compare them with the commands; status 5 if they are out of date
 
-Each command of PICTURES runs in a terminal of its own, in the repository; rich's export makes an
-SVG of what it wrote. Nothing in a picture is loaded from elsewhere.
+Each command of PICTURES runs in a separate terminal, in the repository; rich exports its output as
+SVG. Pictures load no external resources.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ THEME = TerminalTheme(
     [(110, 118, 129), (255, 161, 152), (86, 211, 100), (227, 179, 65),
      (121, 192, 255), (210, 168, 255), (86, 212, 221), (240, 246, 252)],
 )  # fmt: skip
-# rich's own format names fonts of another server.
+# rich's default format uses fonts of another server.
 FORMAT = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <!-- made by tools/pictures.py -->
@@ -71,7 +71,7 @@ FORMAT = """\
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A command, and the columns of its terminal."""
+    """A command, and the width of its terminal."""
 
     command: str
     columns: int
@@ -104,7 +104,7 @@ def drawn(picture: Picture) -> str:
 
 
 def written(picture: Picture) -> str:
-    """What the command writes to a terminal; CalledProcessError if it fails."""
+    """The output of the command on a terminal; CalledProcessError if it fails."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, picture.columns, 0, 0))
     environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8",
@@ -127,7 +127,7 @@ def written(picture: Picture) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write or compare the pictures; the exit status."""
+    """Write or compare the pictures; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

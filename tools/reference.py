@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Generates docs/reference and docs/images from the code, the locks and the test records.
 
-    tools/reference.py            write the pages
+tools/reference.py            write the pages
     tools/reference.py --check    compare them with the code; status 5 if they are out of date
 
-The pages are made from the help of the command line, the JSON Schemas, the classes of errors and
-images/TARGET, and are the same on every machine and terminal. docs/images has what
-`imgbuild show TARGET --guide` prints, for each recommended target.
+The pages are generated from the help of the command line, the JSON Schemas, the classes of errors
+and images/TARGET, and are the same on every machine and terminal. docs/images has the output of
+`imgbuild show TARGET --guide` for each recommended target.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ PLAIN = {"string": "text", "integer": "number", "boolean": "true or false", "nul
 
 
 def folders() -> dict[str, dict[str, str]]:
-    """The pages of each folder in docs, by their names."""
+    """The pages of each folder in docs, by name."""
     return {"reference": pages(), "images": guides()}
 
 
 def guides() -> dict[str, str]:
-    """The guides of the recommended targets by their name in docs/images."""
+    """The guides of the recommended targets, by name in docs/images."""
     session = open_session(ROOT / "matrix.yaml")
     chosen = select(session.matrix, [], everything=True, arches=[])
     return {
@@ -64,7 +64,7 @@ def guides() -> dict[str, str]:
 
 
 def pages() -> dict[str, str]:
-    """The pages by their name in docs/reference."""
+    """The pages, by name in docs/reference."""
     return {
         "cli.md": cli(),
         "matrix.md": keys("matrix.yaml", schema.schema(), MATRIX),
@@ -92,7 +92,7 @@ EXTENSION = """\
 The `matrix.yaml` of a repository that extends published targets ([how](../extend.md)).
 Editors complete it by its JSON Schema, which `imgbuild init` writes beside it."""
 CI = """\
-What `imgbuild ci` needs to know of images and machines ([how](../ci.md)). It is
+Settings of `imgbuild ci` about images and machines ([how](../ci.md)). It is
 beside `matrix.yaml`; defaults are in
 [data/ci.yaml](../../builder/imgbuild/data/ci.yaml)."""
 
@@ -165,7 +165,7 @@ def section(name: str, command: Any) -> str:
 
 
 def prose(text: str) -> str:
-    """Help as Markdown: what is set off by four spaces is a block of code."""
+    """Help as Markdown: text indented by four spaces is a code block."""
     lines: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
         code = line.startswith("    ")
@@ -193,7 +193,7 @@ def flags(option: Any) -> str:
 
 
 def ci_schema() -> dict[str, Any]:
-    """The JSON Schema of ci.yaml, its top level at the top."""
+    """The JSON Schema of ci.yaml, with its root definition inlined."""
     (root,), definitions = msgspec.json.schema_components(
         (settings.CiFile,), ref_template="#/$defs/{name}"
     )
@@ -202,7 +202,7 @@ def ci_schema() -> dict[str, Any]:
 
 
 def keys(title: str, schema: Mapping[str, Any], head: str) -> str:
-    """The page of a file: the keys at its top, then those of each part, in order of use."""
+    """The page of a file: its top-level keys, then those of each part, in order of use."""
     definitions = schema["$defs"]
     parts = [MADE, f"# {title}\n", f"{head}\n", *key_table(schema, definitions)]
     for name in _used(schema, definitions):
@@ -250,7 +250,7 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
 
 
 def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """The type of a value, in words; parts of the file are links."""
+    """The type of a value as text, with links to parts of the file."""
     if "$ref" in node:
         name = node["$ref"].rsplit("/", 1)[1]
         if "enum" in definitions[name]:
@@ -283,7 +283,7 @@ def _default(node: Mapping[str, Any], *, needed: bool) -> str:
 
 
 def says(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """The description of a key, or of what its value consists of."""
+    """The description of a key, or of the parts of its value."""
     if "description" in node:
         return str(node["description"])
     if "$ref" in node:
@@ -298,7 +298,7 @@ def says(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def errors_page() -> str:
-    """The classes of errors with their exit statuses, in the order of these."""
+    """The classes of errors with their exit statuses, sorted by status."""
     kinds = sorted(ImgbuildError.__subclasses__(), key=lambda error_class: error_class.exit_code)
     rows = [
         (str(error_class.exit_code), f"`{error_class.__name__}`", first(error_class))
@@ -321,7 +321,7 @@ one, else 1.
 
 
 def failures_page() -> str:
-    """What `imgbuild diagnose` knows: the codes of logs with their causes and cures."""
+    """The failures that `imgbuild diagnose` detects: codes, causes and remedies."""
     lines = [MADE, "# Failures in logs\n", FAILURES]
     for rule in sorted(rules.load(), key=lambda rule: rule.code):
         lines += [f"## {rule.code}: {rule.title}\n", f"Cause: {codes.plain(rule.cause)}.\n"]
@@ -399,7 +399,7 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table, and an empty line after it; a bar within a cell is escaped."""
+    """A table, and an empty line after it; bars within cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     table_rows = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines
@@ -408,7 +408,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the pages, or compare them: 0 if they are as they should be."""
+    """Write the pages, or compare them; returns 0 if they are up to date."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter

@@ -2,7 +2,7 @@
 """Builds targets in many environments and compares each digest with images/TARGET/digests.json.
 
 Every build except the first starts without layers in its cache, from input files linked from the
-user's cache. Each blob of the result is hashed here too. Prints a table; exit status 1 if anything
+user's cache. Each blob of the result is hashed here, too. Prints a table; exit status 1 if anything
 differs.
 """
 
@@ -27,13 +27,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 SUITES = {"trixie": "Debian 13", "sid": "Debian sid"}
-# What wheels of imgbuild's own dependencies may be made for: Debian 13's glibc runs all of these.
+# Platforms for wheels of imgbuild's dependencies: Debian 13's glibc supports all of them.
 PLATFORMS = ("any", *(f"manylinux_2_{minor}_" for minor in (17, 28, 34)), "manylinux2014_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Where and how a build runs. `root` is a folder to make it in, as the file system's root."""
+    """The environment of a build. `root` is a folder used as the root of the file system."""
 
     words: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -69,19 +69,19 @@ CASES = {
 
 
 def main() -> None:
-    """Run the chosen cases of the chosen targets."""
+    """Run the selected cases of the selected targets."""
     options = arguments()
     project: Path = options.project.resolve()
     locked = project.glob("images/*/digests.json")
     targets = options.target or sorted(path.parent.name for path in locked)
     work = Path(tempfile.mkdtemp(prefix="imgbuild-reproduce-", dir=options.work))
-    # Another user must be able to walk through it.
+    # Another user must be able to enter it.
     work.chmod(0o755)
     failures = 0
     try:
         print("| target | surroundings | digest | seconds |\n| --- | --- | --- | --- |", flush=True)
         for target in targets:
-            # With everything read and checked: then no file is missing from the cache afterwards.
+            # With every input read and checked: no file is missing from the cache afterwards.
             first = ("the first build, every file checked", Surroundings(words=("--verify",)))
             cases = {"first": first} | {name: CASES[name] for name in options.case or CASES}
             for name, (title, surroundings) in cases.items():
@@ -113,7 +113,10 @@ def arguments() -> argparse.Namespace:
         help="the folder of the matrix; default: this repository",
     )
     parser.add_argument(
-        "--work", type=Path, default=None, help="where to write, best on the cache's disk; 15 GB"
+        "--work",
+        type=Path,
+        default=None,
+        help="output folder, preferably on the cache's disk; 15 GB",
     )
     return parser.parse_args()
 
@@ -121,7 +124,7 @@ def arguments() -> argparse.Namespace:
 def attempt(
     project: Path, target: str, name: str, surroundings: Surroundings, work: Path
 ) -> str | None:
-    """Build `target` once; None if the digest is that of digests.json, else the error."""
+    """Build `target` once; None if the digest matches digests.json, else the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
         return "not tried: needs root"
     folder = work / name
@@ -137,13 +140,14 @@ def attempt(
         print("\n".join(tail), file=sys.stderr)
         return f"failed: {' '.join(error.cmd[:4])} ended with status {error.returncode}"
     except PermissionError as error:
-        return f"not tried: {error.filename} is not for every user; make .venv with such a Python"
+        hint = "create .venv with another Python"
+        return f"not tried: {error.filename} is not readable by all users; {hint}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def copy_project(project: Path, place: Path) -> None:
-    """What a build reads of the project and of imgbuild, where any user can read it."""
+    """Copy the build inputs of the project and imgbuild to a place readable by all users."""
     place.mkdir(parents=True)
     shutil.copy(project / "matrix.yaml", place)
     shutil.copytree(project / "images", place / "images")
@@ -157,7 +161,7 @@ def first_build(target: str, surroundings: Surroundings, folder: Path, place: Pa
 
 
 def later_build(target: str, surroundings: Surroundings, folder: Path, place: Path) -> None:
-    """Build with a cache that holds input files alone."""
+    """Build with a cache of input files only."""
     cache = place / "cache"
     shutil.copytree(cache_root() / "files", cache / "files", copy_function=link)
     env = {"HOME": str(place), "IMGBUILD_CACHE": str(cache), "PYTHONPATH": "builder"}
@@ -185,7 +189,7 @@ def run(
     env: dict[str, str],
     surroundings: Surroundings | None = None,
 ) -> None:
-    """Run `command` in `place`, its output going to the log; CalledProcessError if it fails."""
+    """Run `command` in `place`, with its output in the log; CalledProcessError if it fails."""
     around = surroundings or Surroundings()
     with (folder / "log").open("ab") as log:
         subprocess.run(
@@ -205,7 +209,7 @@ def run(
 def run_in_suite(
     suite: str, command: Sequence[str], folder: Path, place: Path, env: dict[str, str]
 ) -> None:
-    """Run `command` in a root of that Debian release, without network, `place` being /project."""
+    """Run `command` in a root folder of that Debian release, offline; `place` is /project."""
     root = folder.parent / f"root-{suite}"
     if not root.exists():
         new_root = folder / "root"
@@ -216,7 +220,7 @@ def run_in_suite(
     inner = {**env, "HOME": "/project", "IMGBUILD_CACHE": "/project/cache"}
     inner |= {"PYTHONPATH": "builder:/site", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     assignments = [f"{key}={value}" for key, value in inner.items()]
-    # Mounts live in the namespace alone and end with it; so does the network, which is none.
+    # Mounts exist only in the namespace and end with it; so does the absent network.
     script = (
         'mount --bind "$2" "$1/project" && mount -t proc proc "$1/proc" &&'
         ' mount --rbind /dev "$1/dev" && root=$1 && shift 2 &&'
@@ -227,7 +231,7 @@ def run_in_suite(
 
 
 def make_root(suite: str, root: Path, folder: Path) -> None:
-    """A root of `suite` with its Python, from the mirror that this machine's apt uses."""
+    """Create a root folder of `suite` with its Python, from the mirror of this machine's apt."""
     sites = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE)", "Origin: Debian", "Label: Debian"],
         capture_output=True, text=True, check=True,
@@ -250,7 +254,7 @@ def python_version(root: Path) -> str:
 
 
 def install_dependencies(version: str, site: Path, folder: Path) -> None:
-    """Unpack wheels of imgbuild's dependencies for that Python; none of their code runs here."""
+    """Unpack wheels of imgbuild's dependencies for that Python; their code is not run here."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     machine = os.uname().machine
     platforms = [p if p == "any" else f"{p}{machine}" for p in PLATFORMS]
@@ -272,7 +276,7 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
 
 
 def compare(project: Path, target: str, layout: Path) -> str | None:
-    """Hash all blobs of the layout; None if they are those of digests.json, else the error."""
+    """Hash all blobs of the layout; None if they match digests.json, else the error."""
     locked = json.loads((project / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
     manifests = set()
@@ -319,7 +323,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def cache_root() -> Path:
-    """The user's cache, by the rules of imgbuild."""
+    """The user's cache, as located by imgbuild."""
     if "IMGBUILD_CACHE" in os.environ:
         return Path(os.environ["IMGBUILD_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -336,7 +340,7 @@ def link(source: str, place: str) -> str:
 
 
 def give(place: Path, user: int) -> None:
-    """Make everything below `place` the user's; linked files become copies, to leave the others."""
+    """Give everything below `place` to the user; linked files are replaced by copies."""
     for base, _, names in os.walk(place):
         os.chown(base, user, user)
         for path in (Path(base) / name for name in names):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes data/audit/stdlib.yaml: names of the standard library that only some Pythons have.
 
-The source is typeshed, as installed with mypy. Each PYTHON (the path of an interpreter) is asked
-about every name, and a name on which it disagrees with typeshed is left out. Name an interpreter of
-each supported version: tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
+The source is typeshed, as installed with mypy. Each PYTHON (the path of an interpreter) checks
+every name; names on which it contradicts typeshed are omitted. Pass an interpreter of each
+supported version: tools/stdlib_names.py python3.10 python3.11 python3.12 python3.13
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ COMPARES = {
     ast.GtE: operator.ge, ast.Gt: operator.gt, ast.LtE: operator.le, ast.Lt: operator.lt,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-# Not listed: modules whose names others have again, what is for other systems than Linux, and
-# constants of libraries, which are many.
+# Not listed: modules whose names are reused by others, modules for other systems than Linux, and
+# the many constants of libraries.
 REPEATED = ("genericpath", "ntpath", "posix", "posixpath", "sqlite3.dbapi2")
 OTHER_SYSTEMS = frozenset(("AndroidVer", "IOSVersionInfo", "android_ver", "ios_ver"))
 CONSTANTS = ("BDADDR_", "BT_", "HCI_", "L2CAP_", "SQLITE_", "XML_ERROR_")
 SUBSCRIPT = "[]"  # after the name of a class that can be subscripted
-# Run by each PYTHON: whether it has the names of modules; not of modules that it was built without.
+# Run by each PYTHON: whether the names of modules exist; not of modules excluded from its build.
 PROBE = """
 import importlib, json, sys, warnings
 
@@ -80,7 +80,7 @@ json.dump([sys.version.split()[0], release, found], sys.stdout)
 
 
 class Stubs:
-    """The stubs of the standard library as one version of Python sees them."""
+    """The stubs of the standard library for one version of Python."""
 
     def __init__(self, version: Release) -> None:
         self.version = version
@@ -127,7 +127,7 @@ class Stubs:
                     yield name
 
     def _imported(self, node: ast.ImportFrom, module: str) -> Iterator[str]:
-        """Names that an import gives to others: `from a import b as b` and `from a import *`."""
+        """Names re-exported by an import: `from a import b as b` and `from a import *`."""
         base = module if path_of(module).name == "__init__.pyi" else module.rpartition(".")[0]
         above = base.split(".")[: len(base.split(".")) - node.level + 1] if node.level else []
         source = ".".join([*above, *([node.module] if node.module else [])])
@@ -138,7 +138,7 @@ class Stubs:
                 yield alias.name
 
     def _taken(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-        """The statements of the branches that this version takes, on Linux."""
+        """The statements of the branches that apply to this version, on Linux."""
         for node in body:
             if isinstance(node, ast.If):
                 yield from self._taken(node.body if self._holds(node.test) else node.orelse)
@@ -163,7 +163,7 @@ class Stubs:
 
 
 def _lifetimes() -> Iterator[tuple[str, tuple[Release, Release]]]:
-    """Module → the first and the last version that has it."""
+    """The first and the last version of each module."""
     for line in (TYPESHED / "VERSIONS").read_text(encoding="utf-8").splitlines():
         module, _, lifetime = line.partition("#")[0].partition(":")
         if lifetime:
@@ -183,7 +183,7 @@ def path_of(module: str) -> Path:
 
 
 def public() -> list[str]:
-    """All modules without an underscore in front of a part of their name."""
+    """All modules without an underscore at the start of a component."""
     modules = []
     for path in sorted(TYPESHED.rglob("*.pyi")):
         parts = path.relative_to(TYPESHED).with_suffix("").parts
@@ -194,7 +194,7 @@ def public() -> list[str]:
 
 
 def specifier(having: list[Release], among: list[Release]) -> str:
-    """The specifier of the versions `having`; "" if they are all, or do not follow each other."""
+    """The specifier of the versions `having`; "" if they are all, or not contiguous."""
     first, last = among.index(having[0]), among.index(having[-1])
     if having != among[first : last + 1]:
         return ""
@@ -229,7 +229,7 @@ def table(versions: dict[Release, Stubs]) -> Table:
 
 
 def disagreements(missing: Table, python: str) -> tuple[str, set[tuple[str, str]]]:
-    """The version of an interpreter, and the modules and names on which it does not agree."""
+    """The version of an interpreter, and the modules and names on which it contradicts."""
     question = json.dumps({module: list(names) for module, names in missing.items()})
     done = subprocess.run(
         [python, "-c", PROBE], input=question, capture_output=True, text=True, check=True
@@ -282,7 +282,7 @@ def main() -> None:
         release, wrong = disagreements(missing, python)
         checked.append(release)
         for module, name in sorted(wrong):
-            print(f"left out, since Python {release} does not agree: {module or 'module'} {name}")
+            print(f"left out, because Python {release} disagrees: {module or 'module'} {name}")
             del missing[module][name]
     OUTPUT.write_text(document(missing, checked), encoding="utf-8")
 

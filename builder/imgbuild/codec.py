@@ -118,7 +118,7 @@ def _misfit(
     match kind, value:
         case inspect.StrType(pattern=str(pattern)), str() if not re.search(pattern, value):
             return Problem(
-                file=file, path=dotted(path), message="the text does not have the expected form",
+                file=file, path=dotted(path), message="the text does not have the expected format",
                 value=value if len(value) <= SHOWN else f"{value[:SHOWN]}…", expected=expected,
             )  # fmt: skip
         case inspect.StructType(), dict():

@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(3), pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def torch() -> Iterator[tuple[Wheel, Path]]:
-    """The locked wheel of torch 2.6.0 in this user's cache; only the first run downloads it.
+    """The locked wheel of torch 2.6.0 in this user's cache, downloaded on the first run only.
 
     The open store prevents its removal when another process prunes the cache.
     """

@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def with_step(project: Project) -> Iterator[Project]:
-    """The project, to which `add_step` adds a step; afterwards as it was."""
+    """The project, to which `add_step` adds a step; restored at the end."""
     folder = project.folder / "images/templates"
     folder.mkdir()
     yield project
@@ -43,7 +43,7 @@ def with_step(project: Project) -> Iterator[Project]:
 
 
 def add_step(project: Project, words: str) -> None:
-    """Let the committed Dockerfile run `words` in a step of its own, first of all."""
+    """Add a RUN step with `words` at the start of the committed Dockerfile."""
     text = "FROM base AS venv-{{ stage.arch }}\nRUN " + words + "\n"
     (project.folder / "images/templates/base.j2").write_text(text)
     project.run("render", TARGET)
@@ -60,7 +60,7 @@ def test_docker_build_has_same_files(project):
     assert compared["left"]["paths"] > 1000
     assert compared["left"]["digest"] != compared["right"]["digest"]
     assert all(each["reason"] for each in compared["differences"])
-    # What only large targets have: whole targets need every entry, arm64's variant aside.
+    # Differences only in large targets: they need every entry, except for arm64's variant.
     assert {each["like"] for each in compared["unused"]} <= {"", "folder"}
     assert leftovers(project) == []
 
@@ -78,7 +78,7 @@ def test_docker_built_image_is_usable(project):
         outcome = json.loads(done.stdout)
         assert (outcome["status"], outcome["stdout"]) == (0, "42 /opt/venv\n"), outcome
     subprocess.run(["docker", "image", "rm", "--force", TARGET], check=False, capture_output=True)
-    # It is not taken for the image of the lock.
+    # It is not mistaken for the image of the lock.
     (built,) = json.loads(project.run("build", TARGET, "--json").stdout)
     assert built["digest"] == project.run("digest", TARGET).stdout.strip()
     assert built["output"] == str(project.folder / "build" / TARGET)
@@ -116,7 +116,7 @@ def test_stale_dockerfile_is_not_built(project):
     path.write_text(text + "RUN touch /more\n")
     for words in (BUILD, DIFF):
         done = project.run(*words, status=5)
-        assert f"{path} does not follow from the lock" in done.stderr
+        assert f"{path} does not match the lock" in done.stderr
         assert "hint: imgbuild render --all" in done.stderr
     path.write_text(text)
 

@@ -1,7 +1,7 @@
-"""Whole targets by real Docker, from the committed Dockerfiles and without a network: equal files.
+"""Whole targets built offline by Docker from the committed Dockerfiles: equal files.
 
-One after the other, since each takes some 25 GB while it is built; then what BuildKit kept goes.
-Marked long: a small image goes the same way in test_builders.py.
+One after the other, because each takes some 25 GB while it is built; BuildKit's cache is then
+removed. Marked long: test_builders.py tests a small image in the same way.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TARGETS = ("cu124-vllm", "cu130-vllm")
 MEMORY = 400  # MB that a comparison may take, whatever the image
 ARCH = ("--arch", "x86_64")
 OURS = 'description~="venv-|stage-|installer-|exec /bin/sh|local source for|OCI load|pulled from"'
-# Tells the most memory that it took, in kB, on the last line. Not by getrusage: what that calls the
-# maximum begins with what the process had before it was this program, as a copy of pytest.
+# Prints the peak memory in kB on the last line. Not getrusage, whose maximum includes the memory
+# of the forked pytest process before exec.
 MEASURED = """\
 import re, sys
 from pathlib import Path
@@ -43,7 +43,7 @@ pytestmark = [
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """The committed locks and Dockerfiles in a folder of their own; gone at the end."""
+    """The committed locks and Dockerfiles in a separate folder; removed at the end."""
     docker = needs.buildx()
     shutil.copytree(ROOT / "images", tmp_path / "images")
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
@@ -75,5 +75,5 @@ def test_docker_build_of_committed_dockerfile_has_same_files(project, target):
     assert comparison["left"]["paths"] > 40_000
     assert comparison["left"]["bytes"] > 8e9
     assert int(done.stderr.split()[-1]) / 1000 < MEMORY
-    # The variant is arm64's, and cu130-vllm alone has a RECORD that is marked as a program.
+    # The variant exists only on arm64, and only cu130-vllm has an executable RECORD.
     assert {each["field"] for each in comparison["unused"]} <= {"variant", "mode"}

@@ -22,7 +22,7 @@ int cuDeviceGetCount(int *count) { *count = %d; return 0; }
 
 
 def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Path:
-    """A library with the two functions of the driver that are asked, alone in `folder`."""
+    """A library with the two driver functions that are called, alone in `folder`."""
     folder.mkdir()
     source = folder / "driver.c"
     source.write_text(text or DRIVER % (init, count))
@@ -35,7 +35,7 @@ def driver(folder: Path, *, init: int = 0, count: int = 2, text: str = "") -> Pa
 
 
 def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dict[str, str]]:
-    """What the script finds, by check; its status says whether one is an error."""
+    """The findings of the script by check; its status must match them."""
     base = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HOME": os.environ["HOME"]}
     done = subprocess.run(
         [*before, sys.executable, "-sE", str(SCRIPT), "--json", *words],
@@ -50,7 +50,7 @@ def look(*words: str, before: tuple[str, ...] = (), **env: str) -> dict[str, dic
 def test_driver_without_link_is_reported_with_remedy(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver")
     findings = look("--gpus", "2", LD_LIBRARY_PATH=str(place))
-    assert findings["driver"]["message"] == f"{place}/libcuda.so.1 sees 2 GPUs"
+    assert findings["driver"]["message"] == f"{place}/libcuda.so.1 detects 2 GPUs"
     assert "cannot find -lcuda" in findings["link with -lcuda"]["message"]
     assert (
         f"LIBRARY_PATH and TRITON_LIBCUDA_PATH to {place}" in findings["link with -lcuda"]["remedy"]
@@ -63,7 +63,7 @@ def test_driver_without_link_is_reported_with_remedy(tmp_path: Path) -> None:
 def test_fewer_gpus_than_requested_are_reported(tmp_path: Path) -> None:
     findings = look("--gpus", "4", LD_LIBRARY_PATH=str(driver(tmp_path / "driver")))
     assert findings["driver"]["severity"] == "error"
-    assert "sees 2 GPUs, 4 were asked for" in findings["driver"]["message"]
+    assert "detects 2 GPUs, 4 were requested" in findings["driver"]["message"]
 
 
 @pytest.mark.parametrize(("name", "init"), [("stubs", 0), ("elsewhere", 34)])
@@ -77,7 +77,7 @@ def test_other_library_with_driver_name_is_not_accepted(tmp_path: Path) -> None:
     place = driver(tmp_path / "driver", text="int other(void) { return 0; }")
     findings = look("--gpus", "1", LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "error"
-    assert f"{place}/libcuda.so.1 is no driver's library" in findings["driver"]["message"]
+    assert f"{place}/libcuda.so.1 is not a driver library" in findings["driver"]["message"]
     assert look(LD_LIBRARY_PATH=str(place))["driver"]["severity"] == "warning"
 
 
@@ -85,7 +85,7 @@ def test_driver_without_gpu_is_no_error_if_not_requested(tmp_path: Path) -> None
     place = driver(tmp_path / "driver", init=100)
     findings = look(LD_LIBRARY_PATH=str(place))
     assert findings["driver"]["severity"] == "note"
-    assert "sees no GPU, and none was asked for" in findings["driver"]["message"]
+    assert "detects no GPU, and none was requested" in findings["driver"]["message"]
     driver_finding = look("--gpus", "1", LD_LIBRARY_PATH=str(place))["driver"]
     assert driver_finding["severity"] == "error"
     assert "CUDA error 100" in driver_finding["message"]
@@ -103,7 +103,7 @@ def test_user_without_passwd_entry_is_reported(tmp_path: Path) -> None:
 
 
 def reduce_(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The check of the interconnect as a job's only task, with the packages of `folder`."""
+    """Run the check of the interconnect as a job's only task, with the packages of `folder`."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
     return subprocess.run(
         [sys.executable, str(REDUCE), "--address", "127.0.0.1", "--port", "1", *words],
@@ -116,7 +116,7 @@ def test_torch_import_error_is_reported(tmp_path: Path) -> None:
     absent = reduce_(tmp_path, "--gpus", "8")
     assert absent.returncode == 0
     assert "not tested: the interconnect, since the image has no torch" in absent.stdout
-    assert "not tested: that anything in the image can use the 8 GPUs" in absent.stdout
+    assert "not tested: whether the image can use the 8 GPUs" in absent.stdout
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
     broken = reduce_(tmp_path, "--gpus", "8")

@@ -1,7 +1,7 @@
 """Scripts of `ci script` and of the workflows: a small project, a real registry, real images.
 
-One pin is changed, pushed, tagged; a target that fails its smoke tests gets no tag and an issue;
-an interrupted script continues where it was stopped.
+One pin is changed, pushed, tagged; a target that fails its smoke tests gets no tag and an issue; an
+interrupted script resumes.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
     done = changed.job("target", "image", JOB=image["id"], REGISTRY=place)
     assert done.status == 0, done.said
     after = states(changed)
-    # What the change under review has tested, for the same digest and on this machine, stays.
+    # Results of the change under review for the same digest on this machine are kept.
     assert after[f"{TARGET}@{ARCH} smoke"] == before[f"{TARGET}@{ARCH} smoke"]
     assert changed.tags("rl")[TARGET] != changed.digest(TARGET)  # pushed, not tagged
     [publish] = targets[TARGET]["publish"]
@@ -185,7 +185,7 @@ def test_nightly_run_publishes_and_reports_targets(changed, tmp_path):
 
 
 def report(sample: Sample, folder: Path, place: str) -> None:
-    """The report's scripts, with a program in the place of GitHub's that writes down its words."""
+    """Run the report's scripts with a stub of GitHub's program that records its arguments."""
     program = folder / "gh"
     program.write_text(
         '#!/bin/sh\necho "$@" >> "$0.log"\n[ "$2" != list ] || cat "$0.number" || true\n'
@@ -218,7 +218,7 @@ def report(sample: Sample, folder: Path, place: str) -> None:
 
 @pytest.fixture
 def scratch_sample(changed: Sample) -> Iterator[Sample]:
-    """The same sample; what a test makes of ci.yaml and the environment is undone after it."""
+    """The same sample; changes of a test to ci.yaml and the environment are undone at the end."""
     path, env = changed.project.folder / "ci.yaml", dict(changed.project.env)
     text = path.read_text()
     yield changed
@@ -228,7 +228,7 @@ def scratch_sample(changed: Sample) -> Iterator[Sample]:
 
 
 def tell(sample: Sample, more: str = "", **other: str) -> None:
-    """Write ci.yaml, with `more`, and `other` in the place of words that it has."""
+    """Write ci.yaml with `more`, and replace parts of it by `other`."""
     text = ci_repository.SETTINGS + more
     for old, new in other.items():
         text = re.sub(rf"{old}: (\d+|\[.*\])", f"{old}: {new}", text)
@@ -268,7 +268,7 @@ SLURM = ("--on", "slurm", "--sbatch=--gpus-per-node=0")
 
 
 def test_failed_tier_after_push_sets_no_tag(scratch_sample):
-    """The tier for GPUs, which no machine of the tests has, on a node of a real Slurm."""
+    """The GPU tier, for which the test machines have no GPU, on a node of a real Slurm."""
     scratch_sample.project.env.update(needs.slurm())
     tell(scratch_sample, GPU)
     gate = ("--gate", "static", "--gate", "gpu")
@@ -292,8 +292,8 @@ def test_failed_tier_after_push_sets_no_tag(scratch_sample):
     assert answer["error"]
 
 
-# Read first by every Python that starts: `ci script` takes the static tier for one that needs a
-# GPU. The tier itself is run as ever.
+# Read first by every Python process: `ci script` assumes that the static tier needs a GPU. The tier
+# itself runs as usual.
 STATIC = """\
 import sys
 if "ci" in sys.orig_argv:
@@ -303,7 +303,7 @@ if "ci" in sys.orig_argv:
 
 
 def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
-    """From the push over a real Slurm to the tag, by a tier that no GPU is needed for."""
+    """From the push over a real Slurm to the tag, with a tier that needs no GPU."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
     scratch_sample.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
     tell(scratch_sample, GPU)
@@ -323,9 +323,9 @@ def test_sif_is_pushed_to_repository_of_image(scratch_sample):
 
 
 def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
-    """By the key's other half a arbitrary_user's `verify` accepts it, and so does the real cosign.
+    """`verify` with the public key and the real cosign accept it.
 
-    Where the registry is made anew, the same script puts all of it there again.
+    After a reset of the registry, the same script restores everything.
     """
     secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
     openssl = needs.tool("openssl")
@@ -372,7 +372,7 @@ def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
 
 
 def signature(sample: Sample, name: str, key: Path, status: int = 0) -> str:
-    """What `verify` says of the signature of an image."""
+    """The result of `verify` for the signature of an image."""
     done = sample.project.run("verify", name, "--key", str(key), "--json", status=status)
     outcomes = {each["name"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
     outcome: str = outcomes["signature"]

@@ -1,4 +1,4 @@
-"""A script of `ci script` works in a folder that may be another author's."""
+"""A script of `ci script` works in an untrusted folder."""
 
 from __future__ import annotations
 

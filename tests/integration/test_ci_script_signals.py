@@ -1,4 +1,4 @@
-"""A signal to a CI script alone ends its running step, and the script with the same status."""
+"""A signal to a CI script ends its running step, and the script with the same status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Combinations that install and fail: the audit says so, with file and line; neighbours are clean.
+"""Broken package combinations are reported with file and line; valid ones have no findings.
 
-All records are audited in a few processes before the first test, since that is what takes time.
-`tests.support.combinations` says how they are divided into two halves.
+All records are audited in a few processes before the first test, because that takes longest.
+`tests.support.combinations` divides them into two halves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.support.combinations import HALVES, Combination, Outcome, audit_all, 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(2700), pytest.mark.disk(5)]
 
 ALL = [record for half in HALVES for record in load(half)]
-# What the audit is known not to see, with the reason in docs/audit.md.
+# Known limits of the audit, with the reason in docs/audit.md.
 UNSEEN: frozenset[str] = frozenset()
 
 

@@ -1,4 +1,4 @@
-"""The committed files of a folder, from git's objects, and what differs from them."""
+"""The committed files of a folder, from git's objects, and differences from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _repository(tmp_path: Path) -> GitRepository:
 
 
 def read(folder: Path, tmp_path: Path) -> tuple[CommittedFiles, tuple[str, ...], str]:
-    """The files of `folder`, what differs from them, and the digest of their layer."""
+    """The files of `folder`, the differences from them, and the digest of their layer."""
     contents = tmp_path / f"contents-{len(list(tmp_path.iterdir()))}"
     committed = committed_files.find(folder)
     files = committed_files.files_of(committed, "/workspace", contents)

@@ -1,6 +1,6 @@
-"""Rendered containers, read and started by the tools that they are for.
+"""Rendered container definitions, read and started by their tools.
 
-Compose is podman-compose, since Debian has no package of Docker's plugin. The others are long
+Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
 (kubernetes-validate) and SkyPilot by its package. Models of JobSet are those of Kubeflow Trainer,
 which are generated from JobSet's schema; no package of PyPI or npm was found with KubeRay's.
@@ -51,7 +51,7 @@ def _image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    """A project with the file `hello`, below a home folder with a cache of models."""
+    """A project with the file `hello`, below a home folder with a model cache."""
     folder = tmp_path / f"project-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
@@ -76,10 +76,10 @@ def run(folder: Path, *words: str | Path, timeout: float = 240) -> str:
 
 
 @pytest.mark.engine
-def test_compose_starts_the_image(image: str, folder: Path) -> None:
+def test_compose_starts_image(image: str, folder: Path) -> None:
     script = 'echo "[$A]" "$HF_HOME"; pwd; cat hello; id -u'
     text = compose.compose(container(image, command=("sh", "-c", script), shared=64), "test")
-    # Engines of Debian recommend, and do not require, the program for `init`.
+    # Debian's engines only recommend the program for `init`.
     (folder / "compose.yaml").write_text(text.replace("    init: true\n", ""))
     words = ("podman-compose", "--in-pod", "false")
     try:
@@ -95,7 +95,7 @@ def test_compose_starts_the_image(image: str, folder: Path) -> None:
 @pytest.mark.engine
 @pytest.mark.network
 @pytest.mark.parametrize("image", ["docker"], indirect=True)
-def test_a_dev_container_is_started_by_its_cli(image: str, folder: Path) -> None:
+def test_cli_starts_dev_container(image: str, folder: Path) -> None:
     npx = needs.tool("npx", "npm")
     document = json.loads(compose.devcontainer(container(image, shared=64)))
     # The sample is a shell without accounts, and Docker of Debian has no program for `init`.
@@ -159,7 +159,7 @@ def test_models_made_of_jobsets_schema_have_every_field_of_a_jobset(folder: Path
 
 @pytest.mark.long
 @pytest.mark.network
-def test_skypilot_reads_the_task(folder: Path) -> None:
+def test_skypilot_reads_task(folder: Path) -> None:
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("echo", VALUE), "gpus": "8", "gpu": "H100", "nodes": 2}
     (folder / "task.yaml").write_text(skypilot.task(container(image, **options), "test"))

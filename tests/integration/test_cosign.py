@@ -1,4 +1,4 @@
-"""Signatures of imgbuild by the real cosign's eyes, and cosign's by imgbuild's."""
+"""Signatures of imgbuild verified by the real cosign, and cosign's by imgbuild."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]
 
 @pytest.fixture(name="pairs", scope="module")
 def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Name → private and public key file, made by cosign and openssl; the password is pw."""
+    """Name → private and public key file, created by cosign and openssl; the password is pw."""
     folder = tmp_path_factory.mktemp("keys")
     cosign("generate-key-pair", cwd=folder)
     key_pairs = {"cosign": (folder / "cosign.key", folder / "cosign.pub")}
@@ -68,7 +68,7 @@ def _pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
 
 
 def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
-    """Run a command, which must succeed, or fail if that is right; what it said."""
+    """Run a command, which must succeed, or fail unless `right`; returns its output."""
     env = {**os.environ, "COSIGN_PASSWORD": "pw"}
     done = subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=120
@@ -83,7 +83,7 @@ def cosign(*arguments: str, cwd: Path | None = None, right: bool = True) -> str:
 
 
 def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") -> Descriptor:
-    """Put a small image for two architectures into the registry; what names it."""
+    """Push a small image for two architectures to the registry; returns its descriptor."""
     image_layout = layout.read(images.tiny(folder, tuple(Arch), word))
     client, repository = Client(), Repository(registry.host, name)
     for image in image_layout.images.values():
@@ -99,7 +99,7 @@ def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") ->
 
 
 def sign(registry: OwnRegistry, name: str, top: Descriptor, private: Path, *types: str) -> Signed:
-    """Sign an image and statements of some types as imgbuild does."""
+    """Sign an image and statements of several types with imgbuild."""
     signed_statements = [statements.of([top.digest], *SAID[each]) for each in types]
     key = keys.load_private(private, lambda _: b"pw")
     return signer.sign(Client(), Repository(registry.host, name), top, key, signed_statements)
@@ -108,7 +108,7 @@ def sign(registry: OwnRegistry, name: str, top: Descriptor, private: Path, *type
 def verify(
     registry: OwnRegistry, name: str, public: Path, *options: str, right: bool = True
 ) -> str:
-    """Let cosign verify."""
+    """Verify with cosign."""
     return cosign(
         "verify", "--key", str(public), "--insecure-ignore-tlog", *options,
         f"{registry.host}/{name}:one", right=right,
@@ -163,8 +163,8 @@ def layer_of(client: Client, repository: Repository, manifest: Digest) -> Descri
 
 @pytest.mark.parametrize("form", ["bundle", "collection"])
 def test_flipped_byte_in_registry_is_refused_by_both(registry, pairs, tmp_path, form):
-    """A file on the registry's disk is changed, as an attacker with access to it could."""
-    # An image of its own, since a registry keeps the same bytes once for all its repositories.
+    """A file on the registry's disk is changed, like by an attacker with access to it."""
+    # A separate image, because a registry stores equal bytes once for all its repositories.
     top = push(registry, tmp_path, form, word=form)
     private, public = pairs["cosign"]
     client, repository = Client(attempts=1), Repository(registry.host, form)

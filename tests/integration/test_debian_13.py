@@ -1,4 +1,4 @@
-"""A small image on Debian 13: it is locked and built, its Python works, its static tests pass."""
+"""A small image on Debian 13 is locked and built; its Python and its static tests work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust in Debian's archive, with real signatures: what is tampered with is refused."""
+"""Verification of Debian's archive with real signatures: modified data is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def base() -> DebianBase:
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """The real release file and index, as a mirror serves them."""
+    """The real release file and index, as served by a mirror."""
     needs.tool("gpgv")
     http, mirror = Http(), apt.mirrors(base())[0]
     return {path: http.bytes(mirror + path.removeprefix("debian")) for path in (RELEASE, INDEX)}
@@ -45,7 +45,7 @@ def files() -> dict[str, bytes]:
 
 @pytest.fixture
 def mirror(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A mirror on this machine that holds the real files until a test changes them."""
+    """A local mirror that serves the real files until a test changes them."""
     with serve(Site(files=dict(files))) as site:
         monkeypatch.setattr(apt, "mirrors", lambda _: (site.url("debian"),))
         yield site

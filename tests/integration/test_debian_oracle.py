@@ -1,7 +1,7 @@
-"""The Debian bases against real ones: mmdebstrap installs the same packages and runs all scripts.
+"""The Debian bases compared with mmdebstrap, which installs the same packages and runs all scripts.
 
-Paths, kinds, modes, owners, link targets, contents and times must be the same, but for the lists
-in tests/support/debian_differences.py, of which a whole base needs every entry.
+Paths, types, modes, owners, link targets, contents and times must be equal, except for the lists in
+tests/support/debian_differences.py, of which a whole base needs every entry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
 REPOSITORY = Path(__file__).parent.parent.parent
 MATRIX = load(REPOSITORY / "matrix.yaml")
-# Whole bases, and a part of each that is quickly installed and has most of the scripts.
+# Whole bases, and a part of each that installs quickly and has most of the scripts.
 BOOKWORM, TRIXIE = "debian-12", pytest.param("debian-13", marks=pytest.mark.long)
 PART = "debian-13, a part"
 ON_ARM64 = (pytest.param(BOOKWORM, marks=pytest.mark.long), TRIXIE, "debian-12, a part")
@@ -100,7 +100,7 @@ def locked(base: DebianBase, arch: Arch) -> Locked:
 
 
 def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
-    """Our root on disk, by way of the layer file."""
+    """Our root on disk, from the layer file."""
     resolution = locked(base, arch)
     recipe = DebianRecipe(arch=arch, suite=base.suite, debs=resolution.debs, user=MATRIX.image.user)
     members = debian_root.members(recipe, resolution.paths, folder / "spool")
@@ -114,7 +114,7 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
 
 
 def installed(base: DebianBase, folder: Path) -> Path:
-    """A real root with the base's packages, all scripts run; apt itself finds the dependencies."""
+    """A real root with the base's packages, all scripts run; apt resolves the dependencies."""
     left_out = table.dpkg_configuration(table.load(base.suite)).decode().splitlines()
     options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
     if base.suite == "bookworm":  # base-files has these links since Debian 13
@@ -161,7 +161,7 @@ def accepted(path: str, *lists: dict[str, str]) -> bool:
 
 
 def without_user(path: str, data: bytes) -> bytes:
-    """An account file without the image's user, who belongs to no package."""
+    """An account file without the image's user, which belongs to no package."""
     if path not in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
         return data
     name = MATRIX.image.user.name.encode() + b":"
@@ -171,7 +171,7 @@ def without_user(path: str, data: bytes) -> bytes:
 
 
 def content(folder: Path, path: str) -> bytes:
-    """A file's content; dpkg's diversions sorted, which it writes in the order of its hashes."""
+    """A file's content; dpkg's diversions, which are in hash order, are sorted."""
     data = (folder / path).read_bytes()
     if path != "var/lib/dpkg/diversions":
         return data
@@ -357,7 +357,7 @@ def test_dpkg_and_apt_report_no_problems(base: DebianBase, ours: Path) -> None:
     listed = inside(ours, "dpkg-query", "--show", "--showformat", "${Package} ${Version}\\n")
     expected = [f"{deb.package} {deb.version}" for deb in locked(base, Arch.X86_64).debs]
     assert listed.splitlines() == expected
-    # What is missing was left out on purpose; nothing has another content.
+    # Missing files are excluded intentionally; no file has other content.
     faults = run(Root(path=ours), ["dpkg", "--verify"]).stdout.splitlines()
     suite_table = table.load(base.suite)
     left_out, back = table.excluded(suite_table), table.included(suite_table)
@@ -389,7 +389,7 @@ def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: 
 
 @pytest.mark.parametrize("base", ON_ARM64, indirect=True, scope="module")
 def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path) -> None:
-    """Assembled with no emulation; only the check of the cache runs arm64's own ldconfig."""
+    """Assembled without emulation; only the check of the cache runs arm64's own ldconfig."""
     needs.root()
     emulator = needs.emulator("aarch64")
     ours = assembled(base, Arch.ARM64, tmp_path)

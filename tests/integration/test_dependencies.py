@@ -1,4 +1,4 @@
-"""`imgbuild why` where the requirements of the locked wheels are neither recorded nor cached."""
+"""`imgbuild why` if requirements of the locked wheels are neither recorded nor cached."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def test_metadata_is_read_from_index_with_progress_bar(
     assert done.status == 0, drawn.lines[-3:]
     assert ["trl", "0.18.2", ">=2.5"] in [line.split() for line in done.stdout.splitlines()]
     assert f"reading requirements of 6 packages of {TARGET}" in "".join(drawn.lines)
-    # It is known from now on.
+    # It is cached now.
     assert Command(monkeypatch, capsys)("why", "torch", TARGET, "--offline").status == 0

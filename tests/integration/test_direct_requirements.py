@@ -1,4 +1,4 @@
-"""Packages by address (a wheel by URL, a git repository): solved, locked, audited, built again."""
+"""Packages by URL (a wheel, a git repository): resolved, locked, audited, rebuilt."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ requires = [{requires}]
 build-backend = "own"
 backend-path = ["."]
 """
-# It makes a wheel without any other package.
+# It builds a wheel without any other package.
 BACKEND = """\
 import os, zipfile
 def build_wheel(folder, settings=None, metadata=None):
@@ -68,7 +68,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
-    """A package fromgit whose METADATA has `requires`."""
+    """A package `fromgit` with `requires` in its METADATA."""
     lines = [f"Requires-Dist: {line}" for line in requires]
     comment = "# use_scm_version\n" if scm else ""
     return {
@@ -80,7 +80,7 @@ def git_files(*requires: str, scm: bool = False) -> dict[str, str | bytes]:
 
 @dataclass
 class Workplace:
-    """A matrix of small packages, an index and other servers for it, and a project's folder."""
+    """A matrix of small packages, an index and other servers for it, and a project folder."""
 
     site: Site
     index: LocalIndex
@@ -93,7 +93,7 @@ class Workplace:
         return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
 
     def settle(self, *texts: str, file: str = "") -> Settled:
-        """The target as a row of a project that adds `texts`; `file` is its requirements.txt."""
+        """The target as a row of a project with `texts`; `file` is its requirements.txt."""
         (self.folder / "requirements.txt").write_text(file)
         files = ("requirements.txt",) if file else ()
         row = Extension(summary="ours", like=TARGET, add=texts, requirements=files)
@@ -172,7 +172,7 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
         Inputs(work.matrix, work.context(cache=tmp_path / "empty")), processes=2, verify=True,
     )  # fmt: skip
     assert built.digest == digests.digest
-    # What was fetched serves without a server.
+    # Fetched files are used without a server.
     offline = Inputs(work.matrix, work.context(cache=tmp_path / "empty", offline=True))
     report = audit_lock(lock, host_arch(), offline, checks=("metadata", "imports"))
     assert [finding.message for finding in report.findings] == []
@@ -210,7 +210,7 @@ def test_wheel_with_wrong_hash_is_refused(work):
     hashes = f"--hash=sha256:{wrong} --hash=sha256:{'1' * 64}"
     with pytest.raises(IntegrityError, match=r"requirements.txt:3 says 0000"):
         work.settle(file=f"\n\n{byurl(work)} {hashes}\n")
-    with pytest.raises(InputError, match="has no hash by sha256"):
+    with pytest.raises(InputError, match="has no sha256 hash"):
         work.settle(byurl(work, sha512="00"))
 
 
@@ -228,13 +228,16 @@ def test_project_wheel_is_locked_by_path(work):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("byurl-1.5-cp312-cp312-manylinux_2_17_x86_64.whl", "it is for Linux x86_64, Python cp312"),
+        (
+            "byurl-1.5-cp312-cp312-manylinux_2_17_x86_64.whl",
+            "it requires Linux x86_64, Python cp312",
+        ),
         ("byurl-1.5-cp311-cp311-manylinux_2_39_x86_64.whl", "the target has Python 3.11"),
-        ("byurl-1.5-py3-none-win_amd64.whl", "it is for Windows amd64, Python py3"),
+        ("byurl-1.5-py3-none-win_amd64.whl", "it requires Windows amd64, Python py3"),
     ],
 )
 def test_incompatible_wheel_is_refused_with_its_tags(work, name, reason):
-    with pytest.raises(NoSolution, match="does not fit this target") as caught:
+    with pytest.raises(NoSolution, match="is incompatible with this target") as caught:
         work.settle(f"byurl @ {work.site.url(f'files/{name}')}")
     assert reason in " ".join(caught.value.reasons)
 
@@ -333,7 +336,7 @@ def test_url_in_metadata_must_be_declared_by_user(work):
     assert caught.value.reasons == (
         "fromgit requires byurl @ https://files.example/byurl-1.0-py3-none-any.whl",
     )
-    assert "name byurl in the requirements of the project" in str(caught.value.hint)
+    assert "add byurl to the requirements of the project" in str(caught.value.hint)
     settled = work.settle(line, byurl(work))
     assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
 
@@ -360,7 +363,9 @@ def test_repository_of_other_package_is_refused(work):
     work.repository.commit(git_files())
     with pytest.raises(NoSolution) as caught:
         work.settle(f"other @ {work.repository.url}")
-    assert caught.value.reasons[0].startswith("it builds the package fromgit: fromgit-3.0-py3")
+    assert caught.value.reasons[0].startswith(
+        "the build produced the package fromgit: fromgit-3.0-py3"
+    )
 
 
 def test_submodule_needed_by_build_is_refused(work, tmp_path):

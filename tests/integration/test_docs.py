@@ -1,6 +1,6 @@
-"""The commands of README and docs, run as they are printed: a shell for each file and environment.
+"""The commands of README and docs, run as printed: a shell for each file and environment.
 
-A comment before each block says how it is run (tests/support/doc_blocks.py).
+A comment before each block declares how it is run (tests/support/doc_blocks.py).
 tests/unit/test_docs.py checks that every block has one.
 """
 
@@ -19,16 +19,16 @@ from tests.support.docs_shell import Environments, Shell
 pytestmark = [
     pytest.mark.engine, pytest.mark.apptainer, pytest.mark.network, pytest.mark.timeout(1200),
 ]  # fmt: skip
-# What reads a file that a block was made to be.
+# Programs that read a file written from a block.
 READERS = {"matrix.yaml": "imgbuild list", "ci.yaml": "imgbuild ci jobs --all"}
 
 
 def runs(path: Path) -> list[Block]:
-    """The blocks of a file that say that they are run."""
+    """The blocks of a file that are declared to be run."""
     return [block for block in blocks(path) if block.mark and block.mark.kind == "run"]
 
 
-# Each takes 20 to 60 seconds; the engines and verbs that they use have tests of their own.
+# Each takes 20 to 60 seconds; the engines and verbs that they use have separate tests.
 SLOW = (
     "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
     "docs/howto/air-gapped.md", "docs/howto/project-forms.md", "docs/registry.md",
@@ -63,7 +63,7 @@ def test_commands_print_documented_output(path: Path, environments: Environments
 
 
 def do(block: Block, shell: Shell) -> None:
-    """Run a block, or write it and let its reader read it."""
+    """Run a block, or write it to a file and run the program that reads it."""
     assert block.mark is not None
     if not block.mark.verb:
         for command in commands(block):

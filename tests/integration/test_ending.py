@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a verb as quietly as Ctrl-C: one sentence, nothing left."""
+"""SIGTERM and SIGHUP end a command like Ctrl-C: one message, no leftovers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if 
 
 @pytest.fixture(name="project")
 def _project(tmp_path: Path) -> Iterator[Project]:
-    """A project whose wheel has so much source that worker processes read it."""
+    """A project whose wheel has enough source for worker processes."""
     images.python_base(tmp_path)
     index = sample_project.index()
     text = "".join(LINE.format(number) for number in range(4000)).encode()

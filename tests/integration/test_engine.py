@@ -1,4 +1,4 @@
-"""Real engines take our image, have the very same one, and run it."""
+"""Images loaded into real engines are identical and run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _loaded(container_engine: Engine, folder: Path, tag: str) -> str:
 
 
 def ran(container_engine: Engine, reference: str, *command: str) -> process.Result:
-    """A command, or the image's own, in a new container."""
+    """Run a command, or the image's default, in a new container."""
     return process.run(container_engine.command("run", "--rm", reference, *command), check=False)
 
 
@@ -93,7 +93,7 @@ def test_second_load_sends_nothing(container_engine, folder, tag):
 
 @contextlib.contextmanager
 def nowhere(read: layout.Layout, arch: Arch, sent: object) -> Iterator[LoopbackImage]:
-    """A loopback that the engine cannot reach, as that of another machine."""
+    """A loopback that the engine cannot reach, like that of another machine."""
     del sent
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -123,7 +123,7 @@ def test_existing_engine_layers_are_not_sent(container_engine, folder, tag, near
 
 
 class Told(Silent):
-    """The steps and bars that a reporter gets."""
+    """Records the steps and bars of a reporter."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -244,7 +244,7 @@ def test_unreachable_named_engine_is_not_replaced(monkeypatch):
 
 
 def test_wrong_diff_id_is_refused(container_engine, tmp_path, tag):
-    """Docker refuses it itself; podman would take it."""
+    """Docker refuses it itself; podman would accept it."""
 
     def _exchange(_: object, config: dict[str, dict[str, list[str]]]) -> None:
         config["rootfs"]["diff_ids"].reverse()

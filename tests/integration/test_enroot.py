@@ -1,8 +1,8 @@
-"""A squashfs starts as enroot starts one, by the kernel's own mount or unpacked.
+"""A squashfs starts as with enroot, mounted by the kernel or unpacked.
 
-enroot itself is in no Debian; what is done here is what its runtime does, by its source: it mounts
-the image below an overlay (`enroot start FILE`) or unpacks it (`enroot create`), takes the
-environment from /etc/environment, makes the root read-only, and has a shell run /etc/rc.
+enroot is not packaged for Debian; the tests do what its runtime does, according to its source:
+mount the image below an overlay (`enroot start FILE`) or unpack it (`enroot create`), read the
+environment from /etc/environment, make the root read-only, and run /etc/rc with a shell.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _image(sample: layout.Layout, tmp_path_factory: pytest.TempPathFactory) -> P
 def start(
     way: str, image: Path, place: Path, *words: str, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """`enroot start` with these words, `stdin` on its stdin."""
+    """Run the equivalent of `enroot start` with these arguments and `stdin`."""
     place.chmod(0o755)
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c",
                SET_UP + way + STARTED, "start", str(image), str(place), ARBITRARY_USER]  # fmt: skip

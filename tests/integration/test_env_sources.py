@@ -1,6 +1,6 @@
-"""The places in wheels that variables name as their sources: the files and lines are really there.
+"""Source locations of variables in wheels: the files and lines exist.
 
-A wheel is read where it is: out of the cache, else a few kilobytes of it from the index.
+A wheel is read from the cache, else a few kilobytes of it from the index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "images"
 MATRIX = load(ROOT / "matrix.yaml")
 PLACE = re.compile(r"(?P<package>\S+)==(?P<version>\S+) (?P<path>[^:]+):(?P<line>\d+)")
-# What a line says in place of the variable's name, where the name stands elsewhere.
+# The text of a line that refers to a variable without its name.
 SAYS = {
     "PATH": "nvcc",
     "USER": "getuser",
@@ -47,7 +47,7 @@ SAYS = {
 
 
 def named() -> dict[str, list[str]]:
-    """Each variable with the places in wheels that targets cite for it."""
+    """The cited locations in wheels by variable."""
     cited_places: dict[str, set[str]] = {}
     for name, target in MATRIX.targets.items():
         if lock_path(IMAGES, name).exists():
@@ -69,7 +69,7 @@ NAMED = named()
 
 @cache
 def locked(package: str, version: str) -> tuple[Lock, int]:
-    """A lock that has this wheel for x86_64, and where the wheel stands in it."""
+    """A lock with this wheel for x86_64, and the index of the wheel in it."""
     for path in sorted(IMAGES.glob("*/lock.json")):
         lock = read_lock(IMAGES, path.parent.name)
         wheels = lock.arch[Arch.X86_64].wheels if Arch.X86_64 in lock.arch else ()
@@ -81,7 +81,7 @@ def locked(package: str, version: str) -> tuple[Lock, int]:
 
 @pytest.fixture(scope="module")
 def read() -> Callable[[str, str, str], list[str]]:
-    """The lines of a file in a wheel that a lock has."""
+    """A function that returns the lines of a file in a locked wheel."""
     http, store = Http(), Store.open()
     opened: dict[str, zipfile.ZipFile] = {}
 

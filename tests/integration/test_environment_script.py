@@ -1,4 +1,4 @@
-"""The script that moves home and caches, with a private cache folder, as a user who is not its."""
+"""The script that moves home and caches, with a private cache folder, as another user."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _script(tmp_path: Path) -> Path:
 
 
 def moved(script: Path) -> list[str]:
-    """HOME and the folder of Triton's kernels that another user gets."""
+    """HOME and the folder of Triton's kernels for another user."""
     folder = script.parent
     done = subprocess.run(
         ["/bin/sh", "-c", '. "$0"; echo "$HOME"; echo "$TRITON_CACHE_DIR"', script],

@@ -1,7 +1,7 @@
-"""A user's own repository on a published target: begun, locked, built and run, as a user does it.
+"""A user's repository on a published target: initialized, locked, built and run.
 
-The published target is a small one on real Debian packages, made by imgbuild itself. Its Debian
-packages come to the user's own cache, so that only a first run downloads.
+The published target is a small one on real Debian packages, built by imgbuild. Its Debian packages
+are stored in the user's own cache, so that only a first run downloads.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ OFFICIAL = ".imgbuild/published/small"
 
 @dataclass
 class PublishedSite:
-    """The index that everybody uses, and a project that publishes a target."""
+    """The index used by all, and a project that publishes a target."""
 
     site: Site
     published: Project
     image: Path
 
     def user(self, folder: Path, *words: str, image: str = "") -> Project:
-        """A repository of a user's own, begun with `words`."""
+        """A user's repository, initialized with `words`."""
         folder.mkdir(parents=True)
         (folder / "train.sh").write_text(SCRIPT)
         (folder / "train.sh").chmod(0o755)
@@ -124,7 +124,7 @@ def layers(project: Project, name: str) -> list[dict[str, Any]]:
 
 
 def paths(folder: Path, digest: str) -> dict[str, int]:
-    """Path → mode of a layer of a layout."""
+    """Modes by path of a layer of a layout."""
     blob = layout.read(folder).blob(digest)
     with inflated(layer_file(blob)) as stream:
         return {entry.path.rstrip("/"): entry.mode for entry in Reader(stream, str(blob))}
@@ -319,7 +319,7 @@ def test_show_commands_support_extensions(user: Project) -> None:
 def with_facts(
     published_site: PublishedSite, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """The environment of an imgbuild that comes with facts about the published target."""
+    """The environment of an imgbuild with facts about the published target."""
     folder = tmp_path_factory.mktemp("facts")
     package = Path(imgbuild.__file__).parent
     overlay = folder / "imgbuild"
@@ -341,7 +341,7 @@ def with_facts(
 
 
 def kept_files(cache: Path) -> set[str]:
-    """The hashes of the files that a cache holds: everything that was downloaded whole."""
+    """The hashes of the files in a cache, which were downloaded completely."""
     return {path.name for path in (cache / "files").glob("*/*")}
 
 

@@ -1,4 +1,4 @@
-"""An extension built by Docker from its Dockerfile: the files that imgbuild itself makes."""
+"""An extension built by Docker from its Dockerfile has the files of imgbuild's build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = "ours"
 def ours(tmp_path: Path) -> Iterator[Project]:
     """A package, a system package, a file and a link on a small published target; locked.
 
-    What is published has a package that was built from its sdist.
+    The published target has a package that was built from its sdist.
     """
     with dockerfile_project.project(tmp_path / "published", sdist=True) as published:
         folder = tmp_path / OWN
@@ -45,7 +45,7 @@ def test_docker_build_has_same_files(ours: Project) -> None:
     (answer,) = json.loads(ours.run("diff", OWN, "--builder", "docker", "--json").stdout)
     assert answer["comparison"]["equal"], answer["comparison"]["differences"]
     assert answer["comparison"]["left"]["paths"] > 1000
-    # A folder of an added package, into which a file is put, is as it is there.
+    # A folder of an added package that gets an added file is unchanged there.
     (added,) = ours.read(f"{OWN}/lock.json")["extends"]["arch"].values()
     assert added["folders"] == {"/etc/ssl/private": {"mode": "0700"}}
     (built,) = json.loads(ours.run("build", OWN, "--builder", "docker", "--json").stdout)

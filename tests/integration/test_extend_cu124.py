@@ -1,4 +1,4 @@
-"""An extension of the real thing: packages, system packages and a file on cu124-vllm's lock.
+"""An extension of a real target: packages, system packages and a file on cu124-vllm's lock.
 
 It uses this user's cache, so only the first run downloads.
 """
@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def imgbuild(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user does."""
+    """Run the command line."""
     done = subprocess.run(
         [sys.executable, "-m", "imgbuild", *arguments],
         cwd=folder,

@@ -1,6 +1,6 @@
-"""Commands that write are killed, or their disk fails: the next run is right, and nothing is left.
+"""Writing commands are killed, or their disk fails: the next run is correct without leftovers.
 
-Here each fault is tried a few times; `make bench-faults` kills a thousand commands.
+Each fault is tried a few times; `make bench-faults` kills a thousand commands.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ pytestmark = pytest.mark.timeout(6 * 3600 if COUNT else 300)
 
 @dataclass
 class FaultRun:
-    """A locked project with an index and a registry, and what its commands must end in."""
+    """A locked project with an index and a registry, and the expected results of its commands."""
 
     project: Project
     registry: Registry
     digest: str = ""
 
     def words(self, verb: str, out: Path) -> list[str]:
-        """The command of a verb, which writes to `out`."""
+        """The command line of a verb that writes to `out`."""
         image = f"{self.registry.host}/me/image"
         plain = ("--plain-http", self.registry.host)
         return {
@@ -64,7 +64,7 @@ class FaultRun:
         }[verb]
 
     def right(self, verb: str, out: Path) -> None:
-        """What a verb wrote is whole, is the locked image, and nothing is beside it."""
+        """Check that the result of a verb is complete, the locked image, and without leftovers."""
         if verb in ("build", "pull"):
             assert images.verified(out / ("image" if verb == "build" else "pulled")).digest == (
                 self.digest
@@ -105,7 +105,7 @@ def _fault_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRun]:
 def family(session: int) -> list[int]:
     """The processes of a session that have not ended.
 
-    One with state Z has not, and keeps its locks, as long as another of its threads has not.
+    A process in state Z keeps its locks as long as another of its threads is running.
     """
     processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -122,7 +122,7 @@ def family(session: int) -> list[int]:
 def killed(fault_run: FaultRun, verb: str, out: Path, seconds: float) -> bool:
     """Start a verb and kill its first process after `seconds`; whether it was still running.
 
-    All that it started ends too.
+    All processes started by it end, too.
     """
     with subprocess.Popen(
         fault_run.project.command(*fault_run.words(verb, out)),
@@ -151,7 +151,7 @@ def ended(session: int) -> None:
 
 
 def emptied(fault_run: FaultRun, verb: str, out: Path, *, cold: bool) -> None:
-    """Remove what a verb would only find: outputs, and the cache if `cold`."""
+    """Remove existing results: outputs, and the cache if `cold`."""
     remove_tree(out)
     out.mkdir()
     if verb == "lock":
@@ -166,7 +166,7 @@ def emptied(fault_run: FaultRun, verb: str, out: Path, *, cold: bool) -> None:
 
 
 def timed(fault_run: FaultRun, verb: str, out: Path) -> float:
-    """Run a verb to its end; its seconds."""
+    """Run a verb to its end; returns its duration in seconds."""
     started = time.monotonic()
     fault_run.project.run(*fault_run.words(verb, out))
     return time.monotonic() - started
@@ -198,7 +198,7 @@ def test_killed_command_succeeds_on_rerun(fault_run, tmp_path, record_testsuite_
         if verb not in seconds:  # how long it takes on this machine
             seconds[verb] = timed(fault_run, verb, out)
             emptied(fault_run, verb, out, cold=cold)
-        # A run takes about as long as the last one did.
+        # A run takes about as long as the previous one.
         hits[verb] += killed(fault_run, verb, out, chance.uniform(0.2, seconds[verb]))
         seconds[verb] = timed(fault_run, verb, out)
         fault_run.right(verb, out)
@@ -256,7 +256,7 @@ def test_disk_error_is_reported_and_next_run_succeeds(fault_run, tmp_path, verb,
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
-    """One bit is another."""
+    """Flip one bit."""
     changed = bytearray(data)
     changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     return bytes(changed)
@@ -272,7 +272,7 @@ OUTCOMES = ("harmless", "healed", "refused")
 
 
 def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
-    """The files that a kind of damage is done to; what would hide the damage is removed."""
+    """The files to be damaged; files that would hide the damage are removed."""
     cache = fault_run.project.cache or Path()
     if kind in ("file", "partial"):
         remove_tree(cache / "blobs")
@@ -290,7 +290,7 @@ def entries(fault_run: FaultRun, kind: str, out: Path) -> list[Path]:
 
 
 def harmed(fault_run: FaultRun, kind: str, path: Path, data: bytes) -> None:
-    """Put `data` into an entry in place, with its old times; a partial one is what came of it."""
+    """Write `data` to an entry in place, with its old times; a partial one gets a new name."""
     before = path.stat()
     if kind == "partial":
         path.unlink()
@@ -325,7 +325,7 @@ def outcome(fault_run: FaultRun, kind: str, out: Path) -> str:
 
 
 def test_damaged_cache_does_not_change_image(fault_run, tmp_path, record_testsuite_property):
-    """Each kind of entry with each harm, in turn; the next run has nothing to complain about."""
+    """Each type of entry with each type of damage; the next run reports no problem."""
     chance, out = random.Random(SEED), tmp_path / "out"
     cases = [(kind, harm) for harm in HARMS for kind in KINDS]
     few = [case for number, case in enumerate(cases) if number % len(HARMS) == number // len(KINDS)]

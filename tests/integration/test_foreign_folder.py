@@ -1,4 +1,4 @@
-"""Every verb in a folder of another user: no file in it is run or configures a tool."""
+"""Every verb in a folder of another user: none of its files is run or configures a tool."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ IMAGE, MIRROR = "{registry}/me/image", "{registry}/me/mirror"
 IMGBUILD = Path(sys.executable).with_name("imgbuild")
 LOCKED = ("--lock={folder}/images/small", "--image=oci:{folder}/build/small")
 PLAIN = ("--plain-http", "{registry}")
-# What the verbs are called with, and their exit statuses: 6 where a program is missing. `NOWHERE`
-# replaces the engines and the cluster of this machine, so that these verbs fail everywhere. Without
-# a configuration Slurm asks DNS for one for a minute; an empty one it refuses at once.
+# Arguments of the verbs, and their exit statuses: 6 if a program is missing. `NOWHERE` replaces the
+# engines and the cluster of this machine, so that these verbs fail everywhere. Without a
+# configuration Slurm queries DNS for one for a minute; an empty one is refused immediately.
 CASES: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...] = (
     ("list", (), (0,)),
     ("show", (TARGET,), (0,)),
@@ -99,7 +99,7 @@ def verbs(command: Any = None, name: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a verb, and the traps that it triggered."""
+    """The result of a verb, and the traps that it triggered."""
 
     done: subprocess.CompletedProcess[str]
     triggered: dict[str, str]
@@ -107,7 +107,7 @@ class Outcome:
 
 @dataclass
 class Foreign:
-    """A locked, built and pushed project among traps: in its folder and in the one above."""
+    """A locked, built and pushed project with traps in its folder and its parent."""
 
     folder: Path
     project: Project
@@ -133,14 +133,14 @@ class Foreign:
             env["IMGBUILD_CACHE"] = str(place / "cache")
         done = subprocess.run(
             [IMGBUILD, *name.split(), *(word.format(**values) for word in words)],
-            # The folder above has traps too, and no matrix yet.
+            # The parent folder has traps, too, and no matrix yet.
             cwd=self.project.folder.parent if name == "init" else self.project.folder,
             env=env, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return Outcome(done, self.traps.triggered(place / "flags"))
 
     def environment(self, place: Path) -> dict[str, str]:
-        """That of a user whose PATH begins with the current folder, without an active Python."""
+        """The environment of a user whose PATH begins with the current folder, without a venv."""
         env = {**self.project.environment(), **NOWHERE, "TRAP_FLAGS": str(place / "flags")}
         env |= {"PATH": f":.:{env['PATH']}", "HOME": str(place), "XDG_CONFIG_HOME": str(place)}
         env["PIP_INDEX_URL"] = self.project.index_url
@@ -177,7 +177,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
 
 @pytest.fixture(scope="module", name="outcomes")
 def _outcomes(prepared: Foreign) -> list[Outcome]:
-    # Two at once, since each waits for its interpreter to start.
+    # Two at once, because each waits for its interpreter to start.
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(prepared.run, range(len(CASES))))
 
@@ -191,7 +191,7 @@ def test_command_uses_nothing_from_current_folder(outcomes: list[Outcome], numbe
     outcome = outcomes[number]
     assert outcome.triggered == {}, outcome.done.stderr
     assert outcome.done.returncode in CASES[number][2], outcome.done.stdout + outcome.done.stderr
-    # What a failed smoke test prints is indented.
+    # The output of a failed smoke test is indented.
     assert "\nTraceback" not in f"\n{outcome.done.stderr}"
 
 

@@ -1,7 +1,7 @@
-"""Targets that need more than the default index: locked by the verb, against servers on localhost.
+"""Targets that need more than the default index, locked against local servers.
 
-The servers hold small real wheels, in pages as the PyTorch index and the FlashInfer index have
-them; a folder holds a wheel that a user brings.
+The servers have small real wheels, in pages like those of the PyTorch and FlashInfer indexes; a
+folder has a user-provided wheel.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ COMMON = "summary: a small image\n    base: below\n    as_of: 2026-01-01"
 
 
 def public() -> LocalIndex:
-    """The default index: torch with CUDA for x86_64 alone, and what belongs to it."""
+    """The default index: torch with CUDA for x86_64 only, and its dependencies."""
     index = sample_project.index()
     index.wheel("cuda-toolkit", "12.6.3", TOOLKIT_126)
     index.wheel("cuda-toolkit", "13.0.2", TOOLKIT_130)
@@ -121,7 +121,7 @@ def public() -> LocalIndex:
 
 
 def pytorch() -> LocalIndex:
-    """Builds for CUDA 12.6, and copies of other packages that must not win."""
+    """Builds for CUDA 12.6, and copies of other packages that must not be used."""
     index = LocalIndex()
     requires = ["nvidia-cublas-cu12==12.6.4.1", "helper", "triton==3.5.0"]
     for arch in ("x86_64", "aarch64"):
@@ -134,9 +134,9 @@ def pytorch() -> LocalIndex:
 
 
 def flashinfer() -> tuple[LocalIndex, LocalIndex, LocalIndex]:
-    """Wheels of one torch, caches of what a release would compile, and cubins for any CUDA.
+    """Wheels of one torch, kernel caches of a release, and cubins for any CUDA.
 
-    From 0.6.16 on a cache is empty and requires one package for each generation of GPUs.
+    Since 0.6.16 a cache is empty and requires one package for each generation of GPUs.
     """
     wheels, cache, cubins = LocalIndex(), LocalIndex(), LocalIndex()
     for local in ("cu124torch2.5", "cu124torch2.6"):
@@ -178,7 +178,7 @@ def net() -> Iterator[Net]:
             net.flashinfer.files |= index.flashinfer_pages(folder, net.releases.url(base))
             for item in index.published:
                 path = f"{base}/{index.release(item)}"
-                # A release's file is elsewhere, under an address that is signed.
+                # A release's file is on another host, at a signed URL.
                 signed = net.releases.url(f"objects/{sha256(item.data)}?sig=s3cret")
                 for spelt in (path, path.replace("+", "%2B")):
                     net.releases.redirects[f"/{spelt}"] = signed
@@ -188,7 +188,7 @@ def net() -> Iterator[Net]:
 
 @pytest.fixture
 def project(net: Net, tmp_path: Path) -> Project:
-    """A project whose matrix names these servers; nothing is locked."""
+    """A project whose matrix refers to these servers; nothing is locked."""
     images.python_base(tmp_path, tuple(Arch))
     base = {
         "kind": "registry",
@@ -231,7 +231,7 @@ def test_arm64_torch_from_pytorch_index(project: Project, net: Net) -> None:
     assert locked_wheels["triton"]["index"] == "pytorch"
     assert (locked_wheels["helper"]["version"], locked_wheels["helper"]["index"]) == ("0.5", "pypi")
     assert locked_wheels["nvidia-cublas-cu12"]["version"] == "12.6.4.1"
-    # METADATA was read beside the wheel; no page of a package that is not assigned was requested.
+    # METADATA was read next to the wheel; no page of an unassigned package was requested.
     assert f"/whl/cu126/{torch['file']}.metadata" in requested_paths(net.pytorch)
     assert "/whl/cu126/helper/" not in requested_paths(net.pytorch)
     project.run("build", "arm")
@@ -289,7 +289,7 @@ def test_user_provided_wheel(project: Project) -> None:
     assert (wheel["file"], wheel["index"]) == (OWN, "wheels")
     assert wheel["sha256"] == sha256(data)
     assert str(project.folder).encode() not in b"".join(project.files().values())
-    # Another file by that name is not what was locked.
+    # Another file with that name does not match the lock.
     assert project.cache is not None
     Store.open(project.cache).drop_file(sha256(data))
     other = wheel_bytes("flash-attn", version, ["torch", "helper"], tag=tag)
@@ -312,7 +312,7 @@ def test_all_targets_without_default_index_are_reported(project: Project) -> Non
     states = {row["target"]: row["state"] for row in rows}
     assert states["near"] == "locked"
     assert states["arm"] == "needs the index pytorch for torch, triton"
-    # Once it was locked by its name it is a target like any other.
+    # Once locked by name, it is a regular target.
     project.run("lock", "ready")
     done = project.run("build", "--all")
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"near", "ready"}

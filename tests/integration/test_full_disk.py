@@ -17,7 +17,7 @@ from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
 EMPTY_CACHE = ("CACHEDIR.TAG", "FORMAT", "live", "locks", "locks/entries", "scratch")
-# Fills the disk after a layer was unpacked, adds the layer, and makes room again.
+# Fills the disk after a layer was unpacked, adds the layer, and frees space again.
 ADD = """
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ finally:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A locked project with a wheel of 3 MB that cannot be compressed; its cache has all files."""
+    """A locked project with an incompressible wheel of 3 MB; its cache has all files."""
     needs.root()
     folder = tmp_path_factory.mktemp("project")
     images.python_base(folder)
@@ -72,7 +72,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def mounted(
     project: Project, disk: Path, setup: str, *arguments: str, cache: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run imgbuild in `disk` with a tmpfs there that `setup` prepares; then list its files."""
+    """Run imgbuild with a tmpfs at `disk`, prepared by `setup`; then list its files."""
     environment = project.environment() | ({"IMGBUILD_CACHE": str(cache)} if cache else {})
     return in_disk(disk, setup, project.command(*arguments), project.folder, environment)
 
@@ -80,7 +80,7 @@ def mounted(
 def in_disk(
     disk: Path, setup: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` in `disk`, a tmpfs with the matrix of `folder`; then list its files."""
+    """Run `command` with a tmpfs at `disk` that has the matrix of `folder`; then list its files."""
     mount, unshare = needs.tool("mount"), needs.tool("unshare", "util-linux")
     disk.mkdir()
     script = (
@@ -102,7 +102,7 @@ def read_only(disk: Path) -> str:
 
 
 def full(disk: Path) -> str:
-    """All but 1 MB of the file system is taken."""
+    """Fill the file system except for 1 MB."""
     return f"mount -o remount,size=1m {disk}"
 
 
@@ -193,7 +193,7 @@ def test_full_disk_while_adding_unpacked_layer(project, tmp_path):
     assert not [path for path in left if "member" in path or "/unpacked" in path]
 
 
-# Between 3 and 6 MB the wheel fits, and the layer that is made of it does not.
+# Between 3 and 6 MB the wheel fits, but its layer does not.
 SIZES = ("40k", "100k", "400k", "1m", "2500k", "3100k", "3500k", "4500k", "6000k")
 
 
@@ -205,7 +205,7 @@ SIZES = ("40k", "100k", "400k", "1m", "2500k", "3100k", "3500k", "4500k", "6000k
     ],
 )
 def test_full_cache_disk_is_reported(project, tmp_path, verb, size):
-    """Whatever is written when the disk is full: the error names the cache, and where it is."""
+    """The error names the cache and its location, regardless of the failing write."""
     disk, image = tmp_path / "disk", tmp_path / "image"
     words = [*verb, str(image)] if verb[-1] == "--output" else [*verb, "--again"]
     folder = tmp_path / "project"

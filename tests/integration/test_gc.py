@@ -1,4 +1,4 @@
-"""Old images in a real registry: two versions of a lock, pushed, and another project's image."""
+"""Old images in a real registry: two pushed versions of a lock, and another project's image."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Sample:
         return sweep
 
     def tags(self, place: str) -> set[str]:
-        """The tags of a repository, as another program reads them."""
+        """The tags of a repository, as read by another program."""
         return set(json.loads(skopeo("list-tags", f"docker://{place}"))["Tags"])
 
 
@@ -56,7 +56,7 @@ def skopeo(verb: str, *arguments: str) -> str:
 
 
 def collect(registry: OwnRegistry) -> None:
-    """The registry's own garbage collection, during which nothing may be pushed."""
+    """Run the registry's own garbage collection, during which nothing may be pushed."""
     command = [docker_registry.program(), "garbage-collect", str(registry.folder / "config.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def collect(registry: OwnRegistry) -> None:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
-    """What all tests begin with; none of them changes it."""
+    """The initial state of all tests, which is not modified."""
     folder = tmp_path_factory.mktemp("gc")
     with (
         docker_registry.serve(folder / "registry") as registry,
@@ -87,7 +87,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 
 @pytest.fixture
 def sample(pushed: Sample, tmp_path: Path) -> Iterator[Sample]:
-    """The same in a registry of the test's own."""
+    """A copy of the sample in a separate registry."""
     with docker_registry.serve(tmp_path / "registry") as registry:
         shutil.copytree(pushed.registry.storage, registry.storage)
         yield Sample(pushed.project, registry, pushed.digests)
@@ -96,7 +96,7 @@ def sample(pushed: Sample, tmp_path: Path) -> Iterator[Sample]:
 def test_used_dated_images_are_kept(sample):
     assert sample.gc(sample.images, "--keep-days", "36500")["old"] == []
     (old,) = sample.gc(sample.images)["old"]
-    # The newest image has an old day too, but a current lock names it; the other has no date.
+    # The newest image has an old day, too, but is in a current lock; the other has no date.
     assert (old["digest"], old["tags"]) == (sample.digests[0], [f"{TARGET}-{DAYS[0]}"])
     assert sample.gc(sample.images)["kept"] >= 2
     sample.project.run("registry", "tag", f"{sample.images}:{TARGET}-{DAYS[0]}", "paper-2026")

@@ -1,4 +1,4 @@
-"""Folders of git repositories as archives: what they hold, and what a hostile one can do."""
+"""Folders of git repositories as archives: contents, and hostile repositories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks of an older revision, asked of a real git."""
+"""Locks of older revisions in a real git repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = "small"
 
 
 def git(folder: Path, *words: str) -> None:
-    """Run git in `folder`, under a name of its own."""
+    """Run git in `folder` with a fixed user name."""
     name = ("-c", "user.name=test", "-c", "user.email=test@localhost")
     command = [needs.tool("git"), *name, *words]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -62,7 +62,7 @@ def test_locks_of_revisions_are_read(project: Project) -> None:
 
 
 def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.TargetDigests]:
-    """Write and commit a lock with torch at `version`; the lock's bytes, and its digests."""
+    """Write and commit a lock with torch at `version`; its bytes, and its digests."""
     sample_lock = samples.lock(samples.wheel("torch", version))
     target_digests = image_digests.digests_of(sample_lock, records(sample_lock))
     codec.write(lock_file.lock_path(project.images, TARGET), sample_lock)
@@ -72,10 +72,8 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
-def test_catalogue_that_links_into_a_checkout_has_its_revisions(
-    project: Project, tmp_path: Path
-) -> None:
-    """As `data/catalogue` of an editable installation: a link to images, elsewhere in it."""
+def test_catalogue_linked_to_checkout_has_revisions(project: Project, tmp_path: Path) -> None:
+    """As in `data/catalogue` of an editable installation: a link to images in the checkout."""
     git(project.root, "init", "--quiet")
     data, _ = locked_as(project, "1.0")
     (tmp_path / "catalogue").mkdir()
@@ -100,11 +98,11 @@ def test_repository_with_pipe_is_an_error(
     os.mkfifo(tmp_path / "pipe")
     git(project.root, "config", "include.path", str(tmp_path / "pipe"))
     monkeypatch.setattr("imgbuild.system.git.LIMIT", 0.5)
-    with pytest.raises(WorkFailed, match="is not done after"):
+    with pytest.raises(WorkFailed, match="timed out after"):
         revisions.locked_at(project, TARGET, "HEAD")
 
 
-def test_the_history_of_a_target_has_each_digest_once(project: Project) -> None:
+def test_target_history_has_each_digest_once(project: Project) -> None:
     git(project.root, "init", "--quiet")
     _, first = locked_as(project, "1.0")
     git(project.root, "commit", "--quiet", "--allow-empty", "--message", "nothing of it")
@@ -121,7 +119,7 @@ def test_the_history_of_a_target_has_each_digest_once(project: Project) -> None:
         revisions.history(project, "absent")
 
 
-def test_a_commit_or_merge_that_changes_no_digest_is_no_revision(project: Project) -> None:
+def test_commit_without_digest_change_is_no_revision(project: Project) -> None:
     git(project.root, "init", "--quiet", "--initial-branch=main")
     locked_as(project, "1.0")
     git(project.root, "checkout", "--quiet", "-b", "reformat")
@@ -135,7 +133,7 @@ def test_a_commit_or_merge_that_changes_no_digest_is_no_revision(project: Projec
     assert subjects == ["torch 2.0", "torch 1.0"]
 
 
-def test_a_digest_that_a_merge_makes_is_a_revision(project: Project) -> None:
+def test_digest_changed_by_merge_is_a_revision(project: Project) -> None:
     git(project.root, "init", "--quiet", "--initial-branch=main")
     locked_as(project, "1.0")
     git(project.root, "checkout", "--quiet", "-b", "other")
@@ -148,7 +146,7 @@ def test_a_digest_that_a_merge_makes_is_a_revision(project: Project) -> None:
     assert (newest.digest, newest.subject) == (made.digest, "torch 4.0")
 
 
-def test_a_damaged_revision_is_left_out_and_the_others_are_read(project: Project) -> None:
+def test_damaged_revision_is_skipped(project: Project) -> None:
     git(project.root, "init", "--quiet")
     locked_as(project, "1.0")
     image_digests.digests_path(project.images, TARGET).write_bytes(b'{"digest": "\xff')
@@ -159,15 +157,13 @@ def test_a_damaged_revision_is_left_out_and_the_others_are_read(project: Project
     assert [each.lock is not None for each in changes] == [True, True]
 
 
-def test_a_history_needs_a_repository(project: Project) -> None:
+def test_history_requires_repository(project: Project) -> None:
     needs.tool("git")
     with pytest.raises(InputError, match="git cannot read the history"):
         revisions.history(project, TARGET)
 
 
-def test_a_catalogue_that_is_a_link_into_a_checkout_has_its_history(
-    project: Project, tmp_path: Path
-) -> None:
+def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Path) -> None:
     git(project.root, "init", "--quiet")
     _, target_digests = locked_as(project, "1.0")
     linked = tmp_path / "elsewhere" / "catalogue"

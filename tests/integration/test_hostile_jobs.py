@@ -1,7 +1,7 @@
-"""Job scripts, arrays, CI scripts and the scripts of a SIF hold any text as a word.
+"""Job scripts, arrays, CI scripts and the scripts of a SIF pass any text as one argument.
 
-They run with programs that record their words (tests/support/recording_programs.py): these must be
-the texts that were given, and nothing that a text says may run.
+They run with programs that record their arguments (tests/support/recording_programs.py), which must
+equal the given texts; no part of a text may be executed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _programs(tmp_path: Path) -> Programs:
 def locked() -> Lock:
     names = {"ray": "2.49.1", "verl": "0.6.0", "trl": "0.23.1", "vllm": "0.11.0"}
     lock = samples.lock(*(samples.wheel(name, version) for name, version in names.items()))
-    # Folders of the image, which nothing may hide.
+    # Folders of the image, which must not be hidden.
     folders = {f"FOLDER{number}": f"/x{text}" for number, text in enumerate(WORDS)}
     more = msgspec.structs.replace(lock.settings, env={**lock.settings.env, **folders})
     return msgspec.structs.replace(lock, settings=more)
@@ -136,7 +136,7 @@ def test_job_receives_exact_arguments(
 
 
 def part(words: list[str], expected: tuple[str, ...]) -> bool:
-    """Whether `expected` are neighbours in `words`."""
+    """Whether `expected` is a contiguous part of `words`."""
     starts = range(len(words) - len(expected) + 1)
     return any(tuple(words[start : start + len(expected)]) == expected for start in starts)
 
@@ -195,7 +195,7 @@ def test_ci_script_steps_receive_exact_arguments(
 
 
 def hostile(word: str, exchanged: dict[str, str]) -> str:
-    """`word` of a harmless script as it is in the hostile one."""
+    """The hostile counterpart of an argument of the harmless script."""
     for start in ("", "--sbatch=", "registry.example/"):
         name, sign, rest = word.removeprefix(start).partition("@")
         if word.startswith(start) and name in exchanged:
@@ -253,7 +253,7 @@ def test_volume_is_one_fstab_line_or_refused(text: str):
             enroot.mounts(made)
         return
     written = enroot.mounts(made)
-    # Words that the environment of the host could change, or getmntent(3) would read otherwise.
+    # Arguments that the host's environment could change, or getmntent(3) would parse otherwise.
     assert not re.search(r"[$`\\]", written.replace("${ENROOT_ROOTFS}", ""))
     (line,) = written.splitlines()
     place = f"/data/{text}"

@@ -1,7 +1,7 @@
-"""Every renderer quotes: texts that a lock may have, and texts that its types would refuse.
+"""Every renderer quotes arbitrary texts of a lock, and texts that its types would refuse.
 
-Rendered scripts run with programs that record their arguments, and nothing that a text says may
-run. Other formats are read by a parser of their language.
+Rendered scripts run with programs that record their arguments; no part of a text may be executed.
+Other formats are read by a parser of their language.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROGRAMS = ("uv", "install", "mkdir", "ln", "find", "sed", "rm", "cp", "sha256su
             "bash", "getconf", "umask")  # fmt: skip
 
 
-# The programs as functions that record their words: nothing of them runs.
+# The programs as functions that record their arguments: none of them runs.
 PRELUDE = "".join(
     f'{name}() {{ printf "%s\\0" {name} "$@" >> "$RECORD"; printf "\\n\\0" >> "$RECORD"; }}\n'
     for name in PROGRAMS
@@ -51,7 +51,7 @@ PRELUDE = "".join(
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[[str], list[list[str]]]:
-    """Runs a script with recording programs; the words of each call. It fails if a text ran."""
+    """Runs a script with recording programs and returns their arguments; fails if a text ran."""
     programs, record, canary = tmp_path / "bin", tmp_path / "record", tmp_path / "canary"
     programs.mkdir()
     (programs / "touch").symlink_to("/usr/bin/touch")
@@ -164,7 +164,7 @@ def bake_file(lock: Lock, matrix: Matrix) -> str:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile, as its parser reads lines: comments, continuations."""
+    """The instructions of a Dockerfile, parsed with comments and continuations."""
     instruction_rows, line = [], ""
     for raw in text.split("\n"):
         if raw.lstrip().startswith("#") or (line and not raw.strip()):
@@ -182,7 +182,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def pairs(rest: str) -> dict[str, str]:
-    """The values of ENV or LABEL: words with double quotes, and a backslash before some signs."""
+    """The values of ENV or LABEL: double-quoted, with a backslash before some characters."""
     values = {}
     for name, quoted, bare in re.findall(r'(\S+?)=(?:"((?:[^"\\]|\\.)*)"|(\S*))(?:\s+|$)', rest):
         values[name] = bare or re.sub(r"\\(.)", r"\1", quoted)
@@ -190,7 +190,7 @@ def pairs(rest: str) -> dict[str, str]:
 
 
 def sections(text: str) -> dict[str, list[str]]:
-    """The sections of a definition file: a line that begins with % after spaces begins one."""
+    """The sections of a definition file, which begin with % after optional spaces."""
     section_lines: dict[str, list[str]] = {"": []}
     name = ""
     for line in text.split("\n"):
@@ -204,7 +204,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 
 def commands(lines: list[str]) -> str:
-    """Shell lines of a section or an instruction, in which all programs are on PATH."""
+    """Shell lines of a section or an instruction, with all programs on PATH."""
     text = "\n".join(lines).replace("/run/installer/uv", "uv").replace("/imgbuild/uv ", "uv ")
     text = re.sub(r"--mount=\S+ ", "", text)
     return text.replace("/usr/bin/python", "python").replace(". /opt/imgbuild/environment.sh", ":")
@@ -263,7 +263,7 @@ def check_requirements(text: str, lock: Lock) -> None:
 
 
 def check(name: str, text: str, shell: Callable[[str], Any], lock: Lock) -> None:
-    """Read `text` with a parser of its language."""
+    """Parse `text` with a parser of its language."""
     assert not CONTROL.search(text)
     match name.split(maxsplit=1)[0]:
         case "definition":
@@ -342,7 +342,7 @@ def fields(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def with_text(value: Any, path: tuple[Any, ...], text: str) -> Any:
-    """`value` with `text` at `path`; nothing checks its type."""
+    """`value` with `text` at `path`, without a type check."""
     if not path:
         return text
     first, *rest = path
@@ -368,7 +368,7 @@ PATHS = [
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: ".".join(map(str, path)))
 def test_invalid_texts_are_quoted_or_refused(path, shell) -> None:
-    """A renderer may fail on a lock that no reader accepts, but writes nothing that would run."""
+    """A renderer may fail on a lock that no reader accepts, but must write nothing executable."""
     number, matrix = PATHS.index(path), render_sample.matrix()
     for text in (
         BREAKS[number % len(BREAKS)],
@@ -388,7 +388,7 @@ def test_invalid_texts_are_quoted_or_refused(path, shell) -> None:
 
 @functools.cache
 def usual(name: str) -> str:
-    """The text of the sample itself."""
+    """The text in the sample."""
     return RENDERERS[name](render_sample.lock(), render_sample.matrix())
 
 

@@ -28,7 +28,7 @@ flash-attn==2.7.4.post1
 
 
 def imgbuild(folder: Path, *words: str, status: int = 0) -> dict[str, Any]:
-    """The answer of a verb in `folder`, as JSON."""
+    """The JSON output of a verb in `folder`."""
     done = subprocess.run(
         [*programs.python(), "-m", "imgbuild", *words, "--json"],
         cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False,

@@ -1,7 +1,7 @@
-"""What is attached to images in a real registry, by others' tools; an image built again from it.
+"""Attachments of images in a real registry, read by third-party tools; an image rebuilt from them.
 
 A small project in a git repository is pushed to Debian's docker-registry, which has no referrers
-API: what is attached is found by the tag that the specification gives for such registries.
+API: attachments are found by the tag defined in the specification for such registries.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.engine
 
 @dataclass
 class Shop:
-    """The project, the registry that it was pushed to, and what the push said."""
+    """The project, the registry, and the output of the push."""
 
     project: Project
     registry: OwnRegistry
@@ -55,18 +55,18 @@ class Shop:
         return f"{self.registry.host}/rl"
 
     def raw(self, what: str) -> bytes:
-        """A manifest as skopeo reads it."""
+        """A manifest as read by skopeo."""
         command = ("inspect", "--raw", "--tls-verify=false", f"docker://{self.place}{what}")
         return run(needs.tool("skopeo"), *command).stdout
 
     def referrers(self, digest: str) -> dict[str, dict[str, Any]]:
-        """Artifact type → descriptor of what is attached to `digest`."""
+        """Artifact type → descriptor of the attachments of `digest`."""
         manifests = json.loads(self.raw(f":{digest.replace(':', '-')}"))["manifests"]
         assert len({item["artifactType"] for item in manifests}) == len(manifests)
         return {item["artifactType"]: item for item in manifests}
 
     def files(self, digest: str, kind: str, folder: Path) -> dict[str, bytes]:
-        """The files of what is attached, each by the name that `oras pull` would give it."""
+        """The files of an attachment, by the names that `oras pull` would use."""
         artifact = self.referrers(digest)[kind]["digest"]
         place = f"docker://{self.place}@{artifact}"
         run(needs.tool("skopeo"), "copy", "--src-tls-verify=false", place, f"dir:{folder}")
@@ -89,7 +89,7 @@ def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[b
 
 
 def git(folder: Path, *words: str) -> str:
-    """The output of git, with a user name of the repository's own."""
+    """The output of git, with a fixed user name."""
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     return run(needs.tool("git"), *identity, *words, cwd=folder).stdout.decode().strip()
 
@@ -184,7 +184,7 @@ def test_image_is_rebuilt_from_inputs_only(shop, tmp_path):
     assert built_image["digest"] == shop.pushed["digest"]
     assert built_image["arch"] == shop.pushed["arch"]
     assert layout.read(here.folder / "build" / TARGET).digest == shop.pushed["digest"]
-    # What `oras pull` leaves in a folder does as well, and needs no registry.
+    # The folder written by `oras pull` works as well, and needs no registry.
     for name, data in shop.files(shop.pushed["digest"], LOCK, tmp_path / "lock").items():
         (here.folder / name).write_bytes(data)
     shutil.rmtree(here.folder / "build")
@@ -228,7 +228,7 @@ def test_sboms_of_local_target_are_valid(tmp_path: Path):
 
 
 def test_every_locked_file_has_metadata():
-    """A bill says "nothing is known" of a file that was never read; none of ours is such a one."""
+    """An SBOM declares unread files as unknown; there are none in these targets."""
     project = find(ROOT / "matrix.yaml")
     recorded = packages.read_packages(project.images).packages
     unknown = set()
@@ -242,7 +242,7 @@ def test_every_locked_file_has_metadata():
 
 
 def test_sif_of_pushed_image_matches_target(shop, tmp_path):
-    """The lock comes from the registry, whatever else was attached there by whom."""
+    """The lock comes from the registry, regardless of other attachments."""
     needs.tool("mksquashfs", "squashfs-tools")
     place = f"{shop.registry.host}/for-sif"
     shop.project.run("build", TARGET)
@@ -265,7 +265,7 @@ def test_sif_of_pushed_image_matches_target(shop, tmp_path):
 
 
 def listed_first(subject: Descriptor) -> dict[str, artifact_store.ArtifactFile]:
-    """A lock that is none, made so that it is looked at before the right one."""
+    """An invalid lock that is listed before the valid one."""
     for number in range(1 << 16):
         part = artifact_store.ArtifactFile(
             data=f"{{}}{' ' * number}".encode(), media_type="application/json"

@@ -1,4 +1,4 @@
-"""imgbuild as a new user has it: a wheel, installed by uv, with a catalogue and no checkout.
+"""imgbuild as installed by a new user: a wheel with a catalogue, without a checkout.
 
 The wheel is built from this checkout's files with a small catalogue in place of the real one. The
 user's commands run in a Debian root folder without an engine and without a network: its loopback
@@ -124,7 +124,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def debian(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A layout of Debian's Python. Its packages come to the user's own cache."""
+    """A layout of Debian's Python. Its packages are stored in the user's own cache."""
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, site.url("simple"), cache=None)
     project.write(DEBIAN)
@@ -167,7 +167,7 @@ def wheel(published: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and those that it needs on Debian's Python 3.11.2."""
+    """A folder with the wheel and its dependencies for Debian's Python 3.11.2."""
     folder = tmp_path_factory.mktemp("wheels")
     pins = folder.with_name("requirements.txt")
     call(
@@ -187,7 +187,7 @@ def user(
     wheels: Path, site: Site, debian: Path, published: Project,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> User:  # fmt: skip
-    """A user with an empty home, who installs imgbuild."""
+    """A user with an empty home who installs imgbuild."""
     needs.user_namespaces()
     folder = tmp_path_factory.mktemp("machine")
     for name in ("home", "served"):

@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment leaves one whole image or archive, the old or the new."""
+"""A writer killed at any moment leaves one complete image or archive, the old or the new."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ while True:
 
 
 def test_killed_archive_writers_leave_complete_archive(tmp_path):
-    """Two at once, of different images; what they leave beside it is removed by the next."""
+    """Two concurrent writers of different images; the next one removes their leftovers."""
     sources = [source(tmp_path, word) for word in ("one", "two")]
     out = tmp_path / "out/image.tar"
     whole = []

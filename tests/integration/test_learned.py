@@ -1,4 +1,4 @@
-"""Resolve, audit, learn, resolve again: on an index of this machine, and on the real one."""
+"""Resolve, audit, learn, resolve again: on a local index and on the real one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.source_code import ROOT
 WANTED = Wanted(reason="for the test")
 PINS = {"torch": "2.6.0", "vllm": "0.8.5"}
 
-# vLLM 0.8 uses a name that transformers 5 took away; TRL from 1.0 on a module of vLLM 0.11.
+# vLLM 0.8 uses a name removed in transformers 5; TRL from 1.0 a module of vLLM 0.11.
 HEAD = "VERSION = 1\n"
 ENGINE = "from transformers.tokens import Old\nclass LLM:\n    pass\n"
 VLLM = {"vllm/__init__.py": "from vllm.engine import LLM\n", "vllm/engine.py": ENGINE}
@@ -78,7 +78,7 @@ def stack():
 
 
 class Small:
-    """A small image on an index of this machine, and the folder where it learns."""
+    """A small image on a local index, and the folder of its learned constraints."""
 
     def __init__(self, stack, monkeypatch, folder, **changes):
         self.site = stack.enter_context(serve(Site(files=index().site_files())))

@@ -1,4 +1,4 @@
-"""`imgbuild lock` as a user runs it, on a small project with an index and a base of its own."""
+"""`imgbuild lock` on a small project with a separate index and base."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """An index, and a registry with a base that has accounts and something called python."""
+    """An index, and a registry with a base that has accounts and a stub of python."""
     images.python_base(tmp_path)
     with serve(Site(files=sample_project.index().site_files())) as opened:
         yield opened
@@ -51,7 +51,7 @@ def project(site: Site, base: dict[str, object], tmp_path: Path) -> Project:
 
 
 def whole(site: Site, path: str) -> int:
-    """How often the whole of a file was requested."""
+    """How often a file was requested completely."""
     return sum(
         command == "GET" and name == f"/{path}" and "Range" not in headers
         for command, name, headers in site.requests
@@ -103,7 +103,7 @@ def test_check_detects_edited_file(project, name, before, after):
         edited = edited[: start + 62] + edited[start + 63 :]
     path.write_text(edited)
     done = project.run("lock", TARGET, "--check", status=5)
-    # A lock's own files are told apart by what follows from it.
+    # A lock's own files are distinguished by their digests.
     result = OWN[2] if name == "lock.json" else name
     assert result in done.stderr.replace("\n", "")
 
@@ -176,7 +176,7 @@ def test_drop_removes_wheels_from_cache(site, base, tmp_path):
 
 
 class Gate:
-    """Holds back one file of a site once the whole of it is requested."""
+    """Holds back one file of a site once it is requested completely."""
 
     def __init__(self, site: Site, path: str) -> None:
         self.site, self.path = site, path
@@ -242,7 +242,7 @@ def test_interrupted_lock_keeps_old_one_and_resumes(site, project, base, tmp_pat
     request_count = whole(site, OTHER)
     project.run("lock", TARGET)
     assert whole(site, OTHER) == request_count == 1  # what was there is not fetched again
-    # Not one byte tells that it was interrupted.
+    # The interruption has no effect on the bytes.
     fresh = Project(tmp_path / "fresh", site.url("simple"), cache=tmp_path / "cache-2")
     shutil.copytree(project.folder / "images", fresh.folder / "images")
     for name, data in before.items():
@@ -284,7 +284,7 @@ def test_downloads_of_all_targets_are_announced_once(site, base, tmp_path, keep)
         == after.count("computing the digests of other …")
         == 1
     )
-    # Another machine, with the same digests of layers in its checkout: all files are read again.
+    # Another machine with the same digests of layers in its checkout reads all files again.
     shutil.rmtree(tmp_path / "cache")
     project.write(base, thewheel="2.0")
     assert [re.sub(r", \d.*", "", line) for line in downloads(project.run("lock", TARGET))] == [

@@ -1,4 +1,4 @@
-"""`imgbuild lock` of a real target from nothing: no lock, no layer, no learned constraint."""
+"""`imgbuild lock` of a real target without locks, layers and learned constraints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def imgbuild(folder: Path, *words: str) -> list[dict[str, Any]]:
 
 
 def test_target_locks_builds_and_audits_cleanly(tmp_path):
-    """What the index offers may differ from what was locked, so no committed file is compared."""
+    """Files of the index may differ from the locked ones, so committed files are not compared."""
     shutil.copy(ROOT / "matrix.yaml", tmp_path)
     assert [item["target"] for item in imgbuild(tmp_path, "lock", TARGET, "--keep")] == [TARGET]
     lock = lock_file.read_lock(tmp_path / "images", TARGET)

@@ -1,4 +1,4 @@
-"""The main job: cu124-vllm from its committed lock to a container that works.
+"""The main use: cu124-vllm from its committed lock to a working container.
 
 One build serves all tests of this file. It uses this user's cache, so only the first run downloads.
 """
@@ -30,7 +30,7 @@ from tests.support.layer_files import layer_file
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
 FOLDER = b"5"
-# What vLLM 0.8.5.post1 imports with, and cannot start with.
+# With this version the imports of vLLM 0.8.5.post1 succeed, but it does not start.
 TOO_NEW = {
     "transformers": "5.6.0",
     "huggingface_hub": "1.16.1",
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(13), pytest.mark.timeout(150
 
 
 def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user does."""
+    """Run the command line."""
     done = subprocess.run(
         [sys.executable, "-m", "imgbuild", *arguments],
         cwd=cwd,
@@ -64,7 +64,7 @@ def target_digests():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The layout of the target, built for real. Without an engine few tests would use it."""
+    """The layout of the target, built for real; skipped without an engine."""
     needs.docker()
     out = tmp_path_factory.mktemp("main") / TARGET
     imgbuild("build", TARGET, "--output", str(out))
@@ -74,7 +74,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(built):
-    """The image in Docker, by the name that it got there; gone afterwards."""
+    """The image in Docker, by its name there; removed at the end."""
     docker = needs.docker()
     needs.disk(13)  # in addition to the layout: Docker keeps the image packed and unpacked
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
@@ -103,9 +103,9 @@ def test_second_build_does_nothing(built, target_digests):
 
 @pytest.mark.long
 def test_each_file_is_in_one_layer(built):
-    """Layers are disjoint but for one empty file that all nvidia wheels share, byte for byte.
+    """Layers are disjoint except for one empty file that all nvidia wheels share.
 
-    A layer depends on its own wheels alone, so it cannot leave out what another one has.
+    A layer depends on its own wheels alone, so it cannot omit files of another one.
     """
     image_layout = layout.read(built)
     owners: dict[str, int] = {}
@@ -123,7 +123,7 @@ def test_each_file_is_in_one_layer(built):
 @pytest.mark.apptainer
 @pytest.mark.timeout(3000)
 def test_sif_has_image_files_and_passes_static_tests(built, tmp_path):
-    """The SIF is deleted at the end: the disk has no room for it beside the engine's copy."""
+    """The SIF is deleted at the end, because of the limited disk space."""
     needs.apptainer()
     needs.disk(5)
     sif = tmp_path / "image.sif"
@@ -223,7 +223,7 @@ def test_compiler_case_fails_without_gcc(loaded, tmp_path):
 @pytest.mark.long
 @pytest.mark.engine
 def test_vllm_fails_with_too_new_transformers(loaded, tmp_path):
-    """After `pip install -U transformers` every import succeeds, and vLLM fails at the start."""
+    """After `pip install -U transformers` every import succeeds, but vLLM fails to start."""
     with damaged.container(loaded[0], loaded[1]["reference"]) as container:
         site = "/opt/venv/lib/python3.11/site-packages"
         container.damage(f"cd {site}; rm -r {' '.join(f'{name} {name}-*' for name in TOO_NEW)}")
@@ -242,14 +242,14 @@ def test_vllm_fails_with_too_new_transformers(loaded, tmp_path):
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    """A registry of this file's own, to which the image is pushed once; what the push answered."""
+    """A separate registry to which the image is pushed once, and the output of the push."""
     needs.disk(5)
     with docker_registry.serve(tmp_path_factory.mktemp("registry") / "own") as running:
         yield running, push(running)
 
 
 def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
-    """Push the target, or what `words` say of it, to a registry."""
+    """Push the target, with options `words`, to a registry."""
     done = imgbuild("push", TARGET, f"{running.host}/rl", "--json", *words)
     (answer,) = json.loads(done.stdout)
     return cast("dict[str, Any]", answer)
@@ -258,7 +258,7 @@ def push(running: OwnRegistry, *words: str) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.engine
 def test_pulled_image_has_pushed_digest(built, target_digests, registry):
-    """With layers of gigabytes; test_push.py has the same with small ones, in the short form."""
+    """With layers of gigabytes; test_push.py tests small ones, in the short form."""
     running, pushed = registry
     needs.disk(13)
     layers = target_digests.arch[Arch.X86_64].layers
@@ -288,7 +288,7 @@ def test_second_push_uploads_no_blob(registry):
 @pytest.mark.long
 @pytest.mark.engine
 def test_changed_trl_pin_pushes_little_besides_package(tmp_path, registry):
-    """Locked with another version of trl; the sizes are counted on the registry's disk."""
+    """Locked with another version of trl; sizes are measured on the registry's disk."""
     running, _ = registry
     shutil.copytree(ROOT / "images", tmp_path / "images")
     head, row, rest = (ROOT / "matrix.yaml").read_text().partition(f"\n  {TARGET}:\n")

@@ -1,12 +1,11 @@
-"""Every x86_64 target within reach is locked, follows from the matrix, and its code is clean.
+"""Every x86_64 target on the default index matches the matrix, and its code has no errors.
 
-A target's job in CI asks that when its digest changes, and test_lock_from_empty.py of one target.
-Within reach is what the default index alone has; what needs another index, or a wheel that users
-bring, is locked where that is to be had.
+CI jobs check a target when its digest changes, and test_lock_from_empty.py one target. Targets that
+need another index, or a user-provided wheel, are locked elsewhere.
 
 The locks are the repository's own. Code and METADATA are read from the index by ranges; shared
-objects, which only whole wheels tell, were audited when the target was locked, and their floors
-are in its digests.
+objects, which need whole wheels, were audited when the target was locked, and their host
+requirements are in its digests.
 """
 
 from __future__ import annotations

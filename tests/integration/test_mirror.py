@@ -1,7 +1,7 @@
-"""A mirror end to end: filled from a lock, then the only thing that a build can reach.
+"""A mirror end to end: filled from a lock, then the only source of a build.
 
 The registry is Debian's own; the index and the registry of the base are servers of this test, so
-that they can vanish.
+that they can be stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIRROR = ("registry", "mirror")
 
 pytestmark = pytest.mark.engine
 BOTH = ("x86_64", "arm64")
-# Inside: a namespace without any network but its own loopback, and the registry in it.
+# In the namespace: only a loopback, and the registry.
 ALONE = """
 ip link set lo up
 test -z "$(ip route)"
@@ -44,7 +44,7 @@ done
 
 @dataclass
 class Sample:
-    """A locked project whose upstream may be gone, and a registry that holds its inputs."""
+    """A locked project whose upstream may be unavailable, and a registry with its inputs."""
 
     project: Project
     registry: OwnRegistry
@@ -61,7 +61,7 @@ class Sample:
 
 
 def base(folder: Path, site: Site) -> str:
-    """A base that `site` serves: accounts and the name of a Python, for both architectures."""
+    """A base served by `site`: accounts and a stub of Python, for both architectures."""
     members = [
         *(images.text(f"etc/{name}", "root:x:0:0::/:/bin/sh\n") for name in ("passwd", "group")),
         images.text("usr/bin/python3.11", "", mode=0o755),
@@ -93,7 +93,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
 
 
 def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run imgbuild in a network namespace that holds nothing but a registry of the same files."""
+    """Run imgbuild in a network namespace with only a registry of the same files."""
     unshare = needs.user_namespaces()
     needs.tool("ip", "iproute2")
     env = {
@@ -111,7 +111,7 @@ def alone(sample: Sample, project: Project, *arguments: str) -> subprocess.Compl
 
 
 def manifest(sample: Sample, tag: str) -> dict[str, Any]:
-    """An artifact as the registry has it."""
+    """An artifact as stored in the registry."""
     skopeo = needs.tool("skopeo")
     command = [skopeo, "inspect", "--raw", "--tls-verify=false", f"docker://{sample.place}:{tag}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -151,7 +151,7 @@ def test_second_push_writes_nothing(sample):
 
 
 def test_build_uses_only_mirror(sample, tmp_path):
-    """An empty cache, upstream out of reach: the mirror alone gives the locked digest."""
+    """With an empty cache and no upstream, the mirror alone yields the locked digest."""
     before = sample.project.files()
     project = sample.fresh(tmp_path / "cache")
     output = tmp_path / "image"
@@ -169,7 +169,7 @@ def test_build_uses_only_mirror(sample, tmp_path):
 
 
 def test_network_is_isolated(sample, tmp_path):
-    """The same build without the mirror, in the same namespace, cannot work."""
+    """The same build without the mirror fails in this namespace."""
     project = sample.fresh(tmp_path / "cache", IMGBUILD_MIRROR="off")
     output = tmp_path / "image"
     done = alone(sample, project, "build", TARGET, "--arch", "all", "--output", str(output))
@@ -178,7 +178,7 @@ def test_network_is_isolated(sample, tmp_path):
 
 
 def build_options(sample, output):
-    """A build of all architectures from the mirror, into the layout `output`."""
+    """Options of a build of all architectures from the mirror, into the layout `output`."""
     build = ("build", TARGET, "--arch", "all", "--output", str(output))
     return (*build, "--mirror", sample.place)
 
@@ -236,7 +236,7 @@ def test_unreachable_input_mirror_is_skipped(sample, tmp_path):
 
 
 def test_damaged_cache_file_is_not_uploaded(sample, tmp_path):
-    """The damaged file is fetched anew, and the mirror gets that one."""
+    """The damaged file is fetched again and then uploaded."""
     project = sample.fresh(tmp_path / "cache")
     project.run("build", TARGET, "--arch", "all", "--output", str(tmp_path / "image"))
     wheel = sample.project.read(f"{TARGET}/lock.json")["arch"]["x86_64"]["wheels"][0]

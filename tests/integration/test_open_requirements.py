@@ -1,4 +1,4 @@
-"""`audit -r` and `resolve` with files of a project that name no exact versions."""
+"""`audit -r` and `resolve` with project files without exact versions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_audit_reports_incompatible_resolution(project: Project) -> None:
 def test_missing_versions_are_refused_with_reason(project: Project) -> None:
     write(project, requirements_txt="thewheel>5\n")
     refused = project.run("audit", "-r", "requirements.txt", status=8)
-    assert "no versions fit Python" in refused.stderr
+    assert "no versions are compatible with Python" in refused.stderr
     assert "thewheel>5" in refused.stderr.replace(" ", "")
 
 
@@ -97,7 +97,7 @@ def test_missing_file_is_named(project: Project) -> None:
 
 @pytest.fixture
 def private() -> Iterator[str]:
-    """An index with a package that the default index lacks, and what that requires."""
+    """An index with a package that the default index lacks, and its dependencies."""
     files = LocalIndex()
     files.wheel("team-rewards", "1.4", ["team-base>=2"])
     files.wheel("team-base", "2.0")

@@ -1,4 +1,4 @@
-"""lab/oracle_probe.py, really run on folders of packages."""
+"""lab/oracle_probe.py on real folders of packages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The part of a job script about path variables decides as `run` does, for each variable."""
+"""The path variables in a job script are handled like those of `run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = [(row, name) for row in path_variables.table() for name in row.names if n
 def decide(
     script: str, env: dict[str, str], folder: Path
 ) -> tuple[list[str], list[str], list[str]]:
-    """What is mounted, the variables that are passed, and the lines that the script prints."""
+    """The mounts, the passed variables, and the lines printed by the script."""
     text = (SCRIPTS / f"{script}.sh").read_text("utf-8")
     part = text[text.index("# Variables whose value") : text.index("# On every node, as long")]
     bash = shutil.which("bash")

@@ -1,4 +1,4 @@
-"""A private index: TLS under an organization's own authority, a password, a proxy, keyring."""
+"""A private index: TLS with a custom authority, a password, a proxy, keyring."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bundle(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment that names no bundle, no proxy and no login, and no keyring with a login."""
+    """An environment without bundle, proxy and credentials, and an empty keyring."""
     for name in (*BUNDLES, *PROXIES, *(name.upper() for name in PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -74,7 +74,7 @@ def download(root: Path, http: Http, url: str) -> bytes:
 
 
 def hashed_folder(bundle: Path) -> Path:
-    """A folder of certificates under the names that OpenSSL looks for."""
+    """A folder of certificates with OpenSSL's hash names."""
     openssl = needs.tool("openssl")
     completed = subprocess.run(
         [openssl, "x509", "-hash", "-noout", "-in", bundle],
@@ -92,7 +92,7 @@ def hashed_folder(bundle: Path) -> Path:
 def test_page_and_file_with_custom_certificate_bundle(
     variable: str, bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The login stands in the index's address; the file's address has none, as pages write it."""
+    """The credentials are in the index's URL; the file's URL has none, as in real pages."""
     folder = hashed_folder(bundle) if variable == "SSL_CERT_DIR" else bundle
     monkeypatch.setenv(variable, str(folder))
     http = impatient()
@@ -160,7 +160,7 @@ def test_redirect_from_https_to_http_is_refused(
 def test_proxy_with_password(
     bundle: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index's name leads nowhere but through the proxy."""
+    """The index's host name is reachable only through the proxy."""
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     with connect_proxy.serve(
         connect_proxy.Proxy({f"{NAME}:443": site.port}, login=("p", "pr0xy-s3cret"))
@@ -252,7 +252,7 @@ except ImgbuildError as error:
 def test_keyring_credentials_are_used(
     way: str, user: str, service: str, bundle: Path, site: Site, tmp_path: Path
 ) -> None:
-    """The real keyring with a backend of this test's own, through its module and its program."""
+    """The real keyring with a backend of this test, through its module and its program."""
     if importlib.util.find_spec("keyring") is None:
         needs.missing("keyring is not installed", "pip install keyring")
     (tmp_path / "test_backend.py").write_text(BACKEND)
@@ -292,7 +292,7 @@ def test_keyring_without_credentials_is_reported(bundle: Path, site: Site, tmp_p
 
 
 def shown(error: BaseException) -> str:
-    """All that an error can show, also in a traceback: itself and what it came from."""
+    """The complete text of an error, including its causes, as in a traceback."""
     texts = []
     part: BaseException | None = error
     while part is not None:
@@ -313,7 +313,7 @@ def test_output_contains_no_secrets(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each way to fail, with everything said (-v) and all of Python's own logs."""
+    """Each failure, with -v and all of Python's logs."""
     caplog.set_level("DEBUG")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.setattr(console, "verbosity", 1)

@@ -1,4 +1,4 @@
-"""A whole resolution by uv against indexes on this machine: private, PyTorch's, FlashInfer's."""
+"""A complete resolution by uv against local indexes: private, PyTorch's, FlashInfer's."""
 
 import ssl
 from contextlib import ExitStack
@@ -32,7 +32,7 @@ X86 = 'platform_machine == "x86_64"'
 
 
 def sample():
-    """A small image in the shape of the real one; its newest files are after the cut-off."""
+    """A small image similar to a real one; its newest files are after the cut-off."""
     index = LocalIndex()
     index.wheel("cuda-toolkit", "12.4.1", CUDA_TOOLKIT, uploaded="2026-01-01")  # rule data
     index.wheel("torch", "2.6.0", [f"nvidia-cublas-cu12==12.4.5.8; {X86}", "numpy"])
@@ -54,7 +54,7 @@ def stack():
 
 @pytest.fixture
 def default(monkeypatch):
-    """Set uv's default index, as a user does."""
+    """Set uv's default index."""
 
     def choose(address):
         monkeypatch.setenv("UV_DEFAULT_INDEX", address)
@@ -100,7 +100,7 @@ def test_resolution_with_cut_off_and_cuda_release_is_deterministic(stack, defaul
 
 @pytest.fixture
 def private(stack, tmp_path):
-    """A server with TLS of an own authority and a password; its certificate's path."""
+    """A server with TLS of a custom authority and a password; returns its certificate's path."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)

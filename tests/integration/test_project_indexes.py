@@ -1,4 +1,4 @@
-"""Indexes and repositories that a project names: `init` writes them into the row for `lock`."""
+"""Indexes and repositories declared by a project: `init` writes them into the row for `lock`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_index_is_written_to_row_without_credentials(
 
 
 def test_declared_index_is_used_for_missing_files(imgbuild: Command) -> None:
-    """It may be a copy of the default one; a file of its own counts, whatever its name."""
+    """The index may mirror the default one; only files missing there count."""
     copy = LocalIndex()
     copy.wheel("tool", "1.0")
     copy.wheel("transformers", "4.51.3", files={"transformers/__init__.py": b"# of the project"})
@@ -202,7 +202,7 @@ def test_repository_without_name_is_refused(imgbuild: Command, tmp_path: Path) -
     done = imgbuild("init")
     assert done.status == 2
     assert "requirements.txt:1" in done.stderr
-    assert "do not have its name" in " ".join(done.stderr.split())
+    assert "do not declare a name" in " ".join(done.stderr.split())
     assert not Path("matrix.yaml").exists()
 
 

@@ -1,4 +1,4 @@
-"""What only the build backend of a project knows: it is run in the sandbox when a row is locked."""
+"""Dynamic metadata of a project: its build backend runs in the sandbox when a row is locked."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ dynamic = ["version", "dependencies", "optional-dependencies", "scripts"]
 [tool.own]
 version-of = "git"  # use_scm_version
 """
-# A backend without any other package, which computes what it says. It leaves a trace if it runs on
-# this machine and not in the sandbox.
+# A backend without dependencies that computes its metadata. It leaves a file if it runs on this
+# machine and not in the sandbox.
 BACKEND = """\
 import os, sys
 OUTSIDE = {outside!r}
@@ -53,7 +53,7 @@ SCRIPT = "import secrets; from setuptools import setup; setup(**secrets.compute(
 
 
 def project(site: PublishedSite, tmp_path: Path, version: str, row: str = "") -> Project:
-    """A project whose metadata are dynamic; `version` is an expression of its backend."""
+    """A project with dynamic metadata; `version` is an expression of its backend."""
     needs.user_namespaces()
     row = f"extends: {TARGET}\nrequirements: [pyproject.toml]\n{row}".strip()
     result = begin(site, tmp_path / "project", row, pyproject_toml=PYPROJECT)
@@ -85,9 +85,9 @@ def test_backend_version_requirements_and_scripts_are_locked(
     assert packages(trainer)["scripts"] == {"trainer": "my_trainer.train:main"}
     assert "gadget>=1" in packages(trainer)["requires"]  # type: ignore[operator]
     assert not (tmp_path / "ran-on-the-host").exists()
-    assert "asking the build backend of my-trainer" in messages
+    assert "running the build backend of my-trainer" in messages
     assert trainer.run("lock", "--check", ROW).returncode == 0
-    assert "asking the build backend" not in lock(trainer, "9")
+    assert "running the build backend" not in lock(trainer, "9")
     trainer.run("build", ROW)
     ran = trainer.run("run", ROW, "--through", "root", "--", "trainer")
     assert ran.stdout == "0.3 42\n"
@@ -120,7 +120,7 @@ def test_failing_backend_is_reported_with_reason(
     messages = lock(trainer, "9")
     text = " ".join(messages.split())
     assert "no GPU here" in text
-    assert "version 0.0.0 is used, add what it requires with imgbuild add" in text
+    assert "version 0.0.0 is used, add its requirements with imgbuild add" in text
     assert packages(trainer)["version"] == "0.0.0"
 
 

@@ -1,4 +1,4 @@
-"""Rows of a project's own files: `extends` and `like`, from requirements to a command that runs.
+"""Rows of a project's files: `extends` and `like`, from requirements to a running command.
 
 The published target is that of test_extend.
 """
@@ -50,7 +50,7 @@ def main():
 
 
 def begin(site: PublishedSite, folder: Path, row: str, **files: str) -> Project:
-    """A project with `files`, and a row that has `row` in addition to its summary."""
+    """A project with `files`, and a row with a summary and `row`."""
     (folder / "src/my_trainer").mkdir(parents=True)
     (folder / "src/my_trainer/__init__.py").write_text("")
     (folder / "src/my_trainer/train.py").write_text(TRAIN)
@@ -68,7 +68,7 @@ def begin(site: PublishedSite, folder: Path, row: str, **files: str) -> Project:
 
 
 def versions(project: Project) -> dict[str, str]:
-    """Package → version of the lock."""
+    """The locked versions."""
     lock = project.read(f"{ROW}/lock.json")["arch"]["x86_64"]
     return {item["package"]: item["version"] for item in lock["wheels"]}
 
@@ -92,7 +92,7 @@ def test_installed_project_has_metadata_and_scripts(
         assert ran.stdout == "0.3 42\n"
     assert project.run("lock", "--check", ROW).returncode == 0
 
-    # What an image compiles is there in its next run.
+    # Compiled files of an image exist in its next run.
     def shell(script: str, *options: str) -> str:
         return project.run(
             "run", ROW, *options, "--through", "root", "--", "sh", "-c", script
@@ -173,7 +173,7 @@ def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path:
     text = "torch==2.6.0\ndrift<=0.6\n"
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
-    assert "requires drift<=0.6, and of that only drift 0.2 of 2023-11 can be installed" in refused
+    assert "requires drift<=0.6, of which only drift 0.2 of 2023-11 is installable" in refused
     assert "vanished was not found" in refused
     assert "drift==0.2" in refused
     for accepted in ("drift==0.2", "drift>=0.1,<=0.6"):
@@ -190,7 +190,7 @@ def test_required_old_version_is_locked_with_warning(
     project = begin(published_site, tmp_path / "project", row, requirements_txt=text)
     messages = " ".join(project.run("lock", ROW).stderr.split())
     assert versions(project)["eager"] == "1.0"
-    assert "eager 1.0 is of 2024-01, and 2.0 of 2025-01 is available" in messages
+    assert "eager 1.0 was uploaded 2024-01; 2.0 of 2025-01 is available" in messages
     assert "thewheel<2" in messages
 
 
@@ -288,7 +288,7 @@ def test_python_outside_requires_python_is_refused(
         (f"extends: {TARGET}\nlike: {TARGET}", "a row has one of `extends` and `like`"),
         (f"extends: {TARGET}\nrequirements: [../other.txt]", "the file is outside the repository"),
         (f"extends: {TARGET}\nadd: [not a requirement]", "not a requirement as PEP 508 writes it"),
-        (f"extends: {TARGET}\nextras: [fast]", "those of the files that `requirements` names"),
+        (f"extends: {TARGET}\nextras: [fast]", "applies to the files listed in `requirements`"),
         (f'extends: {TARGET}\ncuda: "12.6"', "the published target has a CUDA release already"),
     ],
 )

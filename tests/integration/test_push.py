@@ -1,7 +1,8 @@
-"""Pushes of small real images to a real registry, and what engines and people then have of them.
+"""Pushes of small real images to a real registry, and their use by engines.
 
-Three targets stand on Debian's Python for two architectures; the registry is Debian's own, one for
-this file, whose log and files say what was moved. A registry that holds a push up is the tests'.
+Three targets are based on Debian's Python for two architectures; the registry is Debian's own, one
+for this file, whose log and files show what was transferred. A registry that delays a push is a
+test server.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LOOK = "import thewheel, platform; print(thewheel.VALUE, thewheel.VERSION, platf
 
 @dataclass
 class Shop:
-    """The project, the registry, and what was pushed to it before the tests."""
+    """The project, the registry, and the images pushed before the tests."""
 
     project: Project
     registry: OwnRegistry
@@ -52,7 +53,7 @@ class Shop:
 
     @property
     def place(self) -> str:
-        """The repository that has all targets."""
+        """The repository with all targets."""
         return f"{self.registry.host}/rl"
 
     def digests_of(self, target: str = TARGET) -> TargetDigests:
@@ -65,7 +66,7 @@ class Shop:
 
 
 def add_targets(matrix: Path) -> None:
-    """Two more rows, made of the first."""
+    """Add two rows derived from the first."""
     text = matrix.read_text()
     row = text.partition("targets:\n")[2]
     newer = row.replace(f"  {TARGET}:", f"  {NEWER}:").replace('thewheel: "1.0"', 'thewheel: "2.0"')
@@ -75,7 +76,7 @@ def add_targets(matrix: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """Debian's packages come to the user's own cache, so that only a first run downloads."""
+    """Debian's packages are stored in the user's own cache, so that only a first run downloads."""
     folder = tmp_path_factory.mktemp("push")
     with (
         serve(Site(files=sample_project.index().site_files())) as site,
@@ -106,7 +107,7 @@ def layers(target_digests: TargetDigests) -> set[str]:
 
 
 def sent(writes: Sequence[docker_registry.Asked]) -> list[str]:
-    """The digests of the blobs that requests have put."""
+    """The digests of the blobs uploaded by requests."""
     return [
         request.path.rpartition("digest=")[2].replace("%3A", ":")
         for request in writes
@@ -224,7 +225,7 @@ def test_diff_accepts_git_revision(shop):
 
 
 def test_concurrent_pushes_share_mounted_layers(shop):
-    """Two processes push the same target to a new repository: no byte of a blob is sent."""
+    """Two processes push the same target to a new repository: no blob is sent."""
     before = len(shop.registry.received_requests())
     words = ("push", TARGET, f"{shop.registry.host}/mounted", "--mount-from", shop.place)
     with ThreadPoolExecutor() as threads:
@@ -261,7 +262,7 @@ def test_registry_content_matches_digests(shop):
         "--images", str(shop.project.folder / "images"), "--storage", str(shop.registry.storage),
     ]  # fmt: skip
     lines = output(*command).splitlines()
-    assert lines[0].startswith(f"- computed, for what is in {shop.place}: 5 images")
+    assert lines[0].startswith(f"- computed for the images in {shop.place}: 5 images")
     assert [line.rpartition(": ")[2] for line in lines[1:]] == ["equal"] * 3
     lost = shop.digests_of().arch[Arch.ARM64].layers[-1].digest.removeprefix("sha256:")
     (data,) = shop.registry.storage.rglob(f"blobs/sha256/*/{lost}/data")

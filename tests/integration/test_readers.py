@@ -1,4 +1,4 @@
-"""Programs of others read our layouts and archives: skopeo, umoci, podman, Docker, a registry."""
+"""Third-party programs read our layouts and archives: skopeo, umoci, podman, Docker, a registry."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_registry_keeps_every_digest(two, repository, tmp_path):
 
 @pytest.fixture(name="docker_image")
 def _docker_image(single_arch: Path, repository: str) -> Iterator[str]:
-    """The name of the image in the registry, and afterwards not in Docker."""
+    """The name of the image in the registry; removed from Docker at the end."""
     skopeo = needs.tool("skopeo")
     name = f"{repository}:tiny"
     process.run(

@@ -1,4 +1,4 @@
-"""Runs are recorded for real: images are built and tested, and their test records say so."""
+"""Smoke test runs of real images are recorded in test records."""
 
 from __future__ import annotations
 

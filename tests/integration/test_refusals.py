@@ -1,7 +1,7 @@
-"""Impossible package sets on the real index: the reasons are true, the suggestions possible.
+"""Unsatisfiable package sets on the real index: correct reasons, possible suggestions.
 
-The requests of the tests are those of real users; see the issue tracker of each package.
-Versions that are published in the future must not break a test: only old ones are compared.
+The requests of the tests are those of real users; see the issue tracker of each package. Versions
+published in the future must not break a test: only old ones are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def matrix() -> Matrix:
 
 @pytest.fixture(scope="module")
 def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
-    """Asks for a package set that must be refused; its chain is short."""
+    """Requests a package set that must be refused, with a short chain of reasons."""
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
     def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:

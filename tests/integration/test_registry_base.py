@@ -1,7 +1,7 @@
 """An image on a registry base, end to end: pushed, locked, built, run.
 
-The base is a real one, Debian's Python on two architectures, made by imgbuild itself and pushed by
-skopeo to the registry on this machine, as an OCI image and as Docker's own kind.
+The base is a real one, Debian's Python on two architectures, built by imgbuild and pushed by skopeo
+to a local registry, in OCI and in Docker format.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEEN = "42 /opt/venv (3, 11)"
 
 @dataclass
 class Pushed:
-    """The base as a layout here, and its name in the registry as OCI's and as Docker's image."""
+    """The base as a local layout, and its names in the registry in OCI and Docker format."""
 
     folder: Path
     oci: str
@@ -55,7 +55,7 @@ def skopeo(*arguments: str) -> str:
 
 
 def push(folder: Path, *options: str) -> str:
-    """Copy a layout to the registry; its name there, with the digest that it got."""
+    """Copy a layout to the registry; returns its name there with its digest."""
     name = f"{needs.registry()}/base-{uuid.uuid4().hex[:12]}"
     note = folder.with_name(f"digest-{uuid.uuid4().hex[:12]}")
     tag = layout.read(folder).name
@@ -74,7 +74,7 @@ def index() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
-    """Debian's packages come to the user's own cache, so that only a first run downloads."""
+    """Debian's packages are stored in the user's own cache, so that only a first run downloads."""
     needs.registry()
     folder = tmp_path_factory.mktemp("debian")
     project = Project(folder, index, cache=None)
@@ -92,7 +92,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory, index: str) -> Pushed:
 
 @dataclass
 class Sample:
-    """A project that stands on the pushed base, locked and built."""
+    """A project based on the pushed base, locked and built."""
 
     project: Project
     output: Path
@@ -117,7 +117,7 @@ def sample(
 
 
 def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
-    """The manifest of a pushed image on `arch`, as the registry has it."""
+    """The manifest of a pushed image on `arch`, as stored in the registry."""
     name = image.partition("@")[0]
     raw = skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{image}")
     for entry in json.loads(raw).get("manifests", ()):
@@ -297,7 +297,7 @@ def test_uncompressed_and_duplicate_base_layers(tmp_path):
 
 
 class TestRefusals:
-    """A base that cannot be used: what is wrong, where, and what to do; nothing is written."""
+    """Unusable bases: the error has cause, place and remedy; nothing is written."""
 
     @pytest.fixture
     def project(self, tmp_path, index):
@@ -328,9 +328,9 @@ class TestRefusals:
 
     def test_zstd_base_layer_is_refused(self, project):
         folder = project.folder.parent
-        # Of its own each time: skopeo takes a gzip that it knows to be of the same content.
+        # A new layer each time, because skopeo reuses a gzip known to have the same content.
         self.write_layers(project, [images.text("word", uuid.uuid4().hex)])
-        # skopeo leaves as it is what is compressed already.
+        # skopeo does not recompress compressed layers.
         skopeo("copy", "--quiet", "--dest-decompress", f"oci:{folder}/layout:{TARGET}",
                f"dir:{folder}/dir")  # fmt: skip
         image = f"{needs.registry()}/zstd-{uuid.uuid4().hex[:12]}"
@@ -340,7 +340,7 @@ class TestRefusals:
         image += f"@{(folder / 'digest').read_text().strip()}"
         assert manifest_of(image, Arch.X86_64)["layers"][0]["mediaType"] == documents.LAYER_ZSTD
         project.write(sample_project.registry_base(image))
-        self.refuse(project, 2, image, f"the type {documents.LAYER_ZSTD}", "layers are gzip")
+        self.refuse(project, 2, image, f"the type {documents.LAYER_ZSTD}", "gzip layers")
 
     def test_base_without_passwd_is_refused(self, project):
         image = push(

@@ -1,7 +1,7 @@
-"""The client against real registries: Debian's docker-registry, and the one that crane serves.
+"""The client against real registries: Debian's docker-registry, and crane's.
 
-What the specification's conformance tests ask of a registry, asked of the client: push, pull,
-content discovery, content management; and what a line that breaks, a login and TLS do to it.
+The specification's conformance tests of registries, applied to the client: push, pull, content
+discovery, content management; and dropped connections, credentials and TLS.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_blob_is_mounted(client, repository):
     blob = bytes_source(random.Random(str(repository)).randbytes(1000))
     other = Repository(repository.host, f"{repository.name}/other")
     client.upload(other, blob)
-    # crane keeps all blobs in one place: they are present everywhere.
+    # crane stores all blobs in one place: they are present everywhere.
     assert client.has(repository, blob.digest) is not None or client.mount(
         repository, blob.digest, blob.size, other
     )

@@ -1,4 +1,4 @@
-"""Logins, tokens and certificates of a real docker-registry; programs that keep logins."""
+"""Credentials, tokens and certificates of a real docker-registry; credential helpers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.servers import running
 pytestmark = pytest.mark.engine
 
 LOGIN = ("me", "s3cr3t-word")
-# The same, its password by bcrypt.
+# The same, with the bcrypt hash of its password.
 HTPASSWD = "me:$2b$04$BmC0zBdUyUYAREX/rQPf..sl6vSKgTYI5UPOor5Q14/SYcVXZ3.9a\n"
 BLOB = bytes_source(b"some bytes " * 100_000)
 
@@ -50,7 +50,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def program(folder: Path, name: str, script: str) -> None:
-    """A credential helper of its own; it writes down what it was asked."""
+    """Install a credential helper that records its input."""
     path = folder / "bin" / f"docker-credential-{name}"
     path.write_text(f'#!/bin/sh\nread -r asked\necho "$1 $asked" >>{folder}/asked\n{script}\n')
     path.chmod(0o755)
@@ -109,7 +109,7 @@ def test_credential_helper_without_result(tmp_path, capsys, script, result):
 
 @contextmanager
 def secure(folder: Path, authority: trustme.CA, **settings: str) -> Iterator[Repository]:
-    """A docker-registry with TLS, whose authority stands in a hosts.toml."""
+    """A docker-registry with TLS, whose authority is in a hosts.toml."""
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(str(folder / "tls.key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
@@ -164,7 +164,7 @@ class TokenServer(http.server.BaseHTTPRequestHandler):
     asked: ClassVar[list[list[str]]] = []
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Suppress log output."""
 
     def do_GET(self) -> None:
         right = "Basic " + base64.b64encode(":".join(LOGIN).encode()).decode()
@@ -178,7 +178,7 @@ class TokenServer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def token(self, scopes: list[str]) -> str:
-        """A JSON web token as docker-registry wants it."""
+        """A JSON web token in docker-registry's format."""
         now = int(datetime.datetime.now(datetime.UTC).timestamp())
         access = []
         for scope in scopes:
@@ -237,7 +237,7 @@ def test_docker_registry_accepts_requested_tokens(tmp_path):
 
 
 def push_mount_and_delete(folder: Path, host: str) -> None:
-    """What needs a token each time for something else."""
+    """Operations that each need a token with another scope."""
     auth = base64.b64encode(":".join(LOGIN).encode()).decode()
     configure(folder, auths={host: {"auth": auth}})
     client = Client()

@@ -1,4 +1,4 @@
-"""What is rendered, used as its readers use it: sh, uv, pip, Docker with a registry, Apptainer."""
+"""Rendered files used by their tools: sh, uv, pip, Docker with a registry, Apptainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def site() -> Site:
 
 @pytest.fixture(scope="module")
 def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A locked project with its wheels in a folder, while its index is there."""
+    """A locked project with its wheels in a folder, while its index is available."""
     needs.network()  # for Debian's packages
     with dockerfile_project.project(
         tmp_path_factory.mktemp("render"), sdist=True, site=site
@@ -59,16 +59,16 @@ def printed(*words: str | Path) -> str:
 
 
 def python() -> str:
-    """The interpreter that the lock's wheels are for."""
+    """The interpreter for the lock's wheels."""
     return needs.tool(f"python{PYTHON}")
 
 
 def run_script(
     project: Project, path: str, folder: Path, *words: Path, index: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Let the script make `folder`; it has `path` to find programs, and `index` if it may ask one.
+    """Run the script to create `folder`, with `path` as PATH, and with access to `index` if given.
 
-    Its home is a new one, so that nothing stands in a cache.
+    Its home is new, so that no cache is used.
     """
     places = {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index} if index else {}
     return subprocess.run(
@@ -80,7 +80,7 @@ def run_script(
 
 @pytest.fixture
 def with_uv(tmp_path: Path) -> str:
-    """A PATH on which uv and the right Python are."""
+    """A PATH with uv and the required Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "uv").symlink_to(find_uv_bin())
@@ -89,7 +89,7 @@ def with_uv(tmp_path: Path) -> str:
 
 @pytest.fixture
 def with_pip() -> str:
-    """A PATH on which there is no uv, and a Python that makes environments."""
+    """A PATH without uv, and with a Python that can create environments."""
     completed = subprocess.run([python(), "-c", "import ensurepip, venv"], check=False)
     if completed.returncode:
         needs.missing(
@@ -102,7 +102,7 @@ def with_pip() -> str:
 
 
 def checked(venv: Path) -> None:
-    """The environment has the files that the lock has, less what was dropped."""
+    """Check that the environment has the files of the lock, except dropped ones."""
     assert printed(venv / "bin/python", "-c", LOOK).strip() == f"42 {venv}"
     assert (venv / "share/tools/x.txt").read_bytes() == b"x\n"  # not the rival's
     assert (venv / "share/common.txt").read_bytes() == b"of winner\n"  # not that of tools
@@ -136,7 +136,7 @@ def test_script_creates_environment_with_pip(project, wheels, with_pip, tmp_path
 
 @pytest.mark.parametrize("path", ["with_uv", "with_pip"])
 def test_script_builds_packages_without_wheels(project, path, request, tmp_path):
-    """As imgbuild does: under the environment of the matrix, by what the lock has for the build."""
+    """Built like by imgbuild: with the matrix's environment and the locked build requirements."""
     done = run_script(
         project, request.getfixturevalue(path), tmp_path / "venv", index=project.index_url
     )
@@ -148,7 +148,7 @@ def test_script_builds_packages_without_wheels(project, path, request, tmp_path)
 def test_build_requirements_are_checked_by_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):
-    """The index has another maker by the same name: nothing of it runs."""
+    """The index has another build backend with the same name, which must not run."""
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\n".encode() + dockerfile_project.MAKER
     wheel, page = "packages/maker-1.0-py3-none-any.whl", "simple/maker/"
     other = wheel_bytes("maker", "1.0", files={"maker.py": code})
@@ -200,7 +200,7 @@ def test_script_detects_invalid_preconditions(project, wheels, with_uv, tmp_path
 
 
 def step(project: Project, wheels: Path, venv: Path) -> subprocess.CompletedProcess[str]:
-    """Install a package as a step of the Dockerfile does, with the variables that stand there."""
+    """Install a package like a step of the Dockerfile, with its variables."""
     folder = project.folder / "images" / TARGET
     places = {"/run/wheels": wheels, "/run/installer": folder, "/opt/venv": venv}
     env = {"PATH": "/usr/bin:/bin", "HOME": str(venv)}
@@ -240,7 +240,7 @@ def test_uv_installs_pylock(project, tmp_path):
 
 
 def test_shell_steps_create_expected_members(tmp_path):
-    """In a folder of the test's own. Only the paths that scripts of the image name are plain."""
+    """In a folder of the test. Only the plain paths in the image's scripts are used."""
     root = tmp_path / "ro ot"
     files_recipe = FilesRecipe(
         user=User(name="me", uid=1, gid=1, home=f"{root}/home/me"),
@@ -248,7 +248,7 @@ def test_shell_steps_create_expected_members(tmp_path):
     )  # fmt: skip
     venv = VenvRecipe(prefix=f"{tmp_path}/venv", python=PYTHON, interpreter="/usr/bin/python3")
     members = [*skeleton.venv_members(venv), *skeleton.files_members(files_recipe)]
-    # The entry point has one place in every image, so it is left to the builders' tests.
+    # The entry point has the same path in every image, so it is left to the builders' tests.
     mine = {Arch.X86_64: [member for member in members if not member.path.startswith("opt/")]}
     for name, content in tree.sources(mine).items():
         (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +290,7 @@ def test_docker_builds_online_variant_from_its_folder(project, tmp_path):
 
 @pytest.mark.engine
 def test_definition_file_steps_run_in_base(project, tmp_path):
-    """As Apptainer runs them, where there is none: in the base, with no network."""
+    """Run like by Apptainer, in the base without network."""
     docker = needs.docker()
     archive, tag = tmp_path / "base.tar", f"imgbuild-definition-{os.getpid()}"
     project.run(
@@ -353,7 +353,7 @@ def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
     stray.write_text("")
     try:
         refused = project.run("render", TARGET, "--check", status=5).stderr
-        assert f"{dockerfile} does not follow from the lock" in refused
+        assert f"{dockerfile} does not match the lock" in refused
         assert "files/stray belongs to no step: remove it" in refused
         assert "imgbuild render --all" in refused
         project.run("render", TARGET)
@@ -378,13 +378,13 @@ def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
     ],
 )
 def test_contradicting_flags_are_refused(project, words, result):
-    """Said at once: no index is asked before, and here none would answer."""
+    """Refused immediately, without requests: no index is available here."""
     alone = Project(project.folder, "http://127.0.0.1:1/simple", cache=None)
     assert result in alone.run("render", TARGET, *words, status=2).stderr
 
 
 def test_installed_imgbuild_has_templates(tmp_path):
-    """Installed from a wheel, outside any checkout, and a project has none of its own."""
+    """Installed from a wheel, outside any checkout; the project has no templates."""
     root = Path(__file__).parents[2]
     source = Path(shutil.copytree(root / "builder", tmp_path / "source/builder"))
     shutil.copy(root / "pyproject.toml", source.parent)

@@ -25,7 +25,7 @@ from tests.support.source_code import ROOT
 
 pytestmark = pytest.mark.network
 
-# Of the set that ran on a GPU; a resolution that moves one of them is another package set.
+# The set tested on a GPU; another version in the result is another package set.
 PROVEN = {
     "torch": "2.6.0",
     "vllm": "0.8.5.post1",
@@ -93,12 +93,12 @@ def test_pin_after_cut_off_is_refused_with_date(store):
         ask(changed, "later", Arch.X86_64, store)
     (reason,) = caught.value.reasons
     assert reason.startswith("trl 0.19.0: its wheel was uploaded 2025-06-2")
-    assert "not before the cut-off 2025-06-20; nearest that fits: 0.18.2" in reason
+    assert "not before the cut-off 2025-06-20; nearest compatible: 0.18.2" in reason
 
 
 @pytest.fixture(scope="module")
 def debian(store):
-    """The root folder of the targets' base on this machine, made when a build asks for it."""
+    """The root folder of the targets' base on this machine, created when a build needs it."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     repository_matrix = matrix()

@@ -1,4 +1,4 @@
-"""`imgbuild resolve` as a user runs it, on a small project with an index and a base of its own."""
+"""`imgbuild resolve` on a small project with a separate index and base."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CLIENT = b"from engine.net import start\n\n\nclass GRPOTrainer:\n    pass\n"
 
 
 def index() -> LocalIndex:
-    """A small CUDA package set whose newer client imports what only a newer engine has.
+    """A small CUDA package set whose newer client imports a name that only a newer engine has.
 
-    On arm64 this torch is a CPU build, as the real one of its day is.
+    On arm64 this torch is a CPU build, like the real one at that time.
     """
     local_index = sample_project.index()
     local_index.published = [file for file in local_index.published if file.package != "torch"]
@@ -211,7 +211,7 @@ USER = b"class GRPOTrainer:\n    pass\n"
 
 
 def arch_dependent_index() -> LocalIndex:
-    """A trl whose wheel for arm64 uses a name that the newer transformers took away."""
+    """A trl whose wheel for arm64 uses a name removed from the newer transformers."""
     local_index = index()
     local_index.published = [file for file in local_index.published if file.package != "torch"]
     local_index.wheel("torch", "2.6.0", ["nvidia-cuda-runtime-cu12==12.4.127"])

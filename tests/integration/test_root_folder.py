@@ -1,4 +1,4 @@
-"""Root folders of images: layers are unpacked once, and what commands write goes elsewhere."""
+"""Root folders of images: layers are unpacked once, changes of commands are stored separately."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def shell(root: sandbox.Root, script: str) -> str:
 
 
 def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> None:
-    """The folder would be taken for that of the right layer, by all images that have it."""
+    """The folder would be used as that of the correct layer by all images that have it."""
     right = tiny.image(ARCH).layers[1]
     path = tiny.blob(right.digest)
     data = path.read_bytes()
@@ -86,9 +86,9 @@ def test_layer_with_wrong_digest_is_not_unpacked(tiny: Layout, store: Store) -> 
 
 
 def contents(store: Store) -> dict[str, tuple[object, ...]]:
-    """What the cache has of images: path → mode, owner, time and bytes or target.
+    """The image data in the cache: path → mode, owner, time and bytes or target.
 
-    The time of a folder that is an entry of the cache is that of its last use, and left out.
+    The time of a folder that is a cache entry is its last use, and is excluded.
     """
     entries: dict[str, tuple[object, ...]] = {}
     for path in sorted(

@@ -1,4 +1,4 @@
-"""Real processes: what is fed to them, and what they say meanwhile."""
+"""Real processes with stdin: input, and output during it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_program_closing_stdin_fails_with_its_message():
 
 
 def test_exception_in_chunks_stops_program(tmp_path):
-    """It would else take the end of what it was fed for the end of all, and finish."""
+    """Otherwise it would treat the end of a partial input as complete."""
     code = f"import sys; sys.stdin.read(); open({str(tmp_path / 'finished')!r}, 'w')"
 
     def broken() -> Iterator[bytes]:

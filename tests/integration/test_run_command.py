@@ -37,7 +37,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def project(folder: Path) -> None:
-    """A project in `folder` whose target, a shell, is built, and the file `hello`."""
+    """A project in `folder` whose built target is a shell, and the file `hello`."""
     (folder / "matrix.yaml").write_text(RIGHT.replace("cu124-vllm", TARGET), encoding="utf-8")
     (folder / "hello").write_text("hello\n", encoding="utf-8")
     (folder / "build").mkdir()
@@ -158,7 +158,7 @@ def test_path_variables_have_same_content_in_container(
     assert ca.read_text() == "x"
     for name in ("TRITON_CACHE_DIR", "TORCH_HOME", "TMPDIR"):
         assert f"{name}={env[name]} is not passed: " in " ".join(done.stderr.split())
-    # A value that is typed is passed without a mount, with a warning where nothing mounts it.
+    # An explicit value is passed without a mount, with a warning if no mount contains it.
     done = run(folder, words(through, "-e", "HF_HUB_CACHE=/srv/hub", script='echo "$HF_HUB_CACHE"'))
     assert done.stdout == "/srv/hub\n"
     assert "-v /srv/hub:/srv/hub" in " ".join(done.stderr.split())
@@ -207,7 +207,7 @@ TRAP = "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.1; done"
 
 @pytest.mark.parametrize(("script", "times"), [(TRAP, 1), ("echo ready; sleep 1000", 2)])
 def test_interrupt_stops_command(folder: Path, through: str, script: str, times: int) -> None:
-    """Once, if it reacts to that; a command that does not is ended at the second one."""
+    """Once if it handles the signal; a command that ignores it ends at the second one."""
     with subprocess.Popen(
         [sys.executable, *words(through, "-q", script=script)],
         cwd=folder,
@@ -219,7 +219,7 @@ def test_interrupt_stops_command(folder: Path, through: str, script: str, times:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         for _ in range(times):
-            # Two at once would be one, and podman loses signals until it has set up its output.
+            # Two at once would be merged, and podman loses signals until it has set up its output.
             time.sleep(1)
             process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)

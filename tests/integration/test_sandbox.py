@@ -23,7 +23,7 @@ from tests.support.layer_files import unpacked
 
 pytestmark = pytest.mark.engine
 # The loopback is up, and the host name leads to it.
-# The listener's own input stays open: at its end the other nc would stop before it has spoken.
+# The listener's own input stays open: at its end the other nc would stop too early.
 TALK = (
     "mkfifo /tmp/open; exec 3<>/tmp/open; nc -l -p 5000 <&3 >/tmp/heard &"
     " for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do"
@@ -85,7 +85,7 @@ def test_only_given_environment_is_visible(shell, monkeypatch):
 
 def test_sandbox_sees_only_its_processes(shell):
     completed = shell("ls -d /proc/[0-9]* | cat")
-    # The waiting first process, the shell, and the two of the pipe.
+    # The waiting first process, the shell, and the two processes of the pipe.
     assert 1 < len(completed.stdout.split()) <= 4
 
 
@@ -137,7 +137,7 @@ def test_file_is_bound(shell, tmp_path):
 
 @pytest.fixture(name="image")
 def _image(root: Path, tmp_path: Path) -> Path:
-    """A root of its own, whose links lead out of it, and `tmp_path/outside`, where they lead."""
+    """A separate root with links to `tmp_path/outside`."""
     image = tmp_path / "image"
     shutil.copytree(root / "bin", image / "bin", symlinks=True)
     (tmp_path / "outside").mkdir()
@@ -211,7 +211,7 @@ def test_standard_devices_work(shell):
 
 
 def test_bound_device_is_usable(shell):
-    """As those of GPUs; other devices of the host are not there."""
+    """Like those of GPUs; other devices of the host do not exist."""
     device = Bind(source=Path("/dev/zero"), target="/dev/nvidia-test", writable=True)
     script = "stat -c %F /dev/nvidia-test; busybox head -c 1 /dev/nvidia-test | busybox od"
     for user in (None, (1000, 1001)):

@@ -1,4 +1,4 @@
-"""Bounds for commands in the sandbox: processes, memory, and the id of their user outside."""
+"""Limits of commands in the sandbox: processes, memory, and the host ID of their user."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ except ToolMissing as error:
 
 
 def test_single_user_id_is_never_root():
-    """As in a container of a user without further ids: 65534 is not mapped."""
+    """As in a container of a user without further IDs: 65534 is not mapped."""
     unshare = needs.user_namespaces()
     done = subprocess.run(
         [unshare, "--user", "--map-root-user", sys.executable, "-c", SPARE],

@@ -1,4 +1,4 @@
-"""Ways out of the sandbox (tests/support/escapes.py), tried as root and as other users."""
+"""Sandbox escapes (tests/support/escapes.py), attempted as root and as other users."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ USERS = {
     "user": (1000, 1001),
     "confined": Confined(host_id=sandbox.spare_id(), memory=1 << 30, processes=100),
 }
-# What may stop a way: the filter's own error, or one of the kernel for lack of a right or of the
-# thing itself. Ways that only the filter stops are in FILTERED.
+# Errors of a failed attempt: that of the filter, or one of the kernel for a missing permission or
+# object. Attempts that only the filter stops are in FILTERED.
 STOPPED = {
     *("EPERM", "EACCES", "ENOSYS", "ENOENT", "EROFS", "EAFNOSUPPORT", "ECONNREFUSED"),
     *("none", "empty"),
@@ -48,7 +48,7 @@ FILTERED = {
         "EAFNOSUPPORT",
     ),
 }
-# Without the filter these still lead to no file, process, setting or service of the host.
+# Without the filter these still reach no file, process, setting or service of the host.
 UNFILTERED_OPEN = {
     *("new_namespaces", "trace_oneself", "keyctl", "add_key", "request_key", "hypervisor"),
     *("crypto_socket", "io_uring_setup", "tiocsti", "tiocsti_with_high_bits", "userfaultfd"),
@@ -66,7 +66,7 @@ def _place(tmp_path: Path) -> Iterator[Place]:
 
 
 def check(outcomes: dict[str, str], *, root: bool) -> None:
-    """Every way is stopped, and by the filter where it is the filter's to stop."""
+    """Check that every attempt fails, and through the filter if it is responsible."""
     assert {name: how for name, how in outcomes.items() if how == "escaped"} == {}
     assert {name: outcomes[name] for name in FILTERED} == FILTERED
     assert {name: how for name, how in outcomes.items() if how not in STOPPED} == {}
@@ -134,7 +134,7 @@ def test_command_cannot_access_host_terminal(place):
 
 
 def test_sessions_and_core_limits_are_separate():
-    """A core of one byte is none, and starts no program of the host, which a limit of 0 does."""
+    """A core limit of one byte writes none, and starts no host program, unlike a limit of 0."""
     body = """
 look = "import os, resource; print(os.getsid(0) != 0, resource.getrlimit(resource.RLIMIT_CORE))"
 print(escapes.inside(place, escapes.PYTHON, "-c", look).stdout)
@@ -221,8 +221,8 @@ def test_ordinary_user_command_has_user_status_and_files():
     assert [line for line in lines if line.endswith(("127  True", "126  True"))]
 
 
-# Root of a container, without the right to make namespaces, or where nobody may make one of users,
-# or of a container without root whose /proc is partly hidden, so that no new one can be mounted.
+# Root of a container, without permission to create namespaces, or on a host that forbids user
+# namespaces, or of a rootless container whose /proc is partly hidden, so that a new one fails.
 HINDRANCES = {
     "no-admin": ["setpriv", "--bounding-set", "-sys_admin"],
     "no-users": [

@@ -1,4 +1,4 @@
-"""Sdists built under the image's own Python: same bytes each time, and what is refused."""
+"""Sdists built under the image's own Python: reproducible bytes, and refused sdists."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ import os
 from setuptools import setup
 os.makedirs("demo", exist_ok=True)
 with open("demo/made.py", "w") as file:
-    # All that usually leaks into builds.
+    # Typical sources of nondeterminism in builds.
     print(f"{hash('x')} {os.environ['DEMO']} {set('abcdefgh')}", file=file)
     print(f"{os.environ.get('USER')} {os.environ['TZ']} {os.getcwd()}", file=file)
 setup(name="demo", version="1.0", packages=["demo"], install_requires=["pip"])
@@ -62,7 +62,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 def debian(store):
-    """The root folder of Debian 12 in `store`, made when a build asks for it."""
+    """The root folder of Debian 12 in `store`, created when a build needs it."""
     matrix = load(ROOT / "matrix.yaml")
     context = Context(store, Http())
     return host_root(matrix.bases["debian-12"], matrix.image.user, host_arch(), context)
@@ -70,7 +70,7 @@ def debian(store):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A cache that has nothing but that root folder, which this user's cache keeps."""
+    """A cache with only that root folder, which this user's cache keeps."""
     if os.geteuid() != 0:
         needs.user_namespaces()
     shared, store = Store.open(), Store.open(tmp_path_factory.mktemp("cache"))
@@ -86,7 +86,7 @@ def root(store):
 
 
 def sample(site, **changes):
-    """A matrix whose package demo comes from `site` and may be built from its sdist."""
+    """A matrix whose package `demo` comes from `site` and may be built from its sdist."""
     sdist = Sdist(reason=REASON, env={"DEMO": "word"}, **changes)
     matrix = samples.matrix(
         pins={"demo": "1.0"}, indexes={"demo": "own"}, requires={"pip": Wanted(reason=REASON)}
@@ -173,7 +173,7 @@ TRAINER = b"import demo.made\nfrom demo import Gone\n\nclass GRPOTrainer: ...\n"
 
 
 def audited(site, root, store):
-    """A lock with a built wheel and a trl that imports from it what it has not; its inputs."""
+    """A lock with a built wheel and a trl that imports a missing name from it; its inputs."""
     index = LocalIndex()
     files = {"setup.py": SETUP, "demo/__init__.py": b"class New: ...\n"}
     index.add("demo", "demo-1.0.tar.gz", sdist_bytes("demo", "1.0", files))
@@ -217,7 +217,7 @@ def test_code_of_uncached_built_wheel_is_audited(site, root, store, checks):
         (Severity.ERROR, "trl 9.0 trl/__init__.py:2")
     ]
     assert site.received_requests("packages/demo-1.0.tar.gz")
-    # What was built stays; what was fetched to build it is dropped like all that was fetched.
+    # Built wheels are kept; files fetched for the build are dropped.
     assert store.file(built.wheel.sha256) is not None
     assert store.file(built.sdist.sha256) is None
     assert [store.file(wheel.sha256) for wheel in built.requires] == [None] * len(built.requires)
@@ -259,7 +259,7 @@ def test_compiling_sdist_is_refused(site, root, store):
     }
     error = refused(site, root, store, files)
     assert error.message == "demo 1.0 does not yield a pure wheel"
-    assert "which is for one platform" in error.reasons[0]
+    assert "which is platform-specific" in error.reasons[0]
     assert any("machine code" in reason for reason in error.reasons)
 
 
@@ -273,7 +273,7 @@ def test_build_has_no_network(site, root, store):
 def test_source_for_older_python_is_reported(site, root, store):
     setup = b"import inspect\nSPECIFICATION = inspect.getargspec\n"
     error = refused(site, root, store, {"setup.py": setup})
-    assert "it uses inspect.getargspec, which Python no longer has" in error.reasons[0]
+    assert "it uses inspect.getargspec, removed from this Python" in error.reasons[0]
     assert "imgbuild init --exclude demo" in (error.hint or "")
 
 
@@ -285,7 +285,7 @@ def test_unexpected_version_is_refused(site, root, store):
 
 def test_build_requirements_must_be_pinned(site, root, store):
     error = refused(site, root, store, {"setup.py": SETUP}, requires=("torch",))
-    assert "needs torch at the target's version, but the target has no such pin" in error.message
+    assert "needs torch at the target's version, but the target does not pin it" in error.message
     assert error.hint == "pin torch in the target"
 
 

@@ -1,4 +1,4 @@
-"""Sdists whose build backend attacks the machine through the files that it leaves."""
+"""Sdists whose build backend attacks the machine through its output files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.source_code import ROOT
 pytestmark = [pytest.mark.network, pytest.mark.engine]
 NAME = "demo-1.0-py3-none-any.whl"
 PYPROJECT = b'[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
-# VICTIM is a file outside of the build's folder; the wheel is made of the sdist's own file.
+# VICTIM is a file outside of the build's folder; the wheel is built from the sdist's own file.
 BACKEND = """\
 import contextlib, os, shutil
 NAME, VICTIM, WHEEL = {name!r}, {victim!r}, "/build/source/made.whl"
@@ -84,7 +84,7 @@ def test_valid_sdist_is_built(build):
         assert "demo/a.py" in archive.namelist()
 
 
-# A link under a name that imgbuild itself writes to afterwards.
+# A link with a name that imgbuild itself writes to afterwards.
 WRITTEN = (f".{NAME}.tmp", NAME, "result.json", "answer/result.json", f"wheel/{NAME}", "hooks.py")
 
 
@@ -115,7 +115,7 @@ def test_leftover_link_does_not_redirect_writes(build, victim, path):
         ("    os.mkdir(made)\n    return NAME\n", "not a regular file"),
         ("    open(made, 'wb').truncate(1 << 40)\n    return NAME\n", "more than"),
         ("    return NAME\n", "did not produce"),
-        ("    return '../source/made.whl'\n", "names '../source/made.whl' as its wheel"),
+        ("    return '../source/made.whl'\n", "reports '../source/made.whl' as its wheel"),
         (f"    os.symlink(VICTIM, '/build/home/{NAME}')\n    return '../home/{NAME}'\n", "names"),
         ("    return VICTIM\n", "as its wheel"),
         ("    return '.hidden.whl'\n", "as its wheel"),
@@ -128,7 +128,7 @@ def test_only_regular_file_is_accepted_as_wheel(build, body, words):
         build(body)
 
 
-# Where the build leaves its answer; it was beside the other files once.
+# The result file of a build, which was formerly next to its output.
 PLACE = (
     "    folder = '/build/answer' if os.path.isdir('/build/answer') else '/build'\n"
     "    place = folder + '/result.json'\n"

@@ -1,8 +1,8 @@
-"""Another user who changes the cache, or the place that layers come from, during builds.
+"""Another user modifies the cache, or the source of layers, during builds.
 
-The attacker is a real process with user id 65534. It swaps a file for one of the same size as
-fast as it can, or writes to a file that it owns. Each round of the builder must give the right
-image, or an error in words.
+The attacker is a real process with user ID 65534. It repeatedly swaps a file for one of the same
+size, or writes to a file that it owns. Each build must yield the correct image, or an error
+message.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ pytestmark = [
 
 @contextlib.contextmanager
 def attacker(step: Callable[[], None]) -> Iterator[None]:
-    """A process of another user that repeats `step`; it has done so once when this begins.
+    """A process of another user that repeats `step`, which has run once at the start.
 
-    An error of the operating system, such as a denied write, does not stop it.
+    Errors of the operating system, such as a denied write, do not stop it.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -62,7 +62,7 @@ def attacker(step: Callable[[], None]) -> Iterator[None]:
 
 
 def swapping(path: Path, size: int) -> Callable[[], None]:
-    """Put another file of `size` bytes in place of `path`, and the right one back."""
+    """Swap the file with another one of `size` bytes, and back."""
 
     def step() -> None:
         right, wrong = path.with_name("right"), path.with_name("wrong")
@@ -79,20 +79,20 @@ def swapping(path: Path, size: int) -> Callable[[], None]:
 
 @pytest.fixture(name="folder")
 def _folder() -> Iterator[Path]:
-    """A folder that every user can reach."""
+    """A folder accessible to every user."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 def image(folder: Path) -> tuple[layout.ImageFiles, str, int]:
-    """The documents of an image with one layer, whose digest and size are given too."""
+    """The documents of an image with one layer, and the layer's digest and size."""
     record, path = images.layer(folder / "made", [images.text("word", os.urandom(300_000).hex())])
     return images.summary([(record, path)]), record.digest, record.size
 
 
 def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> bool:
-    """Write the layout of the image, and say whether its layer is right; False for an error."""
+    """Write the layout of the image; whether its layer is correct, False for an error."""
     image_files = layout.ImageFiles(
         config=files.config, manifest=files.manifest, layers={digest: source}
     )
@@ -107,7 +107,7 @@ def build(files: layout.ImageFiles, digest: str, source: Path, out: Path) -> boo
 
 
 def opened(root: Path) -> None:
-    """Let every user write to the cache, as with umask 000."""
+    """Make the cache writable for every user, as with umask 000."""
     for path in (root, *root.rglob("*")):
         if path.is_dir():
             path.chmod(0o777)
@@ -123,7 +123,7 @@ def test_cached_layer_swapped_during_build_is_not_used(folder):
             source = Store.open(store.root).blob(digest)
             if source is not None:
                 build(files, digest, source, folder / f"out{number % 3}")
-    # It could not write any more once the cache had been opened.
+    # Otherwise it could not write after the cache was opened.
     source = Store.open(store.root).blob(digest)
     if source is not None:
         assert build(files, digest, source, folder / "last")
@@ -131,7 +131,7 @@ def test_cached_layer_swapped_during_build_is_not_used(folder):
 
 
 def test_source_layer_swapped_during_copy_is_not_used(folder):
-    """A folder outside of the cache that stays open to others, as an older layout may be."""
+    """A folder outside of the cache that stays writable for others, such as an older layout."""
     files, digest, size = image(folder)
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)

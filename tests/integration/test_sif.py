@@ -1,4 +1,4 @@
-"""SIF and squashfs of images with all that layers may hold: trees by unsquashfs, bytes, kills."""
+"""SIF and squashfs of images with unusual layers: trees by unsquashfs, bytes, kills."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _tools():
         needs.tool(name, "squashfs-tools")
 
 
-# -- an image with all that a layer may hold
+# -- an image with all features of layers
 
 
 def odd_layers() -> list[bytes]:
-    """Whiteouts, opaque folders, links of all kinds, devices, owners, modes, long and odd names."""
+    """Whiteouts, opaque folders, links of all types, devices, owners, modes, long and odd names."""
     return [
         members(
             (info("usr/lib/a", mode=0o644, uid=7, gid=9), b"first"),
@@ -78,7 +78,7 @@ def odd_layers() -> list[bytes]:
 
 
 def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
-    """A layout of plain and compressed layers, made by hand as other builders make them."""
+    """A layout of plain and compressed layers, created manually like by other builders."""
     import gzip
 
     stored, ids = {}, []
@@ -121,7 +121,7 @@ def make_layout(folder: Path, layers: Sequence[bytes]) -> layout.Layout:
 
 
 def check_tree(of: layout.Layout, path: Path, offset: int) -> set[str]:
-    """Every path of the image is in the squashfs as it is; returns the other paths."""
+    """Check that every path of the image is in the squashfs unchanged; returns other paths."""
     expected, actual = squashed.expected(squashed.tree(of, ARCH)), squashed.read(path, offset)
     differing = {name: (expected[name], actual.get(name)) for name in expected
                  if actual.get(name) != expected[name]}  # fmt: skip
@@ -194,7 +194,7 @@ def test_unsupported_attributes_are_reported_once(tmp_path):
 
 
 def test_sif_bytes_depend_only_on_image(odd, tmp_path):
-    """Another name, folder, umask, clock's zone, SOURCE_DATE_EPOCH, one process or two."""
+    """Different name, folder, umask, time zone, SOURCE_DATE_EPOCH, one process or two."""
     conversion = convert.convert(
         odd, ARCH, tmp_path / "odd.sif", convert.ConvertOptions(processors=2)
     )

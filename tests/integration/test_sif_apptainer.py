@@ -1,4 +1,4 @@
-"""SIF of a small image with Python, run, pulled and pushed by a real Apptainer."""
+"""The SIF of a small image with Python, run, pulled and pushed by a real Apptainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _sample(tmp_path_factory):
 
 @pytest.fixture(scope="module", name="sif")
 def _sif(sample, tmp_path_factory):
-    """Where everybody may read it: an ordinary user runs it too."""
+    """In a folder readable by everybody: an ordinary user runs it, too."""
     needs.tool("mksquashfs", "squashfs-tools")
     with ordinary.home() as folder:
         out = folder / "small.sif"
@@ -52,7 +52,7 @@ def apptainer(
     check: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Apptainer; `user`, UID:GID, has no rights at all."""
+    """Run Apptainer; `user`, UID:GID, has no capabilities."""
     done = subprocess.run(
         [needs.apptainer(), "--quiet", *words],
         env={
@@ -98,7 +98,7 @@ def test_exec_uses_image_environment_without_caller_packages(sif, tmp_path):
 
 
 def test_python_and_home_variables_of_other_image(sample, tmp_path):
-    """Its PYTHONPATH is as in Docker, the caller's does not enter; its HOME is not the caller's."""
+    """PYTHONPATH of the image applies as in Docker, not the caller's; HOME is the caller's."""
     place = tmp_path / "layout"
     shutil.copytree(sample.path, place)
     settings = ("PYTHONPATH=/opt/mine", "HOME=/root/of/the/image", "UID=1000", "ODD-NAME=1")
@@ -175,7 +175,7 @@ def test_sif_without_network_is_isolated(sif):
 
 
 def test_older_runtimes_find_action_scripts(sif, tmp_path):
-    """Without Apptainer's own interpreter: the scripts of the file system, by a plain shell."""
+    """Without Apptainer's own interpreter: the scripts of the file system, run by a plain shell."""
     needs.root()
     root = tmp_path / "root"
     subprocess.run(
@@ -193,7 +193,7 @@ def test_older_runtimes_find_action_scripts(sif, tmp_path):
 
 
 def test_apptainer_builds_equal_sif_from_pushed_image(sample, sif, tmp_path):
-    """Its own SIF of docker://… has the same files but for the times and its own scripts."""
+    """Apptainer's SIF of docker://… has the same files except for times and its own scripts."""
     registry, skopeo = needs.registry(), needs.tool("skopeo")
     place = f"{registry}/sif-small:{os.getpid()}"
     subprocess.run(
@@ -205,7 +205,7 @@ def test_apptainer_builds_equal_sif_from_pushed_image(sample, sif, tmp_path):
     fast = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
     apptainer("build", "--no-https", "--disable-cache", *fast, theirs, f"docker://{place}")
     assert apptainer("run", theirs, "python", "-c", "print(6 * 7)").stdout == "42\n"
-    # All its files belong to the caller, who is root here: owners are left out, and so are times.
+    # All its files belong to the caller, here root: owners and times are not compared.
     apptainer_tree = _without_owners(squashed.read(theirs, squashed.start(theirs)))
     mine = _without_owners(squashed.read(sif, squashed.start(sif)))
     differing = {
@@ -228,7 +228,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         command = [*imgbuild, "push", place, "--sif", "--layout", sample.path, "--json"]
         early = subprocess.run(command, capture_output=True, text=True, check=False)
         assert early.returncode == 2
-        assert f"does not have the image {sample.digest}" in early.stderr
+        assert f"has no image {sample.digest}" in early.stderr
         assert "imgbuild push small" in early.stderr
         subprocess.run(
             [needs.tool("skopeo"), "copy", "--quiet", "--dest-tls-verify=false",
@@ -246,7 +246,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         client, repository = Client(), parse_repository(place)
         [referrer] = client.referrers(repository, sample.digest)
         assert referrer.digest == pushed["digest"]
-        # Of the image in the registry, too, and with nothing but its name.
+        # Also of the image in the registry, with only its name.
         again = ["build", "--from", f"{place}:small", "--format", "sif"]
         again = [*again, "--output", tmp_path / "again.sif"]
         subprocess.run([*imgbuild, *again], check=True, capture_output=True)
@@ -254,7 +254,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
         pulled = tmp_path / "pulled.sif"
         apptainer("pull", "--no-https", "--disable-cache", pulled, f"oras://{pushed['reference']}")
         assert pulled.read_bytes() == Path(first["output"]).read_bytes()
-        # What Apptainer itself pushes has the same shape.
+        # Artifacts pushed by Apptainer have the same structure.
         apptainer("push", "--no-https", pulled, f"oras://{place}:theirs")
         mine, theirs = (
             json.loads(client.manifest(parse(f"{place}:{tag}")).data)
@@ -267,7 +267,7 @@ def test_pushed_sif_is_pulled_by_apptainer_and_refers_to_image(sample, tmp_path)
 
 
 def test_driver_at_other_location_is_found(sif, tmp_path):
-    """A library of the host's, put where --nv puts the driver's."""
+    """A library of the host at the path to which --nv mounts the driver's."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')"
     without = apptainer("exec", sif, "python", "-c", code, check=False)
     assert "libcuda.so.1: cannot open shared object file" in without.stderr
@@ -287,7 +287,7 @@ int cuDeviceGetCount(int *count) { *count = 0; return 100; }
 
 @pytest.fixture(scope="module", name="driver")
 def _driver():
-    """A folder with what stands for a driver: a library that says that there is no GPU."""
+    """A folder with a stub of a driver: a library that reports that there is no GPU."""
     compiler = needs.tool("gcc")
     with ordinary.home() as place:
         folder = place / "driver"
@@ -320,7 +320,7 @@ def test_nv_mounts_driver_of_loader_cache(sif, driver, user):
 
 
 def test_gpu_tier_runs_with_nv(sif, driver, monkeypatch):
-    """By the tests' own words: the driver was loaded, and has no GPU."""
+    """According to the tests' messages the driver was loaded, and has no GPU."""
     monkeypatch.setenv("IMGBUILD_APPTAINER_DRIVER", str(driver))
     with ordinary.home() as work:
         binds = {"/smoke_tests": SMOKE}

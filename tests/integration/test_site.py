@@ -1,4 +1,4 @@
-"""`imgbuild site`: history from git and from a file, reports of vulnerabilities, own projects."""
+"""`imgbuild site`: history from git and from a file, vulnerability reports, own projects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A matrix with one locked target, committed three times: other versions, damage, as it is."""
+    """A matrix with one locked target in three commits: other versions, damage, current state."""
     folder = tmp_path / "mine"
     images = folder / "images" / TARGET
     shutil.copytree(ROOT / "images" / TARGET, images)
@@ -61,7 +61,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
+def test_history_of_checkout(project: Path, tmp_path: Path) -> None:
     done = site(project, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["targets"] == 1
@@ -74,7 +74,7 @@ def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     page = (output / f"targets/{TARGET}.html").read_text()
     assert "first &lt;b&gt;lock&lt;/b&gt;" in page
     assert "docker pull registry.example/mine/images@sha256:" in page
-    # Without git, from the data file of the site before.
+    # Without git, from the data file of the previous site.
     shutil.rmtree(project / ".git")
     saved = tmp_path / "history.json"
     saved.write_bytes((output / "history.json").read_bytes())
@@ -85,7 +85,7 @@ def test_the_history_of_a_checkout(project: Path, tmp_path: Path) -> None:
     assert json.loads((output / "history.json").read_text())["targets"] == {}
 
 
-def test_without_git_there_is_no_history(
+def test_no_history_without_git(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -161,7 +161,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
         (("--output", "matrix.yaml"), "not a folder"),
     ],
 )
-def test_wrong_words(project: Path, words: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_refused(project: Path, words: tuple[str, ...], message: str) -> None:
     done = site(project, *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

@@ -1,6 +1,6 @@
-"""The site in Debian's Chromium: what it shows, answers and copies, for people and for axe-core.
+"""The site in Debian's Chromium: content, forms and copy buttons, and axe-core checks.
 
-The site is that of this repository. The answers of its scripts are compared with imgbuild's own
+The site is that of this repository. The results of its scripts are compared with imgbuild's own
 code and with the library packaging.
 """
 
@@ -72,7 +72,7 @@ def window() -> Iterator[Browser]:
 
 
 def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
-    """Open a page with a filled form, as a link to an answer does."""
+    """Open a page with a filled form, like a link to a result."""
     window.view(1600)
     fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
     window.open((place / page).as_uri() + fragment)
@@ -88,7 +88,7 @@ def data(place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", SAMPLE)
-def test_a_page_fits_each_width_and_has_no_error(site: Path, window: Browser, page: str) -> None:
+def test_pages_fit_each_width_without_errors(site: Path, window: Browser, page: str) -> None:
     window.log()
     for width, dark in VIEWS:
         window.view(width, dark=dark)
@@ -100,7 +100,7 @@ def test_a_page_fits_each_width_and_has_no_error(site: Path, window: Browser, pa
 
 
 @pytest.mark.parametrize("page", [*SAMPLE[1:], "targets/cu124-vllm.html"])
-def test_axe_finds_nothing(site: Path, window: Browser, page: str) -> None:
+def test_axe_reports_no_problems(site: Path, window: Browser, page: str) -> None:
     source = axe()
     for width, dark in ((360, False), (1600, True)) if page in SAMPLE[:3] else ((1600, True),):
         window.view(width, dark=dark)
@@ -114,8 +114,8 @@ def test_axe_finds_nothing(site: Path, window: Browser, page: str) -> None:
         assert violations == []
 
 
-def test_axe_finds_a_fault(site: Path, window: Browser) -> None:
-    """So that the test before can fail."""
+def test_axe_reports_injected_problem(site: Path, window: Browser) -> None:
+    """Ensures that the previous test can fail."""
     shown(window, site, "index.html")
     window.run("document.querySelector('form label').replaceWith(document.createElement('select'))")
     window.run(axe())
@@ -124,7 +124,7 @@ def test_axe_finds_a_fault(site: Path, window: Browser) -> None:
 
 
 class Links(html.parser.HTMLParser):
-    """The links and the ids of a page."""
+    """The links and the IDs of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Links(html.parser.HTMLParser):
         self.ids |= {value for key in ("id",) if (value := values.get(key))}
 
 
-def test_links_are_whole(site: Path) -> None:
+def test_links_are_valid(site: Path) -> None:
     pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
     broken = []
     for path, page in pages.items():
@@ -156,7 +156,7 @@ def test_links_are_whole(site: Path) -> None:
 # -- without a script
 
 
-def test_a_page_reads_without_scripts(site: Path, window: Browser) -> None:
+def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
     window.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         shown(window, site, "index.html")
@@ -204,7 +204,7 @@ def test_filters(site: Path, window: Browser, fields: dict[str, str], has: str, 
     assert window.texts("#count")[0].startswith(f"{len(names)} of ")
 
 
-def test_a_filter_that_is_cleared(site: Path, window: Browser) -> None:
+def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
     shown(window, site, "index.html")
     every = window.texts("#current tbody th a")
     window.type("[name=packages]", "no-such-package")
@@ -250,7 +250,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
     assert buttons == len(window.texts("[data-copy]"))
 
 
-# -- the questions
+# -- the forms
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
         ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
     ],
 )  # fmt: skip
-def test_what_runs_on_a_machine(
+def test_machine_form_lists_compatible_images(
     site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
 ) -> None:
-    """What is read of the text, and the image that doctor prefers on that machine."""
+    """The parsed text, and the image preferred by doctor on that machine."""
     shown(window, site, "machine.html", machine=text)
     read = window.texts("#machine-read")[0]
     for words in (f"(compute capability {capability})", f"driver {driver}", arch):
@@ -287,9 +287,7 @@ def test_what_runs_on_a_machine(
     assert window.texts('.answer[data-state="fits"] h3') == fits
 
 
-def test_an_image_of_two_architectures_is_compared_in_that_of_the_machine(
-    site: Path, window: Browser
-) -> None:
+def test_image_of_two_architectures_uses_that_of_machine(site: Path, window: Browser) -> None:
     content = data(site)
     x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
     names = {content["targets"][number]["name"] for number in x86_64}
@@ -308,24 +306,22 @@ def test_an_image_of_two_architectures_is_compared_in_that_of_the_machine(
 @pytest.mark.parametrize(
     "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
 )
-def test_versions_with_spaces_between_them_are_compared(
-    site: Path, window: Browser, text: str
-) -> None:
+def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, text: str) -> None:
     shown(window, site, "together.html", versions=text)
     assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
     assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
 @pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
-def test_an_unknown_gpu_is_never_fine(site: Path, window: Browser, text: str) -> None:
+def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, text: str) -> None:
     shown(window, site, "machine.html", machine=text)
     assert window.texts('[data-state="fits"]') == []
     assert window.texts('[data-state="unknown"]') != []
     assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
 
 
-def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> None:
-    """All images with all drivers, GPUs and architectures: what doctor's own code answers."""
+def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> None:
+    """All images with all drivers, GPUs and architectures, compared with doctor's own code."""
     content = data(site)
     drivers = (
         "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",
@@ -357,7 +353,7 @@ def test_drivers_and_gpus_as_doctor_judges_them(site: Path, window: Browser) -> 
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
-def test_a_gpu_that_no_image_is_computed_for_is_never_fine(
+def test_unsupported_gpu_is_not_reported_as_compatible(
     site: Path, window: Browser, name: str
 ) -> None:
     shown(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
@@ -365,7 +361,7 @@ def test_a_gpu_that_no_image_is_computed_for_is_never_fine(
     assert window.texts('[data-state="fits"]') == []
 
 
-def test_names_of_gpus_as_doctor_reads_them(site: Path, window: Browser) -> None:
+def test_gpu_names_are_parsed_as_in_doctor(site: Path, window: Browser) -> None:
     names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
     names += [
         f"NVIDIA {name} {more}"
@@ -407,7 +403,7 @@ BOUNDS = (
 )  # fmt: skip
 
 
-def test_versions_as_packaging_compares_them(site: Path, window: Browser) -> None:
+def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> None:
     specifiers = [f"{operator}{bound}" for operator in ("==", "!=", "<", "<=", ">", ">=", "===")
                   for bound in BOUNDS]  # fmt: skip
     specifiers += [f"~={bound}" for bound in BOUNDS if "." in bound.partition("!")[2] or (
@@ -442,7 +438,7 @@ def test_versions_as_packaging_compares_them(site: Path, window: Browser) -> Non
         ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
     ],
 )
-def test_which_image_for_requirements(
+def test_requirements_form_lists_matching_images(
     site: Path, window: Browser, text: str, fields: dict[str, str], first: str, words: str
 ) -> None:
     shown(window, site, "requirements.html", requirements=text, **fields)
@@ -482,16 +478,18 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ),
     ],
 )
-def test_why_not_together(site: Path, window: Browser, text: str, words: str) -> None:
+def test_conflicting_requirements_are_explained(
+    site: Path, window: Browser, text: str, words: str
+) -> None:
     shown(window, site, "together.html", versions=text)
     assert words in window.texts("#answer")[0]
 
 
-# -- texts of others
+# -- untrusted texts
 
 
-def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
-    """Summaries, reasons and summaries of commits with HTML, quotes and scripts."""
+def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
+    """Summaries, reasons and commit messages with HTML, quotes and scripts."""
     evil = "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'`{{ 7*7 }}</title>"
     project = tmp_path / "project"
     (project / "images").mkdir(parents=True)
@@ -527,7 +525,7 @@ def test_hostile_texts_stay_texts(window: Browser, tmp_path: Path) -> None:
     assert [line for line in window.log() if "pwned" in line] == []
 
 
-def test_the_policy_of_a_page_allows_no_other_script(site: Path, window: Browser) -> None:
+def test_page_policy_blocks_other_scripts(site: Path, window: Browser) -> None:
     shown(window, site, "index.html")
     added = (
         "const added = document.createElement('script'); added.textContent = 'window.pwned = 1';"

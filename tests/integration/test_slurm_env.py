@@ -1,7 +1,7 @@
-"""What reaches a job's image on a real Slurm.
+"""The environment of a job's image on a real Slurm.
 
-Variables of --env reach it, whatever their names; sbatch passes no others. The image is a folder
-with busybox, which Apptainer runs as it would a SIF.
+Variables of --env are passed, whatever their names; sbatch passes no others. The image is a folder
+with busybox, which Apptainer runs like a SIF.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support import needs, samples, slurm_project
 from tests.support.sample_project import Project
 
 pytestmark = pytest.mark.engine
-# Names that the host's programs, the script itself, srun or Apptainer would heed.
+# Names to which the host's programs, the script itself, srun or Apptainer react.
 TAKEN = {
     "PATH": "/bin", "image": "/evil.sif", "gpus": "7", "cpus": "x", "each": "0", "name": "z",
     "scratch": "/nowhere", "models": "/nowhere", "told": "1", "NCCL_DEBUG": "INFO",
@@ -55,7 +55,7 @@ def job(image: Path, folder: Path, *command: str, **more: object) -> Path:
 
 
 def test_path_variables_are_mounted_in_job(image, tmp_path):
-    """The script is written where none of them is set."""
+    """The script is written while none of them is set."""
     needs.apptainer()
     place = Path(tempfile.mkdtemp(dir="/srv"))
     script = (
@@ -79,7 +79,7 @@ def test_path_variables_are_mounted_in_job(image, tmp_path):
         assert status == 0, log
         shown = [f"{place}/a/hub", f"{place}/a/data", f"{tmp_path}/runs", f"{place}/topo.xml", ""]
         assert f"seen={';'.join(shown)}\n" in log
-        # --env passes a variable by its name; the cache of models follows XDG_CACHE_HOME.
+        # --env passes a variable by its name; the model cache follows XDG_CACHE_HOME.
         assert f"tiktoken=;;{place}/vllm;{place}/xdg/huggingface\n" in log
         assert "topology" in log
         assert (place / "a/hub/new").read_text() == "made\n"
@@ -94,7 +94,7 @@ def test_path_variables_are_mounted_in_job(image, tmp_path):
 
 @pytest.mark.parametrize("export", [None, "NONE"])
 def test_only_selected_variables_reach_image(image, tmp_path, export):
-    """Where sbatch passes all variables, output of the shell at its start changes nothing."""
+    """If sbatch passes all variables, output of the shell at its start changes nothing."""
     needs.apptainer()
     (tmp_path / "talk").write_text("echo hello\n")
     (tmp_path / "scratch").mkdir()

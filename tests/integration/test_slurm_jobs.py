@@ -1,4 +1,4 @@
-"""Job scripts on a real Slurm of two nodes: a SIF, Ray, the check, and what users bring along."""
+"""Job scripts on a real Slurm of two nodes: a SIF, Ray, the check, and user environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import needs, samples, slurm_project
 from tests.support.sample_project import TARGET, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
-# What a job sees: one line of JSON.
+# The environment of a job, as one line of JSON.
 LOOK = """\
 import json, os, sys
 def leaks(name):
@@ -61,7 +61,7 @@ print(json.dumps([len(set(nodes)), sorted(set(words)), sorted(set(prefixes)),
                   ray.cluster_resources()["CPU"]]))
 sys.exit(9)
 """
-# Says that it runs, and saves at the end.
+# Reports its start, and saves at the end.
 TRAIN = """\
 import pathlib, signal, sys, time
 def save(*_):
@@ -82,7 +82,7 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture(name="user")
 def _user(project: Project, tmp_path: Path) -> dict[str, str]:
-    """A user's surroundings: packages in the home and on PYTHONPATH, a scratch folder."""
+    """A user's environment: packages in the home and on PYTHONPATH, a scratch folder."""
     home = tmp_path / "home"
     packages = home / ".local/lib/python3.11/site-packages"
     packages.mkdir(parents=True)
@@ -107,13 +107,13 @@ def script(project: Project, folder: Path, *words: str) -> Path:
 
 
 def printed_value(log: str) -> object:
-    """The line of JSON that a job printed."""
+    """The line of JSON printed by a job."""
     [line] = re.findall(r"^[\[{].*[\]}]$", log, re.MULTILINE)
     return json.loads(line)
 
 
 def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
-    """Run a script as that user; nothing may be left on the nodes."""
+    """Run a script as that user; no leftovers are allowed on the nodes."""
     user_project = Project(project.folder, "", None, {**project.env, **user})
     ended = slurm_project.job(user_project, path)
     assert list(Path(user["TMPDIR"]).iterdir()) == [], ended[1]
@@ -122,7 +122,7 @@ def run(project: Project, user: dict[str, str], path: Path) -> tuple[int, str]:
 
 def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(LOOK)
-    # As a model cache has them: a folder of links to files elsewhere.
+    # Like a model cache: a folder of links to files elsewhere.
     (tmp_path / "model").mkdir()
     (tmp_path / "blob").write_text("from the network disk")
     (tmp_path / "model/config").touch()
@@ -133,7 +133,7 @@ def test_job_runs_with_sif(project: Project, user: dict[str, str], tmp_path: Pat
         "--env", f"HF_HOME={tmp_path}/models", "--stage", str(tmp_path / "model"),
         "--", "python", str(tmp_path / "look.py"), str(tmp_path / "model"),
     )  # fmt: skip
-    # Input that srun sends to a node whose task has ended costs it output, or the whole step.
+    # Input sent by srun to a node whose task has ended can lose its output, or the whole step.
     head, line, rest = path.read_text().partition("set -euo pipefail\n")
     path.write_text(head + line + "exec <<<'for no step'\n" + rest)
     status, log = run(project, user, path)
@@ -168,7 +168,7 @@ def test_ray_cluster_over_two_nodes(project: Project, user: dict[str, str], tmp_
     status, log = run(project, user, path)
     assert status == 9, log  # the command's own
     assert "Ray: 2 of 2 nodes have registered" in log
-    # Two CPUs of each node by the allocation, whatever cores this machine has.
+    # Two CPUs of each node by the allocation, regardless of this machine's cores.
     assert printed_value(log) == [2, ["two words"], ["/opt/venv"], 4.0]
 
 
@@ -183,7 +183,7 @@ print(json.dumps([sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["GPU"]
 def test_verl_joins_ray_cluster_of_nodes(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
-    """By a program in its place, which Ray believes that there are GPUs."""
+    """With a stub of the program; Ray is configured with GPUs."""
     (tmp_path / "main.py").write_text(VERL)
     locked = read_lock(project.folder / "images", TARGET)
     verl = samples.lock(*(samples.wheel(name, "1.0") for name in ("ray", "verl")))
@@ -216,7 +216,7 @@ def test_cancelled_job_saves_and_cleans_up(
     slurm_project.slurm(user_project, "scancel", number)
     slurm_project.until(lambda: not list(Path(user["TMPDIR"]).iterdir()), "nothing is left")
     [log] = tmp_path.glob(f"*-{number}.log")
-    # What the program used is removed only after it has ended.
+    # Files used by the program are removed only after it has ended.
     assert saved.read_text() == "at the end", log.read_text()
     assert "told to end by Slurm" in log.read_text()
 
@@ -249,7 +249,7 @@ def test_folder_of_other_user_is_not_written_to(
     project: Project, user: dict[str, str], tmp_path: Path
 ) -> None:
     path = script(project, tmp_path, "--", "touch", str(tmp_path / "ran"))
-    # The number of the job is known only once it starts: a link is there before the script looks.
+    # The job number is known only after the start: a link exists before the script reads it.
     other = tmp_path / "other"
     other.mkdir()
     trap = f'mkdir -p "$TMPDIR"; ln -s {other} "$TMPDIR/imgbuild-$SLURM_JOB_ID"\n'
@@ -268,10 +268,10 @@ def test_check_reports_passed_steps(project: Project, tmp_path: Path) -> None:
     assert "no problem found on node1 node2" in done.stdout
     for node in ("node1", "node2"):
         assert f"{node}: note     packages: all come from /opt/venv" in done.stdout
-        assert f"{node}: note     driver: there is none, and no GPU was asked for" in done.stdout
+        assert f"{node}: note     driver: no driver, and no GPU was requested" in done.stdout
     assert "not tested: the interconnect, since the image has no torch" in done.stdout
     short = project.run(*words[:-4], *words[-2:], "--shared", "999999999", status=1)
-    assert "999999999 MB are wanted" in short.stdout
+    assert "999999999 MB are required" in short.stdout
     assert "see the errors above" in short.stdout
 
 
@@ -282,7 +282,7 @@ def test_doctor_reports_user_environment_problems(
     user_project = Project(project.folder, "", None, {**project.env, **user})
     sif = str(project.folder / "build" / f"{TARGET}.sif")
     words = ("doctor", TARGET, "--through", "apptainer", "--sif-file", sif)
-    # imgbuild itself is started without the user's PYTHONPATH; Apptainer hands this one on.
+    # imgbuild itself is started without the user's PYTHONPATH; Apptainer passes this one on.
     user_project.env["APPTAINERENV_PYTHONPATH"] = user_project.env.pop("PYTHONPATH")
     user_project.env["APPTAINER_BIND"] = str(tmp_path)
     done = user_project.run(*words, status=1)

@@ -1,7 +1,7 @@
-"""The job with a vLLM server on a real Slurm: who starts where, waits for whom, ends with whom.
+"""The job with a vLLM server on a real Slurm: placement, start order and end of its steps.
 
-trl's server and accelerate need GPUs. Packages of these names stand for them here, which answer
-over HTTP and tell how they were called: what is tested is the script, not trl.
+trl's server and accelerate need GPUs. They are replaced by packages of the same names, which
+respond over HTTP and report their arguments: the script is tested, not trl.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main():
     port = int(words[words.index("--port") + 1])
     http.server.HTTPServer(("0.0.0.0", port), Handler).serve_forever()
 """
-# As accelerate itself: options, then the path of a script, which it starts with Python.
+# Like accelerate: options, then the path of a script, which it starts with Python.
 LAUNCH = b"""\
 import json, os, sys
 
@@ -76,7 +76,7 @@ class GRPOConfig:
 
 
 def index() -> LocalIndex:
-    """Packages by the names that the job needs."""
+    """Packages with the names that the job requires."""
     index = sample_project.index()
     index.wheel("vllm", "0.8.5")
     points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"
@@ -109,7 +109,7 @@ def _project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def run(project: Project, folder: Path, *words: str) -> tuple[int, str]:
-    """Run the job on two nodes, without the GPUs that these have not."""
+    """Run the job on two nodes, without GPUs."""
     path = folder / "job.sh"
     (folder / "train.py").write_text(TRAIN)
     project.run(
@@ -133,7 +133,7 @@ def test_trainers_reach_server_on_last_node(project: Project, tmp_path: Path) ->
     assert serving[:5] == ["vllm-serve", "--model", "a/model", "--tensor-parallel-size", "1"]
     assert words[:3] == ["launch", "--machine_rank", "0"]
     assert words[words.index("--num_processes") + 1] == "1"
-    # This trl has no port of its own for weights, so it is given none.
+    # This trl has no separate port for weights, so none is passed.
     assert words[words.index("train.py") :] == [
         "train.py", "--steps", "2", "--use_vllm=true", "--vllm_mode=server",
         "--vllm_server_host=127.0.0.3", f"--vllm_server_port={port}",

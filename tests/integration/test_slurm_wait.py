@@ -1,4 +1,4 @@
-"""`slurm --job check --submit`, when Slurm ends a job before it has run."""
+"""`slurm --job check --submit` for a job that Slurm ends before it has run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def pending_jobs(folder: Path) -> list[str]:
-    """Numbers of the jobs that were submitted in `folder` and are not over."""
+    """The numbers of jobs submitted in `folder` that have not ended."""
     completed = subprocess.run(
         ["squeue", "--noheader", "--me", "--format=%i %Z"],
         capture_output=True, text=True, check=True,
@@ -44,7 +44,7 @@ def pending_jobs(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def once_held(folder: Path, then: Callable[[str], object]) -> Iterator[None]:
-    """Within the block, call `then` with the number of the job of `folder`, once there is one."""
+    """Within the block, call `then` with the number of the job of `folder`, once it exists."""
     over = threading.Event()
 
     def _look() -> None:
@@ -87,7 +87,7 @@ def test_check_cancelled_in_queue_has_not_passed(tmp_path, monkeypatch, capsys):
 
 
 def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
-    """By a job script of the project's own that ends well, without a word."""
+    """With a custom job script of the project that succeeds without output."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     make(tmp_path)
     template = tmp_path / "images/templates/slurm/check.j2"
@@ -102,7 +102,7 @@ def test_check_without_output_has_not_passed(tmp_path, monkeypatch, capsys):
 
 
 def ended(line: str, folder: Path, *options: str) -> str:
-    """The state in which a job of one line ends."""
+    """The final state of a job with one line."""
     script = f"#!/bin/sh\n{line}\n"
     return commands.wait(commands.submit(script, folder, ["--output=/dev/null", *options]))
 
@@ -119,7 +119,7 @@ def test_job_unknown_to_slurm_is_lost():
 
 
 def test_used_ports_are_skipped(tmp_path):
-    """By the lines that the committed scripts have for it."""
+    """With the lines of the committed scripts for it."""
     lines = (
         (slurm_project.SCRIPTS / "check.sh")
         .read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Smoke tests really run, on small images that are sound or broken in one way."""
+"""Smoke tests run on small images that are valid or broken in one aspect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING: Mapping[str, list[Any]] = {"imports": [], "entry points": [], "requirem
 
 
 class Sample:
-    """A virtual environment, what is expected of it, and the tests run on it."""
+    """A virtual environment, its expected content, and the tests run on it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Sample:
         self.expect["packages"] = smoke_environment.versions(self.wheels)
 
     def add(self, name: str, files: Mapping[str, bytes], *, locked: bool = True) -> None:
-        """Install one more wheel."""
+        """Install another wheel."""
         wheel = smoke_environment.make_wheel(self.folder / "wheels", name, "1.0", files)
         smoke_environment.make_venv(self.folder / "venv", [wheel])
         if locked:
@@ -53,7 +53,7 @@ class Sample:
     def run(
         self, only: str, *, tier: str = "static", timeout_factor: float = 1, **env: str
     ) -> dict[str, Case]:
-        """Run cases on it, by the environment's own Python."""
+        """Run cases on it with the environment's own Python."""
         (self.folder / "expect.json").write_text(json.dumps(self.expect))
         (self.folder / "allowed.json").write_text(json.dumps(self.allowed))
         done = subprocess.run(
@@ -156,7 +156,7 @@ def leaving(sample):
         ("versions", twice, "beta is installed 2 times"),
         ("requirements", alone, "alpha 1.0 requires beta, which is not installed."),
         ("files", lost, "alpha/data.txt: No such file"),
-        ("files", cut, "alpha/data.txt: 3 bytes, RECORD says 4"),
+        ("files", cut, "alpha/data.txt: 3 bytes, expected 4 from RECORD"),
         ("files", stray, "alpha/stray.py: in no RECORD"),
         ("files", dangling, "alpha/link: a broken link"),
     ],
@@ -270,7 +270,7 @@ def test_failing_sglang_kernel_compilation_is_reported(sample):
     assert re.search(r"activation: <stdin>:1:\d+: error: .unknown. undeclared", case_result.log)
     source.unlink()
     none = sample.run("sglang kernels")["sglang kernels"]
-    assert none.message == "error: SGLang has none of the kernels that this case knows"
+    assert none.message == "error: SGLang has none of the kernels of this case"
 
 
 SAVER = b"""\
@@ -325,7 +325,7 @@ def test_driver_library_in_image_is_refused(sample):
 
 
 def test_stub_found_by_loader_is_not_a_driver(sample):
-    """Where no driver of the host is, a library of its name is the image's."""
+    """Without a host driver, a library of its name belongs to the image."""
     stub = sample.folder / "stubs/libcuda.so.1"
     stub.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-o", stub, "-x", "c", os.devnull], check=True)

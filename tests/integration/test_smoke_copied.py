@@ -1,4 +1,4 @@
-"""`imgbuild smoke` on a machine that has a copied folder: no network, no checkout, no home."""
+"""`imgbuild smoke` on a machine with a copied folder: no network, no checkout, no home."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is carried: `wheels` of imgbuild and all it needs, a layout and its lock."""
+    """The copied files: `wheels` of imgbuild and its dependencies, a layout and its lock."""
     needs.root()
     needs.user_namespaces()
     base = tmp_path_factory.mktemp("copied")

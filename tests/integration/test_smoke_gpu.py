@@ -1,4 +1,4 @@
-"""The GPU tiers' own machinery, on a machine that need not have a GPU."""
+"""The functions of the GPU tiers, on a machine that need not have a GPU."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ with smoke_gpu.server([sys.executable, "server.py", str(port), sys.argv[1]],
 def python(
     folder: Path, script: str, *words: object, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script that imports what the smoke tests do."""
+    """Run a script that imports the modules of the smoke tests."""
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, words)],
         cwd=folder,
@@ -88,7 +88,7 @@ def python(
 
 
 def run(folder: Path, tier: str, *words: str, packages: dict[str, str] | None = None) -> Any:
-    """The report of a tier for a lock of `packages`, by this Python."""
+    """The report of a tier for a lock of `packages`, with this Python."""
     expect = {
         "packages": packages or {}, "debian": [], "prefix": "/", "cache": str(folder),
         "workdir": str(folder), "flashinfer": "off",
@@ -146,7 +146,7 @@ def test_case_fails_without_gate(tmp_path):
 
 
 def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) -> list[list[str]]:
-    """The messages of cases that began at once, one row each; `share` may use the GPU at once."""
+    """The messages of concurrent cases, one row each; `share` may use the GPU at once."""
     log = folder / "log"
 
     def _take_turn(name: str) -> None:
@@ -163,7 +163,7 @@ def take(folder: Path, names: Sequence[str], share: int, script: str = TURNS) ->
 
 
 def at_once(rows: Sequence[Sequence[str]]) -> list[frozenset[str]]:
-    """Who held a place together: each time one came in."""
+    """The cases that held a place simultaneously, at each entry."""
     inside: set[str] = set()
     groups = []
     for name, word, *_ in rows:
@@ -187,7 +187,7 @@ def test_shared_and_exclusive_cases(tmp_path):
 
 
 def test_shared_cases_run_up_to_limit(tmp_path):
-    """Each waits, in its place, until all have come: with one place less they would not end."""
+    """Each waits in its place for all others: with one place less they would not end."""
     rows = take(tmp_path, "abc", 3, MEETING)
     assert max(map(len, at_once(rows))) == 3
 

@@ -49,7 +49,7 @@ def _built(place: Path, wheels: list[Path]) -> Layout:
 
 
 def check(report: Report) -> None:
-    """All cases pass, or are skipped since the image lacks their packages."""
+    """Check that all cases pass, or are skipped because the image lacks their packages."""
     outcomes = {case.name: case.outcome for case in report.cases}
     assert outcomes == {
         "system": "passed",
@@ -69,9 +69,7 @@ def check(report: Report) -> None:
     }, report.cases
     messages = {case.name: case.message for case in report.cases}
     assert messages["compiler"] == "the lock has no gcc"
-    assert messages["entry points"].endswith(
-        "has none of the packages that entry_points.json names"
-    )
+    assert messages["entry points"].endswith("has none of the packages in entry_points.json")
     assert f"user id {smoke_environment.USER.uid}," in messages["system"]
     assert (report.target, report.arch, report.tier) == ("small", Arch.X86_64, "static")
 

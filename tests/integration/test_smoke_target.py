@@ -1,6 +1,6 @@
 """A second real image passes its smoke tests in a container: cu130-trl, the smallest one.
 
-It has DeepSpeed, built here from its sdist, and no vLLM; cu124-vllm is test_main_job's.
+It has DeepSpeed, built here from its sdist, and no vLLM; test_main_job tests cu124-vllm.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def imgbuild(*words: str) -> str:
 
 @pytest.fixture(scope="module", name="built")
 def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Docker, which has loaded the image, and the image's layout."""
+    """Docker, with the image loaded, and the image's layout."""
     docker = needs.docker()
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     built = tmp_path_factory.mktemp("built") / TARGET
@@ -69,7 +69,7 @@ def test_image_without_vllm_passes_smoke_tests(built):
 
 
 def test_nvcc_case_fails_with_other_cuda(built, tmp_path):
-    """As `pip install -U nvidia-cuda-nvcc` leaves it.
+    """The state after `pip install -U nvidia-cuda-nvcc`.
 
     DeepSpeed calls this nvcc, and in other images FlashInfer does: the case is the same.
     """

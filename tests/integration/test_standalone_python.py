@@ -48,7 +48,7 @@ subprocess.run([sys.executable, "-c", "import demo; print(demo.__name__)"], chec
 """
 
 
-# A build backend of an sdist: the wheel says which Python built it.
+# A build backend of an sdist: the wheel contains the version of the Python that built it.
 PYPROJECT = b"""\
 [build-system]
 requires = []
@@ -82,7 +82,7 @@ def base(python: str, url: str, packages: list[str]) -> dict[str, object]:
 
 
 def run(folder: Path, code: str) -> str:
-    """What the Python of the image in the layout `folder` prints."""
+    """The output of the Python of the image in the layout `folder`."""
     with root_folder(layout.read(folder), Arch.X86_64, Store.open()) as root:
         done = sandbox.run(root, ["/opt/venv/bin/python", "-c", code])
     assert done.status == 0, done.stderr
@@ -109,7 +109,7 @@ def _project(tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_an_image_on_the_archive_of_a_server(project: Project, tmp_path: Path) -> None:
+def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path) -> None:
     project.run("lock", TARGET)
     lock = json.loads((project.images / TARGET / "lock.json").read_text())
     locked = lock["arch"]["x86_64"]["python"]
@@ -137,7 +137,7 @@ def test_an_image_on_the_archive_of_a_server(project: Project, tmp_path: Path) -
     "folder",
     ["/usr", *map(str, sorted(Path("/root/.pyenv/versions").glob("3.1[0-2].*")))],
 )
-def test_the_static_tests_pass_and_extensions_compile(folder: str, tmp_path: Path) -> None:
+def test_static_tests_pass_and_extensions_compile(folder: str, tmp_path: Path) -> None:
     needs.user_namespaces()
     packed = (
         standalone_python.of_debian()

@@ -1,4 +1,4 @@
-"""The cache under real processes: killed at any moment, several at once, on a disk that is full."""
+"""The cache under real processes: killed at any moment, several at once, on a full disk."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_ctrl_c_stops_download_and_keeps_partial_file(tmp_path: Path, site: Site
 
 
 def test_processes_share_cache(tmp_path: Path, site: Site) -> None:
-    """Four download the same files, one more is killed, and one prunes all the time."""
+    """Four processes download the same files, one more is killed, and one prunes all the time."""
     root, names = tmp_path / "cache", [f"f{number}" for number in range(20)]
     site.pause = 0.002
     doomed = start(command(root, site, [*names, "big"]))
@@ -198,7 +198,7 @@ def test_waiting_process_continues_download_of_killed_one(tmp_path: Path, site: 
 
 
 def test_entries_used_by_live_process_are_not_pruned(tmp_path: Path, site: Site) -> None:
-    """The process holds f5 (in the cache already) while it is still busy with another download."""
+    """The process holds f5 (already cached) while another download is running."""
     root = tmp_path / "cache"
     subprocess.run(
         command(root, site, ["f5", "f6"]), cwd=REPOSITORY, capture_output=True, check=True
@@ -235,7 +235,7 @@ def test_kill_while_adding_layers_leaves_valid_cache(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_reported_without_damage(tmp_path: Path, site: Site) -> None:
-    """A real file system of 4 MB that something else fills when the download is about to start."""
+    """A real file system of 4 MB that is filled when the download is about to start."""
     unshare = needs.user_namespaces()
     mount = needs.tool("mount")
     disk = tmp_path / "disk"

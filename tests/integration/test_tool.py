@@ -1,4 +1,4 @@
-"""The container of the tool itself: the scripts of the release, from this checkout's own files."""
+"""The container of imgbuild itself: the scripts of the release, from this checkout's own files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A checkout of this working tree, whose `make` has an environment already."""
+    """A checkout of this working tree with an existing environment for `make`."""
     folder = tmp_path_factory.mktemp("tool") / "checkout"
     tracked = ci_repository.git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard")
     for name in tracked.splitlines():
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    # For this machine alone: the other architecture's half would take as long again.
+    # Only for this machine: the other architecture would take as long again.
     matrix = folder / "tool/matrix.yaml"
     text = matrix.read_text()
     assert BOTH in text

@@ -1,4 +1,4 @@
-"""`imgbuild update` as a maintainer runs it, against an index on this machine in JSON form."""
+"""`imgbuild update` against a local index with the JSON API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 300  # until a process that hangs is given up; another may keep the ma
 
 
 def published() -> LocalIndex:
-    """Versions of a wheel: 2.0 works, 3.0 requires what does not exist, 4.0 is two days old.
+    """Versions of a wheel: 2.0 works, 3.0 requires a missing package, 4.0 is two days old.
 
     4.0 requires a newer helper.
     """
@@ -48,7 +48,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def unlocked(site: Site, tmp_path: Path) -> Project:
-    """A project with a row that is not locked; no server has advisories."""
+    """A project with an unlocked row; no server has advisories."""
     base = sample_project.registry_base(sample_project.serve_image(site, tmp_path / "base", "base"))
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.env = {"IMGBUILD_OSV": site.url("no-advisories")}
@@ -67,7 +67,7 @@ def matrix(project: Project) -> str:
     return (project.folder / "matrix.yaml").read_text()
 
 
-def test_a_new_row_a_refusal_nothing_to_do_and_a_changed_cause(project, site, tmp_path):
+def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_path):
     before, files = matrix(project), project.files()
     dry = json.loads(project.run("update", TARGET, "--dry-run", "--json").stdout)
     assert dry == [{"source": TARGET, "trials": {"thewheel": ["3.0", "2.0"]},
@@ -111,7 +111,7 @@ def test_a_new_row_a_refusal_nothing_to_do_and_a_changed_cause(project, site, tm
     project.run("lock", "--check", "--all")
 
 
-def test_without_a_cool_down_the_newest_is_taken_and_other_pins_may_move(unlocked):
+def test_newest_version_is_used_without_cool_down(unlocked):
     path = unlocked.folder / "matrix.yaml"
     path.write_text(path.read_text().replace("pins: {", 'pins: {helper: "0.5", '))
     words = ("--no-cool-down", "--axis", "thewheel", "--json")
@@ -126,7 +126,7 @@ def test_without_a_cool_down_the_newest_is_taken_and_other_pins_may_move(unlocke
     unlocked.run("lock", "--check", "small-helper0.6")
 
 
-def test_an_index_without_upload_times_needs_the_option(unlocked, site):
+def test_index_without_upload_times_requires_option(unlocked, site):
     site.files.update(published().site_files(api=False))
     before = matrix(unlocked)
     done = unlocked.run("update", TARGET, status=2)
@@ -135,7 +135,7 @@ def test_an_index_without_upload_times_needs_the_option(unlocked, site):
     assert (matrix(unlocked), (unlocked.folder / "images").exists()) == (before, False)
 
 
-def test_a_server_that_fails_is_an_error_and_no_refusal(unlocked, site):
+def test_failing_server_is_an_error(unlocked, site):
     before = matrix(unlocked)
     for name in (HELD, HELD.replace("2.0", "3.0")):
         del site.files[name]
@@ -145,7 +145,7 @@ def test_a_server_that_fails_is_an_error_and_no_refusal(unlocked, site):
     assert matrix(unlocked) == before
 
 
-def test_options_that_name_nothing_are_errors(unlocked):
+def test_options_without_match_are_refused(unlocked):
     done = unlocked.run("update", TARGET, "--axis", "vllm", status=2)
     assert "no selected row pins vllm" in done.stderr
     unlocked.run("update", status=3)  # no recommended target
@@ -155,7 +155,7 @@ def test_options_that_name_nothing_are_errors(unlocked):
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
-def test_an_interrupted_update_leaves_the_matrix_as_it_was(project, site, number):
+def test_interrupted_update_keeps_matrix(project, site, number):
     before, files = matrix(project), project.files()
     process: list[subprocess.Popen[str]] = []
 
@@ -188,7 +188,7 @@ def test_an_interrupted_update_leaves_the_matrix_as_it_was(project, site, number
     project.run("lock", "--check", "--all")
 
 
-def test_the_workflow_commits_the_difference_and_opens_one_pull_request(project, tmp_path):
+def test_workflow_commits_changes_and_opens_pull_request(project, tmp_path):
     folder, path = project.folder, project.folder / "matrix.yaml"
     path.write_text(path.read_text().replace("    base:", "    recommended: trl\n    base:", 1))
     (folder / ".gitignore").write_text("/build/\n/.venv\n")
@@ -231,7 +231,7 @@ def test_the_workflow_commits_the_difference_and_opens_one_pull_request(project,
 
 @pytest.mark.network
 @pytest.mark.long
-def test_a_base_gets_the_snapshot_of_today(site, tmp_path):
+def test_base_gets_current_snapshot(site, tmp_path):
     project = Project(tmp_path / "project", site.url("simple"), cache=tmp_path / "cache")
     project.env = {"IMGBUILD_OSV": site.url("no-advisories")}
     packages = ["python3", "usr-is-merged", "openssl"]
@@ -240,7 +240,7 @@ def test_a_base_gets_the_snapshot_of_today(site, tmp_path):
     project.run("lock", TARGET)
     old = ["http://archive.example/debian-security/20260715T000000Z"]
     project.write({**base, "packages": packages, "security": old})
-    # The row of a matrix is edited by lines, which a base in braces is not on.
+    # Rows are edited by lines; a base in braces is on a single line.
     text = matrix(project)
     block = "".join(
         f"    {key}: {json.dumps(value)}\n"

@@ -35,7 +35,7 @@ LARGE = """\
     flashinfer: {mode: "off", reason: there is no wheel}
 """
 MATRIX = """\
-# What our team trains with.
+# Requirements of a training team.
 version: 1
 published:
   small:  # the first one
@@ -48,7 +48,7 @@ targets:
     requirements: [requirements.txt]
 """
 TRAIN = "from thewheel import VERSION, first_only\n\nprint(VERSION, first_only())\n"
-# Ends the process before the Nth file of the change gets its name.
+# Ends the process before the Nth file of the change is renamed.
 KILLED = """\
 import os, signal, sys
 from imgbuild.system.folder import OpenFolder
@@ -139,7 +139,7 @@ def _publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
 
 @pytest.fixture(name="locked", scope="module")
 def _locked(publisher: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with a lock, which no test changes."""
+    """A project with a lock, which no test modifies."""
     project = publisher.user(tmp_path_factory.mktemp("locked") / "project")
     project.run("lock")
     return project
@@ -163,9 +163,7 @@ def copy(project: Project, folder: Path) -> Project:
     return Project(folder, project.index_url, project.cache)
 
 
-def test_a_project_moves_with_its_comments_and_a_current_lock(
-    locked: Project, tmp_path: Path
-) -> None:
+def test_project_update_keeps_comments_and_locks(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     before = content(project)
     nothing = project.run("update")
@@ -218,7 +216,7 @@ def test_all_conflicts_are_listed_and_nothing_is_written(
     assert content(project) == before
 
 
-def test_a_newer_lock_of_the_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
+def test_newer_lock_of_same_target_is_copied(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     published = project.folder / ".imgbuild/published/small/lock.json"
     published.write_bytes(published.read_bytes() + b"\n")
@@ -228,7 +226,7 @@ def test_a_newer_lock_of_the_same_target_is_copied(locked: Project, tmp_path: Pa
 
 
 @pytest.mark.long  # locks a whole target anew
-def test_a_row_that_is_like_a_target_moves_too(publisher: Publisher, tmp_path: Path) -> None:
+def test_row_with_like_is_updated(publisher: Publisher, tmp_path: Path) -> None:
     project = publisher.user(tmp_path / "project", "torch==2.6.0\nthewheel\n")
     matrix = project.folder / "matrix.yaml"
     text = matrix.read_text().replace("extends: small", "like: small")
@@ -241,7 +239,7 @@ def test_a_row_that_is_like_a_target_moves_too(publisher: Publisher, tmp_path: P
     project.run("lock", "--check")
 
 
-def test_a_killed_update_is_finished_by_the_next(locked: Project, tmp_path: Path) -> None:
+def test_next_run_finishes_killed_update(locked: Project, tmp_path: Path) -> None:
     project = copy(locked, tmp_path / "project")
     command = [sys.executable, "-c", KILLED, "3", "update", "--to", "large"]
     killed = subprocess.run(
@@ -284,7 +282,7 @@ def test_outdated_solves_each_newer_version(publisher: Publisher, locked: Projec
     assert any("thewheel" in reason for reason in solved["reasons"])
 
 
-def test_a_kill_before_any_write_leaves_the_old_or_the_new_files(tmp_path: Path) -> None:
+def test_kill_leaves_old_or_new_files(tmp_path: Path) -> None:
     outcomes = []
     for number in range(20):
         folder = tmp_path / str(number)
@@ -303,7 +301,7 @@ def test_a_kill_before_any_write_leaves_the_old_or_the_new_files(tmp_path: Path)
         texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
         whole = {"matrix.yaml": "new", "layers.json": "new", "packages.json": "new"}
         assert texts == (whole if outcomes[-1].startswith("finished") else {"matrix.yaml": "old"})
-    # Three files and the journal are written first, then the three get their names.
+    # Three files and the journal are written first, then the three are renamed.
     assert [bool(outcome.startswith("finished")) for outcome in outcomes] == [False] * 4 + [
         True
     ] * 3

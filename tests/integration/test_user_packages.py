@@ -1,4 +1,4 @@
-"""An image with `user_packages`: pip and uv as people type them, in a real container of each kind.
+"""An image with `user_packages`: pip and uv commands of users, in each type of container.
 
 One small image on real Debian packages, with real programs of pip and uv. The packages that users
 add come from a folder of wheels.
@@ -43,7 +43,7 @@ UV_INSTALL = "uv pip install --no-index"
 HINT = "The packages of the image keep their versions. /opt/imgbuild/README says how"
 PART = "error: helper: part of the image, which only root can change"
 IN_UV_VENV = "source /scratch/uv-venv/bin/activate && "
-# A command, its status, a part of what it prints.
+# A command, its status, a part of its output.
 STEPS = (
     ("pip install gadget", 0, "Installed in {base}. To add a package to the image itself: "),
     ("gadget", 0, "gadget 42"),
@@ -67,7 +67,7 @@ STEPS = (
     ("uv venv --system-site-packages /scratch/uv-venv", 0, ""),
     (f"{IN_UV_VENV}python -c 'import helper; print(helper.VALUE)'", 0, "42"),
     (f"{IN_UV_VENV}pip install third", 2, "hint: uv pip install PACKAGE"),
-    # uv installs there what a package requires, as the README says.
+    # uv installs dependencies of a package there, as documented in the README.
     (f"{IN_UV_VENV}{UV_INSTALL} third && third", 0, "third 1"),
     ("head -1 /opt/imgbuild/README && jq --version", 0, f"# {TARGET}\njq-1.6"),
 )  # fmt: skip
@@ -89,7 +89,7 @@ class Image:
     def steps(
         self, through: str, uid: int, steps: Sequence[tuple[str, int, str]], *, writable: bool
     ) -> None:
-        """Each command in one container ends with its status and prints its text."""
+        """Run each command in one container; check its status and output."""
         scratch = self.project.folder / "scratch"
         for folder in (self.project.folder / ".imgbuild-packages", scratch):
             remove(folder)  # of another user
@@ -188,7 +188,7 @@ def test_unwritable_folder_is_named(image: Image) -> None:
 
 
 def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
-    """What Slurm jobs set: they run with the packages of the image alone."""
+    """The setting of Slurm jobs: they run with the packages of the image alone."""
     needs.user_namespaces()
     steps = (
         ("pip install gadget", 0, "Installed in"),

@@ -1,4 +1,4 @@
-"""Locks of uv through uv itself, repositories through git, and public projects as they are."""
+"""Locks of uv through uv itself, repositories through git, and unmodified public projects."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_failed_fetch_is_reported_with_git_message(tmp_path, repository):
         fetch.fetch(fetch.parse(f"file://{repository}#subdirectory=gone"), tmp_path / "b")
 
 
-# What a reader of each public project would name, by its README there: packages, CUDA, Python.
+# What the README of each public project declares: packages, CUDA, Python.
 FACTS = {
     "grpo-zero": ({"torch==2.6.0", "tokenizers==0.21.1"}, set(), {"==3.11.*"}),
     "llama-factory": ({"trl<=0.24.0,>=0.18.0"}, {"12.4"}, {">=3.11.0"}),

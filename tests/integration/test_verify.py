@@ -1,8 +1,8 @@
-"""A third party with the name of an image and a public key, and what it is spared.
+"""Verification by a third party with the name of an image and a public key.
 
 A small project is pushed to Debian's registry and signed with a key of cosign's. Then its image is
-verified with nothing else: another folder, an empty cache; by cosign too. What is changed on the
-registry's disk is refused, and an image whose lock lies is found out by building it again.
+verified from another folder with an empty cache, and by cosign. Changes on the registry's disk are
+refused, and an image with a wrong lock is detected by rebuilding it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BOTH = ("x86_64", "arm64")
 
 @dataclass
 class Sample:
-    """The project that pushed, the registry, and a user who has neither checkout nor cache."""
+    """The pushed project, the registry, and a user with neither checkout nor cache."""
 
     project: Project
     registry: OwnRegistry
@@ -65,7 +65,7 @@ class Sample:
         return codec.read(self.project.folder / f"images/{TARGET}/digests.json", TargetDigests)
 
     def verify(self, *options: str, status: int = 0, reference: str = "") -> dict[str, str]:
-        """Check → outcome, as the consumer's imgbuild reports it."""
+        """Check → outcome, as reported by the consumer's imgbuild."""
         done = self.consumer.run(
             "verify", reference or self.reference, *options, "--json", status=status
         )
@@ -75,11 +75,11 @@ class Sample:
         }
 
     def signed(self, *options: str, status: int = 0) -> dict[str, str]:
-        """The same with the public key."""
+        """Like `verify`, with the public key."""
         return self.verify("--key", str(self.keys / "cosign.pub"), *options, status=status)
 
     def file(self, digest: str) -> Path:
-        """Where the registry keeps a blob or a manifest."""
+        """The path of a blob or manifest on the registry's disk."""
         paths = list(self.registry.storage.rglob(f"blobs/sha256/*/{digest[7:]}/data"))
         assert len(paths) == 1
         return paths[0]
@@ -210,7 +210,7 @@ def test_flipped_byte_on_registry_disk_is_refused(sample):
 
 
 def test_wrong_lock_is_detected_by_rebuild(sample):
-    """Another layer, and lock, digests, documents and SBOMs that fit it: only a build can tell."""
+    """Another layer with consistent lock, digests, documents and SBOMs: only a build detects it."""
     here = sample.project.folder / "images" / TARGET
     honest = bundle.read_folder(here)
     client, repository = Client(), Repository(sample.registry.host, "evil")
@@ -267,7 +267,7 @@ def _claimed(honest: bundle.LockBundle, target_digests: TargetDigests) -> bytes:
 
 
 def test_keyless_verification_reports_cosign_failure(sample):
-    """The rest of that way needs a CI's identity and sigstore's servers: a workflow runs it."""
+    """Real keyless signing needs a CI identity and sigstore's servers: a workflow tests it."""
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     alone = Project(
         sample.consumer.folder, sample.consumer.index_url, sample.consumer.cache, nowhere
@@ -278,7 +278,7 @@ def test_keyless_verification_reports_cosign_failure(sample):
 
 
 def test_verified_statements_match_attachments(sample):
-    """cosign's view of the SBOM's statement is the SBOM itself."""
+    """The SBOM's statement as read by cosign is the SBOM itself."""
     arm = sample.target_digests.arch[Arch.ARM64].manifest
     (artifact,) = artifact_store.find(Client(), sample.repository, arm, cyclonedx.MEDIA_TYPE)
     answer = cosign(

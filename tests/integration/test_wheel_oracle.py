@@ -15,7 +15,7 @@ from tests.support.wheels import LINK, PROGRAM, make
 ROOT = Path(__file__).parents[2]
 TARGET = "cu124-vllm"
 
-# Real wheels of tricky shape, and what makes them so.
+# Real wheels with unusual structure, and the reason.
 TRICKY = {
     "dill==0.3.8": "scripts that ask for python",
     "ninja==1.11.1.4": "a binary among the scripts",
@@ -69,7 +69,7 @@ def test_installed_wheel_matches_pip(tmp_path: Path) -> None:
 
 
 def test_oracle_detects_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken away one by one, accepted differences turn up: none is there for nothing."""
+    """Each accepted difference is needed: without it, the comparison reports it."""
     wheel = make(tmp_path, MADE)
     for pattern in list(oracle.ACCEPTED):
         rest = {key: why for key, why in oracle.ACCEPTED.items() if key != pattern}
@@ -99,7 +99,7 @@ def test_real_wheels_with_unusual_layout(tmp_path: Path) -> None:
 def test_every_locked_wheel_matches_pip(tmp_path: Path) -> None:
     """All wheels of the target, from the folder $IMGBUILD_WHEELS or from the cache.
 
-    What the cache lacks is fetched into it, as `imgbuild build` does.
+    Wheels missing in the cache are fetched into it, as in `imgbuild build`.
     """
     if oracle.PYTHON != "3.11":
         needs.missing("the wheels are for Python 3.11", "run the tests with python3.11")

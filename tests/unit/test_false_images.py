@@ -148,7 +148,7 @@ FALSE_IMAGES: dict[str, tuple[Change, str]] = {
     ),
     "other embedded content": (
         lambda manifest, _: manifest["layers"][1].update(data=base64.b64encode(b"x").decode()),
-        "has another digest",
+        "does not match the digest",
     ),
     "a false diff id": (false_diff_id, FALSE),
     "the diff id of another layer": (swapped_diff_ids, "diff id"),

@@ -103,8 +103,8 @@ class LockSources:
         lock, indexes = self._lock, self.indexes
         base = base_of(lock, self._matrix)
         hint = (
-            "Debian's archives drop files that an update replaces: use one that keeps them in "
-            f"matrix.yaml, such as a dated snapshot, or run: imgbuild lock {lock.target}"
+            "Debian's archives remove superseded files: use a permanent archive in matrix.yaml,"
+            " such as a dated snapshot, or run: imgbuild lock {lock.target}"
         )
         requests: dict[Sha256, FileRequest] = {}
         for resolution in lock.arch.values():
@@ -204,7 +204,7 @@ def project_folder(lock: Lock, matrix: Matrix) -> Path | None:
 def _target(lock: Lock, matrix: Matrix) -> Target:
     target = matrix.targets.get(lock.target)
     if target is None:
-        message = f"the matrix has no target {lock.target}, so its indexes are not known"
+        message = f"the matrix has no target {lock.target}, so its indexes are unknown"
         raise LockStale(message, hint="add it again, or remove its folder from images/")
     return target
 

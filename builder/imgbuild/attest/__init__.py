@@ -1,1 +1,1 @@
-"""What is attached to an image: SBOMs, provenance, signatures, its lock."""
+"""Attachments of an image: SBOMs, provenance, signatures, its lock."""

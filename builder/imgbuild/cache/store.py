@@ -294,7 +294,7 @@ class Store:
             self.drop_damaged(path, seen)
         except OSError as error:
             message = f"{shown} is damaged and cannot be removed: {error.strerror}"
-            hint = "ask its owner to remove it, or set IMGBUILD_CACHE to another folder"
+            hint = "remove it as its owner, or set IMGBUILD_CACHE to another folder"
             raise IntegrityError(message, hint=hint) from error
         self._reporter.warn(f"{shown} is damaged: removed, it will be fetched or built again")
 

@@ -23,10 +23,13 @@ MARKS: dict[Word, str] = {"failed": "❌", "impossible": "⚠️", "unfinished":
 class TargetOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one target. `error` is its first error, `log` the file with it.
 
-    `repeat` is the command that repeats the failed job or runs the first unfinished one. ¶
-    published: its tag has this digest. tested: all jobs have passed except those that publish.
-    unchanged: the digest is the same as at the given revision. unfinished: some jobs have not run,
-    and none failed. impossible: there is no machine for one of its jobs.
+    `repeat` is the command that repeats the failed job or runs the first unfinished one. Outcomes:
+
+    - published: its tag has this digest;
+    - tested: all jobs have passed except those that publish;
+    - unchanged: the digest is the same as at the given revision;
+    - unfinished: some jobs have not run, and none failed;
+    - impossible: there is no machine for one of its jobs.
     """
 
     target: str

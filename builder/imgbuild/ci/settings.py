@@ -28,7 +28,8 @@ class Runner(Strict, frozen=True):
     """A type of machine, with its labels in the CI."""
 
     labels: Annotated[
-        tuple[str, ...], msgspec.Meta(min_length=1, description="by which the CI selects it")
+        tuple[str, ...],
+        msgspec.Meta(min_length=1, description="labels by which the CI selects the machine"),
     ]
     arch: Annotated[Arch, msgspec.Meta(description="its native architecture")]
     disk: Annotated[int, msgspec.Meta(ge=1, description="GB of disk available to a job")]

@@ -1,4 +1,4 @@
-"""What a container of an image has wherever it runs: image, command, GPUs, memory, caches, secrets.
+"""Settings of an image's container for all runtimes: command, GPUs, memory, caches, secrets.
 
 `imgbuild run` and the job scripts use the same folders and variables; `imgbuild render` writes the
 value for Docker Compose, dev containers, Kubernetes and SkyPilot.
@@ -21,7 +21,7 @@ MODELS_VARIABLE = "HF_HOME"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 TRACKING = "WANDB_"  # the prefix of variables of Weights & Biases
 SECRETS = (TOKEN, f"{TRACKING}API_KEY")
-# Packages of ray[default] without which Ray has no server for jobs.
+# Packages of ray[default] without which Ray has no job server.
 RAY_JOBS = ("aiohttp-cors", "colorful", "opencensus", "py-spy", "smart-open")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 MOST_NODES, MOST_GPUS, MOST_SHARED = 4096, 64, 16 << 20  # the latter in MB
@@ -31,9 +31,9 @@ LABEL = 40  # characters of a name in Kubernetes, to which controllers append ot
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is requested of a container; None and 0 are the defaults of each format.
+    """Requested settings of a container; None and 0 select the defaults of each format.
 
-    `gpus` is a number for each node, or "all"; `gpu` is a kind of GPU. `shared` is shared memory in
+    `gpus` is a number for each node, or "all"; `gpu` is a GPU model. `shared` is shared memory in
     MB. `env` has NAME=VALUE, or NAME for a variable whose value is supplied when the container
     starts. `rdma` is a device folder, or a resource of Kubernetes.
     """
@@ -49,19 +49,19 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def given(self) -> bool:
-        """Whether anything is requested."""
+        """Whether any setting is requested."""
         return self != StartOptions()
 
 
 class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A container of an image, independent of what runs it.
+    """A container of an image, independent of the runtime.
 
-    `name` is a label of DNS, `account` the name of the image's user. `image` is its reference, by
+    `name` is a DNS label, `account` the name of the image's user. `image` is its reference, by
     digest if it is in a registry. `arch` is set if the image is for one architecture. `gpus` is a
     number for each node, True for all, None for the format's default. `secrets` are names of
-    variables whose values are supplied elsewhere, `passed` those of them that were named. `cache`
-    is the image's folder for what it compiles, of use to the image `digest` alone. `ray` is Ray's
-    version, "" if the image has no server for Ray's jobs.
+    variables whose values are supplied elsewhere, `passed` are those that the user listed. `cache`
+    is the image's folder for compiled code, valid only for the image `digest`. `ray` is Ray's
+    version, "" if the image has no server for Ray jobs.
     """
 
     target: str
@@ -90,7 +90,7 @@ class ContainerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
-    """The container of the image of `lock`; InputError with all that is wrong in `options`."""
+    """The container of the image of `lock`; InputError with all problems of `options`."""
     wrong = list(_wrong(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
@@ -125,13 +125,13 @@ def settings(
 
 
 def label(target: str) -> str:
-    """The name of a target as a label of DNS (RFC 1123), at most LABEL characters long."""
+    """The name of a target as a DNS label (RFC 1123), at most LABEL characters long."""
     plain = re.sub(r"[^a-z0-9]+", "-", target.lower())
     return plain[:LABEL].strip("-") or "image"
 
 
 def _wrong(options: StartOptions) -> Iterable[str]:
-    """What is wrong in the options, a message each."""
+    """The problems of the options, one message each."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: more than {MOST_GPUS} on a node"
     if options.gpu is not None and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", options.gpu):
@@ -168,7 +168,7 @@ def _wrong_texts(options: StartOptions) -> Iterable[str]:
 
 
 def _unfit(what: str, text: str) -> Iterable[str]:
-    """A message if no format can hold `text`."""
+    """A message if no format can represent `text`."""
     if len(text) > LONGEST:
         yield f"{what}: {len(text)} characters are more than {LONGEST}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):

@@ -1,1 +1,1 @@
-"""Standalone builds of CPython: their archives, checked, and what a layer has of them."""
+"""Standalone builds of CPython: their archives, checked, and the members of their layers."""

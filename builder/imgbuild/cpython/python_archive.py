@@ -1,9 +1,9 @@
-"""The archive of a standalone build of CPython: what it holds, and the members of its layer.
+"""Reads the archive of a standalone build of CPython and creates the members of its layer.
 
-It is laid out as the `install_only` archives of python-build-standalone: all of it is below
-`python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links that
-stay in this folder are accepted. A layer has no tests, no IDLE, no Tk, no static library, no pip
-and no bytecode of it, as Debian's package has none; owners, modes and times are constant.
+The layout is that of the `install_only` archives of python-build-standalone: everything is below
+`python/`, with bin, lib, include and licences. Only regular files, folders and symbolic links
+inside this folder are accepted. The layer excludes tests, IDLE, Tk, static libraries, pip and its
+bytecode, like Debian's package; owners, modes and times are constant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNPACKED_LIMIT = 2 << 30  # bytes of all contents
 ENTRY_LIMIT = 50_000
 TEXT_LIMIT = 8 << 20  # bytes of a file that is rewritten
 PATH_LIMIT = 1024
-HINT = "name an `install_only` archive of python-build-standalone for Linux with glibc"
+HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
 MACHINES = {Arch.X86_64: 62, Arch.ARM64: 183}  # e_machine of the ELF header
 _VERSION = re.compile(
     rb'^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)"', re.MULTILINE
@@ -45,7 +45,7 @@ _LEFT_OUT = re.compile(
     r"|lib/python3\.[0-9]+/(?:.*/)?(?:tests?|idle_test)(?:/.*)?"
     r"|bin/(?:2to3|idle|pip|pydoc)[0-9.-]*|share/(?:doc|man)(?:/.*)?"
 )
-# Texts that name the folder in which Python was installed when it was built.
+# Texts that contain the installation folder of the build.
 _REWRITTEN = re.compile(
     r"lib/pkgconfig/[^/]+\.pc|bin/python3?[0-9.]*-config"
     r"|lib/python3\.[0-9]+/config-[^/]+/(?:Makefile|python-config\.py)"
@@ -54,7 +54,7 @@ _SYSCONFIG = re.compile(r"lib/python3\.[0-9]+/_sysconfigdata_[^/]*\.py")
 
 
 class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """What an archive holds: the exact version of its Python."""
+    """The exact version of the Python in an archive."""
 
     version: str
 
@@ -70,13 +70,13 @@ class _Limited:
         data = self._source.read(size)
         self._left -= len(data)
         if self._left < 0:
-            message = f"it unpacks to more than {self._limit} bytes"
+            message = f"it exceeds {self._limit} bytes when unpacked"
             raise ValueError(message)
         return data
 
 
 def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
-    """What the archive at `path` holds; `label` names it in errors.
+    """Check the archive at `path`; `label` is its name in errors.
 
     IntegrityError if it is damaged, unsafe, of another layout, or not Python `python` ("3.12") for
     `arch`.
@@ -108,9 +108,9 @@ def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBu
 
 
 def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) -> list[Member]:
-    """The members of the layer that has the archive at `path` below `prefix`, an absolute path.
+    """The members of the layer with the archive at `path` below `prefix`, an absolute path.
 
-    Contents of files are written to the new file `spool`, which must stay until the layer is
+    Contents of files are written to the new file `spool`, which must exist until the layer is
     written. IntegrityError as for `describe`.
     """
     kept: dict[str, Member] = {}
@@ -134,7 +134,7 @@ def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) ->
 
 
 def programs(path: Path, label: str, python: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The interpreter and the shared libraries beside it, as name and what reads the content.
+    """The interpreter and its shared libraries: names, and functions that read the contents.
 
     A content is valid until the next item. IntegrityError as for `describe`.
     """
@@ -148,7 +148,7 @@ _Content = Callable[[], Iterator[bytes]]
 
 
 def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
-    """Each member, without the folder `python/`, and what reads its content until the next one."""
+    """Each member, without the folder `python/`, and a reader valid until the next one."""
     seen: set[str] = set()
     total = 0
     limit = UNPACKED_LIMIT + (ENTRY_LIMIT << 12)
@@ -157,7 +157,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
         for count, entry in enumerate(reader, start=1):
             total += entry.size
             if count > ENTRY_LIMIT or total > UNPACKED_LIMIT:
-                _refuse(label, f"has {count} entries of {total} bytes, which is too much")
+                _refuse(label, f"has {count} entries of {total} bytes, which exceeds the limits")
             parts = [part for part in entry.path.split("/") if part not in ("", ".")]
             shown = repr(entry.path[:PATH_LIMIT])
             if entry.path.startswith("/") or ".." in parts or not entry.path.isprintable():
@@ -184,7 +184,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
 
 
 def _target(name: str, target: str, label: str) -> str:
-    """The `target` of the link `name`; IntegrityError if it leads out of the folder."""
+    """The `target` of the link `name`; IntegrityError if it is outside the folder."""
     led = posixpath.normpath(posixpath.join(TOP, posixpath.dirname(name), target))
     if target.startswith("/") or not target.isprintable() or not led.startswith(f"{TOP}/"):
         _refuse(label, f"has a link {name!r} to {target[:PATH_LIMIT]!r}, outside of {TOP}/")
@@ -211,7 +211,7 @@ def _with_content(
 
 
 def _refuse_misplaced(kept: dict[str, Member], label: str) -> None:
-    """IntegrityError for a member below a file or a link."""
+    """Raise IntegrityError for a member below a file or a link."""
     for name in kept:
         above = posixpath.dirname(name)
         while above:
@@ -225,7 +225,7 @@ def _link(kept: dict[str, Member], path: str, target: str) -> None:
 
 
 def _relocate(kept: dict[str, Member], prefix: str) -> None:
-    """Name `prefix` where texts have the folder of the build, and compilers of the image."""
+    """Replace the folder of the build by `prefix` in texts, and its compilers by the image's."""
     built_at = sysconfig_data.INSTALL
     for name in filter(_SYSCONFIG.fullmatch, sorted(kept)):
         source = kept[name].content

@@ -1,6 +1,6 @@
 """`_sysconfigdata_*.py` of a standalone build, for its folder in images (separate: a file format).
 
-Such a module assigns a dictionary to `build_time_vars`. Its values name the folder and the
+The module assigns a dictionary to `build_time_vars`. Its values contain the folder and the
 compilers of the build, which an image does not have. Sources: Lib/sysconfig of CPython, and
 python-build-standalone's relocatable form, whose values are f-strings of `installed_base`.
 """
@@ -18,7 +18,7 @@ VARIABLE = "build_time_vars"
 BASE = "installed_base"
 COMPILERS = ("BLDSHARED", "CC", "CXX", "LDCXXSHARED", "LDSHARED", "LINKCC", "MAINCC")
 TOOLS = ("AR", "RANLIB")
-# Flags of clang and its linker, which gcc refuses, or that name files of the build.
+# Flags of clang and its linker that gcc rejects, or with files of the build.
 _FOREIGN = re.compile(
     r"-flto(=.*)?|-fprofile-(instr-)?(use|generate)(=.*)?|-fuse-ld=.*|-fdebug-default-version=.*"
     r"|--?rtlib=.*|--target=.*|--sysroot=.*"
@@ -29,9 +29,9 @@ Values = dict[str, str | int]
 
 
 def read(source: bytes) -> tuple[Values, str]:
-    """The values of the module `source`, and the folder that they name as Python's own.
+    """The values of the module `source`, and the Python folder that they contain.
 
-    ValueError if it is not such a module; what the parser raises.
+    ValueError if it is not such a module; errors of the parser.
     """
     for statement in parse_source(source).body:
         match statement:
@@ -102,13 +102,13 @@ def _adapted(name: str, value: str | int, built_at: str, prefix: str) -> str | i
 
 
 def moved(text: str, built_at: str, prefix: str) -> str:
-    """`text` with the folder `built_at` replaced by `prefix`, where it is the start of a path."""
+    """`text` with the folder `built_at` replaced by `prefix` at the start of paths."""
     pattern = rf"(^|[\s=,:'\"]|-[LI]){re.escape(built_at)}(?=[/\s,:'\"]|$)"
     return re.sub(pattern, lambda match: f"{match[1]}{prefix}", text, flags=re.MULTILINE)
 
 
 def _compiler(word: str) -> str:
-    """The compiler of the image where `word` is one: every base with headers has cc and c++."""
+    """Replace a compiler by that of the image: every base with headers has cc and c++."""
     program = word.rpartition("/")[2]
     if re.fullmatch(r"(.*-)?(clang|gcc)(-[0-9.]+)?", program):
         return "cc"
@@ -116,6 +116,6 @@ def _compiler(word: str) -> str:
 
 
 def _tool(name: str, word: str) -> str:
-    """Binutils' own name of a tool, in place of that of another toolchain."""
+    """The name of a tool in binutils, in place of that of another toolchain."""
     program, plain = word.rpartition("/")[2], name.lower()
     return plain if re.fullmatch(rf"(.*-)?{plain}(-[0-9.]+)?", program) else word

@@ -125,9 +125,9 @@ def security_updates(
 def archive_updates(
     base: DebianBase, debs: Iterable[Deb], arch: Arch, context: Context
 ) -> tuple[SecurityUpdate, ...]:
-    """What the suite of `base` itself has newer than `debs`, as after a point release; by name.
+    """The packages of the suite of `base` that are newer than `debs`, as after a point release.
 
-    Errors as for `resolve_debs`.
+    Sorted by name. Errors as for `resolve_debs`.
     """
     index = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context)
     return _newer(index, debs)

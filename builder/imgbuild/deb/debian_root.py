@@ -1,9 +1,10 @@
 """The root file system of a Debian base, with the effects of maintainer scripts applied.
 
 The members of the base layer, in byte order, depend only on the packages, the reviewed table of
-effects, the architecture and the image's user. ¶ Times: files and links of a package keep their
-times, so that programs that compare times detect other versions; folders and files of effects have
-a constant time.
+effects, the architecture and the image's user.
+
+Files and links of a package keep their times, so that programs that compare times detect other
+versions; folders and files of effects have a constant time.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_u
 
 
 class DebFolder(Effect, frozen=True, kw_only=True, tag="folder"):
-    """An empty folder of root's."""
+    """An empty folder owned by root."""
 
     path: str
     mode: Mode = "0755"

@@ -1,1 +1,1 @@
-"""What a lock holds, and how it is written and compared."""
+"""The content of a lock; reads, writes and compares locks."""

@@ -1,4 +1,4 @@
-"""Addresses of packages outside of indexes: a wheel by its URL or path, a folder of a git commit.
+"""URLs of packages outside of indexes: a wheel by URL or path, a folder of a git commit.
 
 They are written as in requirements: `https://…/NAME-VERSION-….whl`, `wheels/NAME-VERSION-….whl`
 (relative to the project), `git+https://…@REV#subdirectory=FOLDER`.
@@ -18,7 +18,7 @@ GIT = "git+"
 GIT_INDEX = "git"  # the name of the index of what is built from a repository
 GIT_SCHEMES = ("https", "ssh", "file", "http")
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-# A branch, a tag or a commit, as far as a command line can take it as nothing else.
+# A branch, a tag or a commit that a command line cannot misinterpret.
 REV = re.compile(r"\w[\w./+=%@-]*")
 SECRET = re.compile(
     r"token|secret|passw|credential|signature|^sig$|api.?key|^key$|auth", re.IGNORECASE
@@ -28,7 +28,7 @@ NETRC = "store the credentials in netrc, or in a credential helper of git"
 
 
 class WheelAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel: `place` is a URL, or a path relative to the project. `hashes` are of a fragment."""
+    """A wheel: `place` is a URL or a path in the project; `hashes` are from its fragment."""
 
     place: str
     hashes: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ Address = WheelAddress | GitAddress
 
 
 def is_commit(text: str) -> bool:
-    """Whether `text` is a whole hash of git: SHA-1 or SHA-256 in hex."""
+    """Whether `text` is a complete git hash: SHA-1 or SHA-256 in hex."""
     return COMMIT.fullmatch(text) is not None
 
 
@@ -75,7 +75,7 @@ def shown(text: str) -> str:
 
 
 def read(text: str) -> Address:
-    """`text` parsed as a URL; ValueError, whose message has no credentials, if it is none."""
+    """Parse `text` as a URL; ValueError, without credentials in its message, if it is invalid."""
     if re.search(rf"[{CONTROLS}\\]", text):
         message = "a URL cannot contain control characters or backslashes"
         raise ValueError(message)
@@ -83,7 +83,7 @@ def read(text: str) -> Address:
 
 
 def wheel(text: str) -> WheelAddress:
-    """The address of a wheel; ValueError as for `read`."""
+    """Parse the URL or path of a wheel; ValueError as for `read`."""
     parts = urlsplit(text)
     if not parts.scheme:
         if not text.endswith(".whl"):
@@ -139,7 +139,7 @@ def _git(text: str) -> GitAddress:
 
 
 def _relative(path: str) -> str:
-    """`path`, if it is one below a folder; ValueError otherwise."""
+    """`path`, if it is inside its base folder; ValueError otherwise."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         message = "the path is outside the project"

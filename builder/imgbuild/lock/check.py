@@ -1,6 +1,6 @@
-"""Checks of a lock's values beyond their types: paths, labels, users (separate: only checks).
+"""Validates a lock's values beyond their types: paths, labels, users (separate: only checks).
 
-A lock may be another author's, and its texts reach scripts, mounts and the user's own matrix.
+A lock may be untrusted, and its texts are used in scripts, mounts and the user's matrix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAG = 128  # characters of a tag, which a target's name is
 
 
 def refuse(lock: Lock, file: str, *, hint: str) -> None:
-    """InputError, with `hint` and all problems, if `lock`, read from `file`, fails a check."""
+    """Raise InputError, with `hint` and all problems, if `lock`, read from `file`, is invalid."""
     notes = Notes(file)
     if len(lock.target) > TAG:
         expected = f"at most {TAG} letters"
@@ -60,7 +60,7 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
 
 
 def _python(notes: Notes, lock: Lock) -> None:
-    """Note an interpreter that contradicts the base, and an archive without URL or the reverse."""
+    """Note an interpreter that contradicts the base, and an archive without a URL or vice versa."""
     base = lock.base
     urls = base.standalone or {}
     if urls and base.interpreter != f"{STANDALONE}/bin/python{base.python}":
@@ -83,7 +83,7 @@ def _day(notes: Notes, path: Path, day: str | msgspec.UnsetType) -> None:
         try:
             datetime.date.fromisoformat(day)
         except ValueError:
-            notes.note(path, "no such day", value=day, expected="a date, year-month-day")
+            notes.note(path, "no such day", value=day, expected="a date as YYYY-MM-DD")
 
 
 def _settings(notes: Notes, lock: Lock) -> None:
@@ -106,7 +106,7 @@ def _settings(notes: Notes, lock: Lock) -> None:
     if not re.fullmatch(r"([0-9]+\.[0-9]( [0-9]+\.[0-9])*)?", gpu):
         expected = 'compute capabilities, such as "9.0"'
         path = (*here, "labels", "dev.imgbuild.gpu")
-        notes.note(path, "the text does not have the expected form", value=gpu, expected=expected)
+        notes.note(path, "the text does not have the expected format", value=gpu, expected=expected)
     for number, word in enumerate(image.entrypoint[:1]):
         settings.folder(notes, (*here, "entrypoint", number), word)
     for link, to in image.links.items():
@@ -116,7 +116,7 @@ def _settings(notes: Notes, lock: Lock) -> None:
 def _equal(
     notes: Notes, path: Path, values: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
-    """Note values, by name, that are set and differ from what the rest of the lock implies."""
+    """Note values, by name, that are set and contradict the rest of the lock."""
     for name, text in expected.items():
         if values.get(name, text) != text:
             message = "contradicts the rest of the lock"
@@ -147,7 +147,7 @@ def _project(notes: Notes, project: LockedProject) -> None:
             continue
         if isinstance(source, addresses.GitAddress):
             if not addresses.is_commit(source.rev):
-                notes.note(here, "does not name a commit", value=text, expected=expected)
+                notes.note(here, "is not a commit", value=text, expected=expected)
             if package not in project.trees:
                 notes.note(here, "its tree is not in `trees`", value=text)
         elif package in project.trees:

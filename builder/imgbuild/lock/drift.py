@@ -1,4 +1,4 @@
-"""Which keys of the matrix and of a lock differ, one line for each (separate: only messages)."""
+"""Differences between the matrix and a lock, one line per key (separate: only messages)."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def _items(path: str, expected: list[Any], locked: list[Any]) -> Iterator[str]:
 
 
 def _common(text: str, other: str) -> int:
-    """How many characters the two begin with in common."""
+    """The length of the common prefix."""
     pairs = zip(text, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 
 
 def _cut(text: str, start: int) -> str:
-    """`text`, or where it is long the part of it around `start`."""
+    """`text`, or the part around `start` if it is long."""
     if len(text) <= WIDTH:
         return text
     first = max(0, min(start - BEFORE, len(text) - WIDTH))

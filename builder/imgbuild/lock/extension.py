@@ -1,7 +1,6 @@
-"""The lock of an extension: everything of the published target, unchanged, and what a row adds.
+"""The lock of an extension: the published target, unchanged, and the additions of a row.
 
-Also finds where such a lock no longer follows from the matrix, the published lock and the user's
-files.
+Also detects locks that are out of date with the matrix, the published lock or the user's files.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def make_lock(
     resolutions: Mapping[Arch, Resolution],
     sources: LockedProject = NO_SOURCES,
 ) -> Lock:
-    """The lock of target `name` of any kind; InputError if an added file cannot be read.
+    """The lock of target `name` of any type; InputError if an added file is unreadable.
 
-    `sources` has the addresses and trees of a project's packages that no index has, and what only
-    its build backend computes.
+    `sources` has the URLs and git trees of packages without an index, and metadata from build
+    backends.
     """
     row = project_row(matrix, name)
     if row is None:
@@ -52,7 +51,7 @@ def make_lock(
 
 
 def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
-    """What the project of `item` requires; None for a row that names no files and adds none."""
+    """The project requirements of `item`; None for a row without files and requirements."""
     if not (item.row.requirements or item.row.add or item.row.like):
         return None
     return msgspec.structs.replace(
@@ -69,7 +68,7 @@ def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:
 
 
 def _without_kernels(lock: Lock) -> Lock:
-    """`lock` without a mode of FlashInfer whose package no architecture has."""
+    """`lock` without a FlashInfer mode whose package no architecture has."""
     versions = {name for resolution in lock.arch.values() for name in resolution.versions}
     if not flashinfer.contradicted(lock.flashinfer, versions):
         return lock
@@ -82,7 +81,7 @@ def _without_kernels(lock: Lock) -> Lock:
 def _extension(
     matrix: Matrix, item: Overlay, name: str, resolutions: Mapping[Arch, Resolution]
 ) -> Lock:
-    """The lock of a row with `extends`: the published one, and what is added."""
+    """The lock of a row with `extends`: the published one, and the additions."""
     row, extended, target = item.row, item.published, matrix.targets[name]
     published_lock = extended.lock
     present = versions_of(published_lock)
@@ -152,24 +151,25 @@ def _locked(item: Overlay, file: AddedRow) -> AddedFile:
 def read_file(folder: Path, source: str) -> bytes:
     """The bytes of a file of the user's repository.
 
-    InputError if it does not exist or is outside of it, IntegrityError if it is not a regular file.
+    InputError if it is missing or outside the repository, IntegrityError if it is not a regular
+    file.
     """
     path = Path(os.path.realpath(folder / source))
     if leads_out(source) or not path.is_relative_to(os.path.realpath(folder)):
-        message = f"{folder / source} is outside the repository, and is to be added to an image"
+        message = f"{folder / source} is outside the repository, and cannot be added to an image"
         raise InputError(message, hint=f"copy it into {folder}, and lock again")
     try:
         with open(path, "rb", opener=regular) as file:
             return file.read()
     except OSError as error:
-        message = f"{folder / source}: {error.strerror}, and matrix.yaml adds it to an image"
-        raise InputError(message, hint="add the file, or take it out of `files`") from error
+        message = f"{folder / source}: {error.strerror}, but matrix.yaml adds it to an image"
+        raise InputError(message, hint="add the file, or remove it from `files`") from error
 
 
 def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
     """The bytes of each added file of `lock`, by its path in the image.
 
-    IntegrityError if a file has changed since it was locked, InputError if it cannot be read.
+    IntegrityError if a file has changed since it was locked, InputError if it is unreadable.
     """
     item = overlay(matrix, lock.target)
     if lock.extends is None or item is None:
@@ -185,7 +185,7 @@ def contents(lock: Lock, matrix: Matrix) -> dict[str, bytes]:
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """Every way in which `lock` no longer follows from `matrix`, files and published locks."""
+    """Differences of `lock` from `matrix`, the user's files and published locks."""
     row = project_row(matrix, lock.target)
     if row is None:
         return lock_file.stale(lock, matrix)
@@ -218,7 +218,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[str, ...]:
-    """What the files of a project require now and did not when it was locked, and the reverse."""
+    """Requirements added to and removed from the project's files since it was locked."""
     before, after = set(locked.requirements), set(expected.requirements)
     lines = [f"the project requires {line} now" for line in sorted(after - before)]
     lines += [f"the project no longer requires {line}" for line in sorted(before - after)]
@@ -233,7 +233,7 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
 
 
 def _with_folders(expected: Lock, locked: Extends) -> Lock:
-    """`expected` with the folders of the base as they were read when `locked` was made."""
+    """`expected` with the base folders recorded in `locked`."""
     if expected.extends is None:
         return expected
     arches = {

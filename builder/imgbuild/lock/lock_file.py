@@ -47,7 +47,7 @@ __all__ = (
 
 
 def published_part(lock: Lock, arch: Arch) -> Lock:
-    """The published target of an extension's lock on `arch`, as far as its layers ask for it."""
+    """The published target of an extension's lock on `arch`, as far as its layers depend on it."""
     if lock.extends is None:
         return lock
     whole, added = lock.arch[arch], lock.extends.arch[arch]
@@ -61,7 +61,7 @@ def published_part(lock: Lock, arch: Arch) -> Lock:
 
 
 def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) -> Lock:
-    """The lock of target `name`, from the matrix and what was resolved."""
+    """The lock of target `name`, from the matrix and the resolutions."""
     target = matrix.targets[name]
     return Lock(
         format=LOCK_FORMAT,
@@ -90,7 +90,7 @@ def make_lock(matrix: Matrix, name: str, resolutions: dict[Arch, Resolution]) ->
 
 
 def requirements(matrix: Matrix, name: str) -> dict[str, str]:
-    """Package → specifier for the pins and additional requirements of target `name`."""
+    """Specifiers of the pins and additional requirements of target `name`, by package."""
     target = matrix.targets[name]
     beside = {
         **matrix.requires,
@@ -103,10 +103,10 @@ def requirements(matrix: Matrix, name: str) -> dict[str, str]:
 
 
 def require_arch(lock: Lock, arch: Arch) -> Resolution:
-    """What is locked for `arch`; InputError if nothing is."""
+    """The resolution for `arch`; InputError if it is not locked."""
     if arch not in lock.arch:
         message = f"the lock of {lock.target} has no {arch}, only {', '.join(sorted(lock.arch))}"
-        raise InputError(message, hint="name another architecture with --arch")
+        raise InputError(message, hint="select another architecture with --arch")
     return lock.arch[arch]
 
 
@@ -116,7 +116,7 @@ def lock_path(images: Path, target: str) -> Path:
 
 
 def read_lock(images: Path, target: str) -> Lock:
-    """Read the lock of `target`; LockStale if there is none or its format is another.
+    """Read the lock of `target`; LockStale if it is missing or its format differs.
 
     InputError if it is damaged, or the lock of another target.
     """
@@ -143,21 +143,21 @@ def read_lock(images: Path, target: str) -> Lock:
 
 
 def _remedy(images: Path, target: str) -> str:
-    """How to get a lock; the catalogue cannot be written to, so there another target is named."""
+    """The remedy for a missing lock; another target in the catalogue, which is read-only."""
     if images != CATALOGUE / "images":
-        return f"make it with: imgbuild lock {target}"
+        return f"create it with: imgbuild lock {target}"
     locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]
     [near] = get_close_matches(target, locked, n=1, cutoff=0)
     return (
-        f"it comes with imgbuild without a lock; the locked target with the nearest name is {near}."
-        " To lock this one, work in a clone of the repository of imgbuild"
+        "imgbuild includes it without a lock; the locked target with the most similar name is"
+        f" {near}. To lock this one, use a clone of the repository of imgbuild"
     )
 
 
 def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
-    """The lock in `data`; InputError, with `hint`, if it is not one.
+    """Decode a lock; InputError, with `hint`, if it is invalid.
 
-    LockStale, with `remedy`, if its format is another.
+    LockStale, with `remedy`, if its format differs.
     """
     try:
         lock = codec.decode(data, Lock, file=file, what="lock", hint=hint)
@@ -172,19 +172,19 @@ def decode_lock(data: bytes, file: str, *, hint: str, remedy: str) -> Lock:
 
 def _require_format(lock_format: int, file: str, remedy: str) -> None:
     if lock_format != LOCK_FORMAT:
-        message = f"{file}: lock format {lock_format}; this imgbuild reads {LOCK_FORMAT}"
+        message = f"{file}: lock format {lock_format}; this imgbuild supports {LOCK_FORMAT}"
         raise LockStale(message, hint=remedy)
 
 
 def damaged(target: str) -> str:
-    """What to do about a lock or digests of `target` that cannot be read."""
+    """The remedy for an unreadable lock or digests of `target`."""
     return f"restore it from git, or create it again with: imgbuild lock {target}"
 
 
 def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
-    """Every way in which `lock` no longer follows from `matrix`; empty if it is current.
+    """Differences of `lock` from `matrix`; empty if it is current.
 
-    Nothing is solved: a lock is current if it has the values of the matrix and its files satisfy
+    Nothing is resolved: a lock is current if it has the values of the matrix and its files satisfy
     it.
     """
     if lock.target not in matrix.targets:
@@ -198,7 +198,7 @@ def stale(lock: Lock, matrix: Matrix) -> tuple[str, ...]:
 
 
 def differences(lock: Lock, expected: Lock, arches: Collection[Arch]) -> tuple[str, ...]:
-    """The differences of `lock` from `expected`, which follows from the matrix with `arches`.
+    """The differences of `lock` from `expected`, computed from the matrix with `arches`.
 
     The text of the image's README is not compared: it changes with the next lock.
     """
@@ -245,7 +245,7 @@ def _unsatisfied(expected: Lock, resolution: Resolution) -> list[str]:
 
 
 def _other_python(lock: Lock, base: Base) -> Iterator[str]:
-    """The differences of the locked archives of Python from those that the matrix names."""
+    """The differences of the locked Python archives from those of the matrix."""
     standalone = base.standalone if isinstance(base, DebianBase) else None
     sha256 = standalone.sha256 if standalone is not None else {}
     for arch, resolution in lock.arch.items():
@@ -288,7 +288,7 @@ def _locked_base(matrix: Matrix, target: Target) -> LockedBase:
 
 
 def labels_of(name: str, target: Target, pins: Mapping[str, str]) -> dict[str, str]:
-    """The labels that name a target, its day and its pinned versions."""
+    """Labels with the name, date and pinned versions of a target."""
     return {
         "org.opencontainers.image.title": name,
         "dev.imgbuild.target": name,
@@ -329,6 +329,6 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """The one field that every format of a lock has."""
+    """The version field, which all formats of a lock have."""
 
     format: int

@@ -1,7 +1,7 @@
-"""A complete matrix that is made from locks: one target for each.
+"""Creates a complete matrix from locks, with one target for each.
 
-Indexes and Debian archives are not in a lock, so callers name them. Reasons state where a value is
-from.
+Indexes and Debian archives are not part of a lock, so callers provide them. Reasons state the
+origin of a value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def matrix_of(
     default_index: str,
     mirrors: tuple[str, ...],
 ) -> Matrix:
-    """A matrix of `locks`, by the names of its targets; settings of all images are the first's."""
+    """A matrix of `locks`, by target name; settings of all images are those of the first."""
     first = next(iter(locks.values()))
     bases: dict[str, Base] = {}
     targets: dict[str, Target] = {}
@@ -62,7 +62,7 @@ def matrix_of(
 
 
 def default_index_of(lock: Lock) -> str:
-    """The name that `lock` has for the default index."""
+    """The name of the default index in `lock`."""
     project = lock.project or LockedProject()
     other = {*lock.indexes, *project.sources, *project.packages}
     wheels = (wheel for found in lock.arch.values() for wheel in found.wheels)
@@ -70,7 +70,7 @@ def default_index_of(lock: Lock) -> str:
 
 
 def versions_of(lock: Lock) -> dict[str, str]:
-    """Package → version of everything in `lock`, on all architectures."""
+    """The version of every package in `lock`, on all architectures."""
     return {key: version for item in lock.arch.values() for key, version in item.versions.items()}
 
 
@@ -115,7 +115,7 @@ def _image(lock: Lock) -> Image:
 
 
 def _target(lock: Lock, base: str) -> Target:
-    """The target of `lock`, all of whose versions are pinned."""
+    """The target of `lock`, with all versions pinned."""
     return Target(
         summary=lock.target,
         base=base,

@@ -1,4 +1,4 @@
-"""The values of a lock. Every reader checks their types; `check` has the other rules."""
+"""The values of a lock. Decoding checks their types; `check` has further rules."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ BaseImage = Annotated[
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a target's image, with defaults and overrides applied.
 
-    With `user_packages` a user can add packages in a container; `readme` is the text of
-    /opt/imgbuild/README. Both are unset for an image without.
+    With `user_packages` users can add packages in a container; `readme` is the text of
+    /opt/imgbuild/README. Both may be unset.
     """
 
     prefix: ImagePath
@@ -65,7 +65,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the wheels are cut into layers (`layers:` of the matrix)."""
+    """How wheels are distributed over layers (`layers:` of the matrix)."""
 
     own_from: Annotated[int, msgspec.Meta(ge=0)]
     named: tuple[Package, ...]
@@ -75,9 +75,10 @@ class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the target. `hardened`, `tools` and `standalone` are unset for a base without.
+    """The base of the target. `hardened`, `tools` and `standalone` may be unset.
 
-    `standalone` has the URLs of a standalone build of Python, whose archives the resolutions have.
+    `standalone` has the URLs of a standalone build of Python, whose archives are in the
+    resolutions.
     """
 
     name: Name
@@ -94,14 +95,14 @@ class LockedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedFile(LockedFile, frozen=True, kw_only=True):
-    """A file of the user's repository; `file` is its path there, `mode` as chmod reads it."""
+    """A file of the user's repository; `file` is its path there, `mode` in octal."""
 
     file: Line
     mode: Mode
 
 
 class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Mode and owner of a folder, `mode` as chmod reads it."""
+    """Mode and owner of a folder, `mode` in octal."""
 
     mode: Mode
     uid: Id = 0
@@ -109,10 +110,9 @@ class AddedFolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The inputs that are added to the published image `manifest`: names of packages.
+    """The inputs added to the published image `manifest`, as package names.
 
-    `folders` are the folders of the base that contain added files, without those that have the
-    default owner and mode.
+    `folders` are the base folders with added files and a non-default owner or mode.
     """
 
     manifest: Digest
@@ -122,7 +122,7 @@ class AddedInputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Extends(msgspec.Struct, frozen=True, kw_only=True):
-    """The published target that a target extends, and what is added.
+    """The published target that a target extends, and the additions.
 
     `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
     """
@@ -137,11 +137,11 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package of the project that is installed without its code, which a container mounts.
+    """A package of the project, installed without its code, which is mounted into containers.
 
     `roots` are the folders of its modules in the image, `scripts` its console scripts as
     `module:function`, `requires` PEP 508 lines. `setup` is the hash of a setup.py that the build
-    backend runs for what no other file declares.
+    backend runs for dynamic metadata.
     """
 
     version: LockedVersion
@@ -153,11 +153,11 @@ class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the files of a user's project ask for, and where packages outside of indexes are.
+    """The requirements of a user's project, and the URLs of packages outside of indexes.
 
-    `files` were read, `requirements` are their normalized lines, sorted. `sources` has the address
-    of each package that has one (see `lock.addresses`): of a wheel, of a folder in a commit of a
-    git repository. `trees` has git's hash of each such folder. `packages` are those of the project
+    `files` were read, `requirements` are their normalized lines, sorted. `sources` has the URL of
+    each package with one (see `lock.addresses`): of a wheel, or of a folder in a commit of a git
+    repository. `trees` has the git hash of each such folder. `packages` are those of the project
     itself.
     """
 
@@ -169,10 +169,10 @@ class LockedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All inputs of one target. The plan follows from it alone, the digests with `layers.json`.
+    """All inputs of one target. The plan depends on it alone, the digests also on `layers.json`.
 
-    With `extends`, all of it is the sum: the published target's inputs and what is added.
-    `project` is that of a user, whose files declare the requirements.
+    With `extends`, it includes the published target's inputs and the additions. `project` describes
+    a user's project, whose files declare the requirements.
     """
 
     format: int

@@ -1,7 +1,7 @@
-"""The requirements of a row of a project: those of its files, and those of the row itself.
+"""The requirements of a row of a project: those of its files, and of the row itself.
 
-A pin of a lock file decides over the ranges of other files. `exclude` and `relax` of the row decide
-over both.
+A pin of a lock file takes precedence over ranges of other files; `exclude` and `relax` of the row
+take precedence over both.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend k
 
 
 class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to the resolver. Requirements are PEP 508 lines, as uv reads them.
+    """The input of the resolver. Requirements are PEP 508 lines, as uv reads them.
 
-    `versions` has package → specifier of each requirement without an address that applies on this
-    Python, from all files; `named` are the packages that are required directly. `direct` are
-    requirements with an address. `hashes` are those that files state, "sha256:…". `python` are
-    the Pythons that are accepted. `places` has the first place that names each package.
+    `versions` has the specifier of each requirement without a URL that applies on this Python, from
+    all files; `named` are the directly required packages. `direct` are requirements with a URL.
+    `hashes` are those in files, "sha256:…". `python` are the accepted versions of Python. `places`
+    has the first location of each package.
     """
 
     lines: tuple[str, ...] = ()
@@ -61,20 +61,20 @@ class ProjectRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def named(self) -> frozenset[str]:
-        """The packages that are required directly."""
+        """The directly required packages."""
         lines = (normalize(parse_requirement(line).name) for line in self.lines)
         return frozenset((*lines, *(item.package for item in self.direct)))
 
     @property
     def pins(self) -> dict[str, str]:
-        """Package → version of the direct requirements that accept exactly one."""
+        """Exact versions of direct requirements, by package."""
         specs = {package: SpecifierSet(spec) for package, spec in self.versions.items()}
         exact = {package: exact_version(spec) for package, spec in specs.items()}
         return {package: str(Version(version)) for package, version in exact.items() if version}
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """All of it in one form, sorted: what a lock compares."""
+        """All fields in one sorted form, for comparison with a lock."""
         texts = [
             *self.lines,
             *(item.text for item in self.direct),
@@ -93,10 +93,10 @@ def editable_packages(
     described: Mapping[str, EditablePackage] = NOTHING,
     folder: Path | None = None,
 ) -> dict[str, EditablePackage]:
-    """The packages of the project that can be installed; `workdir` is where it is mounted.
+    """The installable packages of the project; `workdir` is its mount point.
 
-    `described` are packages by their build backends, for fields that the files leave to these.
-    With `folder`, the project's, the setup.py of these is hashed.
+    `described` is dynamic metadata from build backends, by package. With `folder`, the project's,
+    their setup.py is hashed.
     """
     packages = {}
     for item in required.declared.packages:
@@ -129,16 +129,16 @@ def _setup(folder: Path) -> Sha256 | None:
 
 
 def image_roots(item: LocalPackage, workdir: str) -> tuple[str, ...]:
-    """The folders of a package of the project on Python's path, in the image."""
+    """The folders of a project's package on Python's path, in the image."""
     return tuple(posixpath.normpath(f"{workdir}/{item.folder}/{root}") for root in item.roots)
 
 
 def requirements_of(
     row: Extension, folder: Path, markers: Mapping[str, str]
 ) -> ProjectRequirements:
-    """What `row` of the matrix in `folder` requires on the machine of `markers` (PEP 508).
+    """The requirements of `row` of the matrix in `folder` for `markers` (PEP 508).
 
-    InputError, with all problems, if a file cannot be read.
+    InputError, with all problems, if a file is unreadable.
     """
     declared = declared_by(row, folder)
     left_out = (each.name for each in declared.excluded if holds(each.marker, markers))
@@ -166,7 +166,7 @@ def requirements_of(
         no_deps=frozenset(
             (
                 *(item.package for item in applying if item.no_deps),
-                # What they require is among the requirements already, with its places.
+                # Their requirements are already included, with their places.
                 *(normalize(item.name) for item in declared.packages),
             )
         ),
@@ -189,7 +189,7 @@ def requirements_of(
 
 
 def _debian(row: Extension, declared: Declared) -> tuple[str, ...]:
-    """The Debian packages that the row and the files name."""
+    """The Debian packages required by the row and the files."""
     of_files = {item.name for item in declared.debian} - row.exclude.keys()
     return tuple(sorted({*row.packages, *of_files}))
 
@@ -197,7 +197,7 @@ def _debian(row: Extension, declared: Declared) -> tuple[str, ...]:
 def _overrides(
     overrides: Sequence[DeclaredRequirement], relaxed: Mapping[str, str], excluded: Iterable[str]
 ) -> tuple[str, ...]:
-    """What holds in place of METADATA; a package that is left out is never required."""
+    """Overrides of METADATA; an excluded package is never required."""
     return _unique(
         (
             *(
@@ -210,9 +210,9 @@ def _overrides(
 
 
 def declared_by(row: Extension, folder: Path) -> Declared:
-    """What `row` and the files that it names declare.
+    """The declarations of `row` and its files.
 
-    The files are read again only if one of them has changed.
+    Files are read again only if one of them has changed.
     """
     added = [
         DeclaredRequirement(text=str(parse_requirement(line)), place=Place(file=MATRIX))
@@ -259,7 +259,7 @@ def _line(item: DeclaredRequirement, relaxed: Mapping[str, str]) -> str:
 
 
 def has_address(item: DeclaredRequirement) -> bool:
-    """Whether `item` is a wheel by URL or by path, or a git repository, that is installed."""
+    """Whether `item` is installed from a URL, a path, or a git repository."""
     if item.kind != "requirement" or item.locked:
         return False
     return item.requirement.url is not None or item.path.endswith(".whl")
@@ -274,12 +274,12 @@ def _versions(
     bounds: Sequence[DeclaredRequirement],
     overridden: Mapping[str, str],
 ) -> dict[str, str]:
-    """Package → specifier of the direct requirements, with the bounds that others set."""
+    """Specifiers of the direct requirements with additional bounds, by package."""
     specs = {item.package: SpecifierSet() for item in direct if not item.requirement.url}
     for item in (*direct, *bounds):
         if item.package in specs:
             specs[item.package] &= item.requirement.specifier
-    # A lock file decides over the ranges of other files.
+    # A lock file takes precedence over ranges of other files.
     locked = {
         item.package: item.requirement.specifier
         for item in bounds
@@ -305,7 +305,7 @@ def _unique(texts: Iterable[str]) -> tuple[str, ...]:
 def contradicted(
     required: ProjectRequirements, versions: Mapping[str, str]
 ) -> tuple[tuple[str, str, Place], ...]:
-    """The packages of `versions` that a requirement excludes: package, specifier, place."""
+    """Packages of `versions` that a requirement excludes: package, specifier, place."""
     return tuple(
         (package, spec, required.places[package])
         for package, spec in required.versions.items()
@@ -317,7 +317,7 @@ def contradicted(
 def refuse_contradictions(
     required: ProjectRequirements, versions: Mapping[str, str], published: str
 ) -> None:
-    """InputError, with all of them, if packages of a published target contradict `required`."""
+    """Raise InputError if packages of a published target contradict `required`."""
     problems = tuple(
         Problem(
             file=place.file,
@@ -325,7 +325,7 @@ def refuse_contradictions(
             path=package,
             message=f"{published} has {package} {versions[package]}, which `extends` keeps",
             value=f"{package}{spec}",
-            expected=f"a version that {published} has, or `like: {published}`",
+            expected=f"the version in {published}, or `like: {published}`",
         )
         for package, spec, place in contradicted(required, versions)
     )

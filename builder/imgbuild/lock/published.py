@@ -1,8 +1,8 @@
-"""A user's own targets: published ones with packages, system packages and files added.
+"""A user's targets: published ones with added packages, system packages and files.
 
-From a `matrix.yaml` with `published:` and the locks that it names follows an `Extended` matrix of
-complete targets: what a row does not set is taken from the published lock. So all commands work on
-them as on any target.
+A `matrix.yaml` with `published:` and the referenced locks yield an `Extended` matrix of complete
+targets: values that a row does not set come from the published lock. All commands work on them as
+on any target.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from imgbuild.system import boundary
 from imgbuild.values import Arch, Digest, Sha256, markers, sha256
 
 LOCK, DIGESTS_FILE = "lock.json", "digests.json"
-# Packages by which an image has kernels of FlashInfer to prepare for.
+# Packages that provide FlashInfer kernels in an image.
 KERNEL_USERS = frozenset({flashinfer.PACKAGE, "sglang", "vllm"})
 LAYOUT = "oci:"  # begins an `image` that is a folder
 
@@ -60,7 +60,7 @@ LAYOUT = "oci:"  # begins an `image` that is a folder
 class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A published target in the user's repository. `image` is the reference in the matrix.
 
-    `hash` is the sha256 of lock.json; `digest` and `manifests` are those of digests.json.
+    `hash` is the sha256 of lock.json; `digest` and `manifests` are from digests.json.
     """
 
     name: str
@@ -73,9 +73,9 @@ class PublishedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overlay(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the matrix in `folder`, its published target, and what its project requires.
+    """A row of the matrix in `folder`, its published target, and the project's requirements.
 
-    With `extends` the published packages stay; with `like` only its settings are used.
+    With `extends` the published packages are kept; with `like` only its settings are used.
     """
 
     row: Extension
@@ -84,14 +84,14 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     requirements: ProjectRequirements = ProjectRequirements()
 
     def requirements_on(self, arch: Arch) -> ProjectRequirements:
-        """What the project requires on `arch`; InputError, with all problems of its files."""
+        """The requirements on `arch`; InputError, with all problems of the files."""
         return requirements_of(
             self.row, self.folder, markers(self.published.lock.base.python, arch)
         )
 
     @property
     def layout(self) -> Path | None:
-        """The layout with the published image; None if the matrix does not name one."""
+        """The layout with the published image; None if the matrix has none."""
         image = self.published.image
         return self.folder / image.removeprefix(LAYOUT) if image.startswith(LAYOUT) else None
 
@@ -112,7 +112,7 @@ class _Digests(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> Matrix:
-    """Read the matrix at `path`, of either kind; InputError with all its problems."""
+    """Read the matrix at `path`, of either type; InputError with all its problems."""
     if path == CATALOGUE / MATRIX and (matrix := matrices.compiled(path)) is not None:
         return matrices.located(matrix, path.parent)
     try:
@@ -126,27 +126,29 @@ def load(path: Path) -> Matrix:
 
 
 def published(path: Path) -> Mapping[str, PublishedSource]:
-    """The published targets that the matrix at `path` names; InputError if it names none."""
+    """The published targets of the matrix at `path`; InputError if it has none."""
     return extensions(path, content(path)).published
 
 
 def is_extension(path: Path) -> bool:
-    """Whether the matrix at `path` is one of a project, whose rows are on published targets."""
+    """Whether the matrix at `path` extends published targets."""
     document = parse(content(path), str(path))
     return document.root is not None and _has(document.root, "published")
 
 
 def extensions(path: Path, data: bytes) -> Extensions:
-    """The matrix `data`, which is or will be at `path`, as it is written; InputError as above."""
+    """Decode the matrix `data` for `path`; InputError with all its problems."""
     document = parse(data, str(path))
     if document.root is None or not _has(document.root, "published"):
         message = f"{path} extends no published target"
-        raise InputError(message, hint="run imgbuild init in another folder to write one that does")
+        raise InputError(
+            message, hint="run imgbuild init in another folder to create one that does"
+        )
     return converted(document, Extensions, check_extensions)
 
 
 def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -> Extended:
-    """The matrix that `data` would be at `path`, with `edit` applied; nothing is written.
+    """The matrix `data` for `path`, with `edit` applied; nothing is written.
 
     InputError with all its problems.
     """
@@ -154,7 +156,7 @@ def planned(path: Path, data: bytes, edit: Callable[[Extensions], Extensions]) -
 
 
 def overlay(matrix: Matrix, name: str) -> Overlay | None:
-    """What target `name` adds to a published target; None if it extends none."""
+    """The additions of target `name` to a published target; None if it extends none."""
     item = project_row(matrix, name)
     return item if item is not None and item.row.extends is not None else None
 
@@ -165,7 +167,7 @@ def project_row(matrix: Matrix, name: str) -> Overlay | None:
 
 
 def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
-    """The learned constraints of the folder `images`; for rows of a project the catalogue's too."""
+    """The learned constraints in `images`; for rows of a project also the catalogue's."""
     recorded = constraints.read(images)
     if not isinstance(matrix, Extended):
         return recorded
@@ -173,7 +175,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """`selected` for a table: of published packages only those that its publishers pinned."""
+    """`selected` for a table: of published packages only those that are pinned."""
     return [
         msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
         for item in selected
@@ -222,8 +224,8 @@ def _extended(
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`; InputError if the folder has a different one."""
-    hint = "copy both files again from where the target is published: imgbuild init --refresh"
+    """The published target `name` in `folder`; InputError if the folder has another one."""
+    hint = "copy both files again from the publisher: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
             message = f"{folder / file}: no such file, and matrix.yaml extends {name}"
@@ -248,13 +250,13 @@ def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
 
 
 def _check_published(notes: Notes, value: Extensions, extended: PublishedTarget) -> None:
-    """Note indexes and a digest that do not fit what is published."""
+    """Note indexes and a digest that contradict the published target."""
     here = ("published", extended.name)
     default = default_index_of(extended.lock)
     used = {index: package for package, index in extended.lock.indexes.items() if index != default}
     for index, package in used.items():
         if index not in value.indexes:
-            message = f"its {package} comes from the index {index}, whose URL is not known"
+            message = f"its {package} is from the index {index}, whose URL is unknown"
             notes.note((*here, "lock"), message, expected=f"indexes: {{{index}: {{url: …}}}}")
     _, _, digest = extended.image.partition("@")
     if digest and digest != extended.digest:
@@ -271,7 +273,7 @@ def _check_row(
         notes.choice((*path, "arch", number), arch, lock.arch, f"architecture of {extended.name}")
     if row.extends is not None and row.as_of is not None and row.as_of.isoformat() < lock.as_of:
         message = f"the packages of {extended.name} were uploaded until {lock.as_of}"
-        notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or a later one")
+        notes.note((*path, "as_of"), message, value=row.as_of, expected="that day or later")
     versions = versions_of(lock) if row.extends is not None else {}
     pinned = {package: f"=={version}" for package, version in row.pins.items()}
     for field, specs in (
@@ -299,22 +301,22 @@ def _check_row(
 def _check_places(
     notes: Notes, path: tuple[str, ...], row: Extension, extended: PublishedTarget
 ) -> None:
-    """Note files and links of a row that would replace something that is needed."""
+    """Note files and links of a row that would replace required files."""
     lock = extended.lock
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
         if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
-            message = "packages provide everything below this folder"
+            message = "everything below this folder belongs to packages"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
-            message = f"{extended.name} has this path, or needs one below it"
+            message = f"{extended.name} has this path, or requires one below it"
             notes.note((*path, field, place), message, key=True, expected="another path")
 
 
 def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: Path) -> None:
     """Note files of a row that are outside the repository, through a link."""
     for place, file in row.files.items():
-        # Reading the file will refuse a circle of links.
+        # Reading the file reports a circle of links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
             message = f"a link leads to {led}, outside the repository"
@@ -323,7 +325,7 @@ def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: 
 
 
 def _protected_paths(lock: Lock) -> tuple[str, ...]:
-    """Paths that no file or link of a row may replace, nor a folder above one."""
+    """Paths that files and links of a row may not replace, nor a parent folder."""
     settings = lock.settings
     image_paths = (
         settings.prefix,
@@ -386,9 +388,9 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 
 
 def _catalogue(value: Extensions) -> Matrix:
-    """Properties of packages in the catalogue: indexes, sdists that can be built, waivers.
+    """Package settings of the catalogue: indexes, buildable sdists, waivers.
 
-    Of its targets only those that `value` has from there.
+    Only of targets that `value` extends.
     """
     matrix = load(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
@@ -397,7 +399,7 @@ def _catalogue(value: Extensions) -> Matrix:
 
 
 def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> Overlay:
-    """The row with what its files require on its first architecture."""
+    """The row with the requirements of its files on its first architecture."""
     item = Overlay(row=row, published=target, folder=folder)
     required = item.requirements_on(next(iter(row.arch or target.lock.arch)))
     if row.extends is not None:
@@ -406,7 +408,7 @@ def _overlay(row: Extension, target: PublishedTarget, folder: Path) -> Overlay:
 
 
 def _extending(item: Overlay, below: Matrix) -> Target:
-    """The published target with what a row adds, sets or replaces."""
+    """The published target with the row's additions and settings."""
     row, target, required = item.row, below.targets[item.published.name], item.requirements
     added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
     pins = {**target.pins, **added, **row.pins}
@@ -436,7 +438,7 @@ def _wanted(required: ProjectRequirements) -> dict[str, Wanted]:
 
 
 def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
-    """A target with the base and the settings of the published one; its packages are solved.
+    """A target with base and settings of the published one; its packages are resolved.
 
     `of_all` are the requirements of every image.
     """
@@ -479,6 +481,6 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
 
 
 def _inherited(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a published image that do not concern its packages."""
+    """The labels of a published image that are independent of its packages."""
     prefixes = ("dev.imgbuild.", "org.opencontainers.image.title", "org.opencontainers.image.base")
     return {name: text for name, text in labels.items() if not name.startswith(prefixes)}

@@ -1,4 +1,4 @@
-"""The lock as pip and uv read it: `images/TARGET/requirements-ARCH.txt`; with hashes."""
+"""The lock for pip and uv: `images/TARGET/requirements-ARCH.txt`, with hashes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from imgbuild.values import Arch
 
 
 def file_name(arch: Arch) -> str:
-    """The name of the file for `arch`."""
+    """The file name for `arch`."""
     return f"requirements-{arch}.txt"
 
 
 def text(lock: Lock, arch: Arch) -> str:
-    """One pinned requirement and its hash a line, below a header with the commands to install it.
+    """One pinned requirement with its hash per line, after a header with installation commands.
 
-    What is built from an sdist has two hashes: the sdist's, and that of the wheel in the image.
+    A package built from an sdist has two hashes: of the sdist, and of the wheel in the image.
     """
     resolution = lock.arch[arch]
     sources = lock.project.sources if lock.project is not None else {}

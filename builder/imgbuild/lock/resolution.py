@@ -1,6 +1,6 @@
-"""What a resolution holds: every wheel, deb and base of one target on one architecture.
+"""Every wheel, deb and base of one target on one architecture.
 
-Values only; `resolve` makes them, `lock` keeps them.
+Values only: `solve` creates them, `lock` stores them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imgbuild.values import Digest, FileSize, Sha256
 
 
 class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as a lock names it. No address: that is looked up when it is fetched."""
+    """A file of a lock, without a URL, which is looked up when it is fetched."""
 
     file: FilePath
     size: FileSize
@@ -34,7 +34,7 @@ class LockedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wheel(LockedFile, frozen=True, kw_only=True):
-    """A wheel and the name of its index, which is "built" for one made from an sdist."""
+    """A wheel and the name of its index, which is "built" for one built from an sdist."""
 
     file: WheelFile
     package: Package
@@ -43,7 +43,7 @@ class Wheel(LockedFile, frozen=True, kw_only=True):
 
 
 class BuiltWheel(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel made from an sdist: what it is made from, and what must come out."""
+    """A wheel built from an sdist: its inputs and the expected result."""
 
     package: Package
     version: LockedVersion
@@ -63,7 +63,7 @@ class Deb(LockedFile, frozen=True, kw_only=True):
 
 
 class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a registry image, taken as it is. `media_type` is OCI's name of its form."""
+    """A layer of a registry image, used unchanged. `media_type` is its OCI media type."""
 
     digest: Digest
     size: FileSize
@@ -72,7 +72,7 @@ class RegistryLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def locked(self) -> LockedFile:
-        """This layer as a file."""
+        """The layer as a file."""
         key = self.digest.removeprefix("sha256:")
         return LockedFile(file=f"layers/{key}", size=self.size, sha256=key)
 
@@ -84,13 +84,12 @@ class PythonArchive(LockedFile, frozen=True, kw_only=True):
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that goes into an image on one architecture, sorted by package.
+    """All inputs of an image on one architecture, sorted by package.
 
-    `base_files` holds the text of a registry base's etc/passwd and etc/group, to which the
-    image's user is added. `security` is the date of the security suite that the debs are of
-    ("2026-11-22"), unset where it was not read. `tools` are those of the debs that are above the
-    base, in a separate layer. `python` is the archive of a standalone build, unset where the
-    interpreter is the base's.
+    `base_files` has the text of a registry base's etc/passwd and etc/group, to which the image's
+    user is added. `security` is the date of the security suite of the debs ("2026-11-22"), unset if
+    it was not used. `tools` are the debs in a separate layer above the base. `python` is the
+    archive of a standalone build, unset if the base has an interpreter.
     """
 
     wheels: tuple[Wheel, ...]
@@ -105,6 +104,6 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package → version of everything that Python sees."""
+        """The versions of all Python packages."""
         versions = {wheel.package: wheel.version for wheel in self.wheels}
         return versions | {built.package: built.version for built in self.built}

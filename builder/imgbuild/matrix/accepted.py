@@ -1,4 +1,4 @@
-"""What a matrix accepts: findings of the audit, and known vulnerabilities until a day."""
+"""Accepted findings of the audit, and known vulnerabilities accepted until a date."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the values here: keyword-only, unknown keys are errors."""
+    """Base of these values: keyword-only, unknown keys are errors."""
 
 
 class Waiver(_Strict, frozen=True):
-    """A finding of the audit that is accepted for a target, and why."""
+    """A finding of the audit that is accepted for a target, with the reason."""
 
-    check: Annotated[Check, msgspec.Meta(description="the check that finds it")]
+    check: Annotated[Check, msgspec.Meta(description="the check that reports it")]
     package: Annotated[Package, msgspec.Meta(description="the package of the file")]
     subject: Annotated[
         Line,
         msgspec.Meta(
             min_length=1,
-            description="shell pattern of what is missing or refused, as the finding names it",
+            description="shell pattern of the name in the finding that is missing or rejected",
         ),
     ]
     reason: Reason
 
 
 class AcceptedCve(_Strict, frozen=True):
-    """A known vulnerability that is accepted until a day, and why."""
+    """A known vulnerability that is accepted until a date, with the reason."""
 
     id: Annotated[
         str,

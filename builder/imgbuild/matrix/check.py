@@ -1,4 +1,4 @@
-"""Checks of a matrix beyond its types: names that exist, parts that agree with each other.
+"""Validates a matrix beyond its types: names that exist, consistent parts.
 
 Targets, also those that extend published ones, are checked in `check_targets`.
 """
@@ -31,14 +31,14 @@ PLACEHOLDERS = ("cuda_tag", "torch")
 
 
 def check_matrix(notes: Notes, matrix: Matrix) -> None:
-    """Check everything."""
+    """Check the whole matrix."""
     indexes, default = matrix.indexes, matrix.default_index
     notes.choice(("default_index",), default, indexes, "index", of=("indexes",))
     for name, index in indexes.items():
-        # Its files would come from wherever uv looks on this machine: one index may do so. Where
-        # the default is unknown, the index without a url may be the one that was meant.
+        # An index without a URL is uv's default on this machine, so only one can have none. If the
+        # default is unknown, the index without a URL may be intended.
         if index.url is None and name != default and default in indexes:
-            message = "only the default index may have no url"
+            message = "only the default index may omit the url"
             notes.note(("indexes", name), message, key=True, expected="url: https://…")
         check_index(notes, ("indexes", name), index)
     for name, base in matrix.bases.items():
@@ -49,7 +49,7 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
     extras = [package for group in matrix.extras.values() for package in group]
     rows = row_packages(matrix.targets.values())
     names = dict.fromkeys([*matrix.requires, *matrix.sdists, *extras, *rows])
-    # What no target pins is known by its place in the order: transformers follows from the others.
+    # The order includes packages that no target pins, such as transformers, which others require.
     order = [text for text in matrix.layers.order if not set(text) & set("*?[")]
     _layers(notes, matrix.layers, dict.fromkeys([*names, *order]))
     check_sdists(notes, matrix.sdists)
@@ -67,7 +67,7 @@ def check_matrix(notes: Notes, matrix: Matrix) -> None:
 
 
 def row_packages(rows: Iterable[Target | Extension]) -> list[str]:
-    """Every package that `rows` name, in their order."""
+    """The packages of `rows`, in order."""
     return [package for row in rows for package in (*row.pins, *row.requires, *row.indexes)]
 
 
@@ -80,14 +80,14 @@ def check_sdists(notes: Notes, sdists: Mapping[str, Sdist]) -> None:
 def check_sdist_packages(
     notes: Notes, sdists: Mapping[str, Sdist], packages: Collection[str]
 ) -> None:
-    """Check that builds of sdists need only what is in `packages`."""
+    """Check that builds of sdists require only `packages`."""
     for name, sdist in sdists.items():
         for number, package in enumerate(sdist.requires):
             notes.choice(("sdists", name, "requires", number), package, packages, "package")
 
 
 def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
-    """Check the address of an index, if it has one."""
+    """Check the URL of an index, if it has one."""
     if index.url is None:
         return
     here, url = (*path, "url"), index.url
@@ -114,23 +114,21 @@ def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:
 
 
 def _without_login(notes: Notes, path: Path, url: str) -> bool:
-    """Note an address that holds a user name or password; whether it holds none."""
+    """Note a URL with a user name or password; False if it has one."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return True
     if parts.username is None and parts.password is None:
         return True
-    # The value is left out on purpose: an error is copied into logs.
+    # The value is omitted, because errors are copied into logs.
     message = "the url contains a user name or password"
-    notes.note(
-        path, message, expected="a url without it: store the credentials in netrc or keyring"
-    )
+    notes.note(path, message, expected="a url without credentials: store them in netrc or keyring")
     return False
 
 
 def debian_packages(notes: Notes, path: Path, packages: tuple[str, ...], *, example: str) -> None:
-    """Check a list of names of Debian packages, of which `example` is one."""
+    """Check names of Debian packages; `example` is a valid one for the message."""
     notes.once(path, packages)
     expected = f"a Debian package name, such as {example}"
     for number, package in enumerate(packages):
@@ -153,7 +151,7 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
     """Check the URLs of a standalone Python, and that each checksum has one."""
     if not source.archives:
         expected = "a URL for each architecture"
-        notes.note((*path, "archives"), "no archive is named", expected=expected)
+        notes.note((*path, "archives"), "no archive is listed", expected=expected)
     for arch, url in source.archives.items():
         here = (*path, "archives", arch)
         if _without_login(notes, here, url):
@@ -170,7 +168,7 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
 
 
 def _outside_python(notes: Notes, image: Image) -> None:
-    """Note a folder of the image that is in that of the standalone Python, or contains it."""
+    """Note a folder of the image that overlaps that of the standalone Python."""
     for field, folder_path in (
         ("prefix", image.prefix),
         ("workdir", image.workdir),

@@ -1,4 +1,4 @@
-"""Checks of a matrix that extends published targets, as far as they need no published lock."""
+"""Validates a matrix that extends published targets, without their locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.system.syntax import parse_requirement
 def check_extensions(notes: Notes, matrix: Extensions) -> None:
     """Check everything that needs no lock of a published target."""
     if not matrix.published:
-        message = "no published target is named"
+        message = "no published target is listed"
         notes.note(("published",), message, expected="at least one published target")
     for name, published in matrix.published.items():
         _image(notes, ("published", name, "image"), published.image)
@@ -66,7 +66,7 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
 
 
 def _requirements(notes: Notes, path: Path, row: Extension) -> None:
-    """Note files outside the project, lines that are not requirements, and extras of no file."""
+    """Note files outside the project, invalid requirements, and extras without a file."""
     for number, file in enumerate(row.requirements):
         _inside(notes, (*path, "requirements", number), file, "file")
     for number, line in enumerate(row.add):
@@ -74,11 +74,11 @@ def _requirements(notes: Notes, path: Path, row: Extension) -> None:
             parse_requirement(line)
         except InvalidRequirement:
             expected = "a requirement, such as ray[default]>=2.45"
-            message = "this is not a requirement as PEP 508 writes it"
+            message = "not a valid PEP 508 requirement"
             notes.note((*path, "add", number), message, value=line, expected=expected)
     for key, names in (("extras", row.extras), ("groups", row.groups)):
         if names and not row.requirements:
-            message = f"`{key}` are those of the files that `requirements` names"
+            message = f"`{key}` applies to the files listed in `requirements`"
             notes.note((*path, key), message, expected="requirements: [pyproject.toml]")
 
 
@@ -103,11 +103,11 @@ def _places(notes: Notes, path: Path, row: Extension) -> None:
 
 
 def _inside(notes: Notes, path: Path, source: str, what: str) -> None:
-    """Note a path that leaves the folder of the matrix."""
+    """Note a path outside the folder of the matrix."""
     if leads_out(source):
         message = f"the {what} is outside the repository"
         if source.startswith("/"):
-            message = "the path is absolute, so it may not exist on another machine"
+            message = "the path is absolute and may not exist on other machines"
         expected = f"a path below the folder of this file: copy the {what} there"
         notes.note(path, message, value=source, expected=expected)
 

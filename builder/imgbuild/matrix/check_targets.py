@@ -1,4 +1,4 @@
-"""Checks of a target beyond its types: names that exist, parts that agree with each other."""
+"""Validates a target beyond its types: names that exist, consistent parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN_LABELS = (
         for name in ("target", "base", "cuda", "python", "flashinfer", "as-of", "gpu")
     ),
 )
-# Packages whose version is that of the CUDA release they belong to (from CUDA 13 on their names
+# Packages with the version of their CUDA release (from CUDA 13 on their names have no suffix).
 # carry no suffix any more).
 RELEASED_WITH_CUDA = frozenset(
     f"nvidia-{part}"
@@ -31,13 +31,13 @@ RELEASED_WITH_CUDA = frozenset(
         "nvjitlink", "nvtx", "nvvm",
     )
 )  # fmt: skip
-# What holds compiled kernels: up to 0.2 the package itself, later a cache of what it would compile.
+# Packages with compiled kernels: up to 0.2 the package itself, later a cache of compiled kernels.
 COMPILED = (flashinfer.PACKAGE, "flashinfer-jit-cache")
 FLASHINFER = (*COMPILED, "flashinfer-cubin")
 
 
 def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
-    """Check the target at `path` against itself and against the rest of `matrix`."""
+    """Check the target at `path` against itself and the rest of `matrix`."""
     _references(notes, path, target, matrix)
     _architectures(notes, path, target)
     check_row(notes, path, target)
@@ -49,7 +49,7 @@ def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> No
 
 
 def check_row(notes: Notes, path: Path, row: Target | Extension) -> None:
-    """Check what rows of both kinds of matrix have."""
+    """Check the keys that rows of both types of matrix have."""
     if len(str(path[-1])) > 128:
         expected = "at most 128 letters"
         notes.note(path, "the name is too long for a tag", key=True, expected=expected)
@@ -109,17 +109,17 @@ def check_gpus(notes: Notes, path: Path, capabilities: Sequence[str]) -> None:
 
 
 def _versions(notes: Notes, path: Path, row: Target | Extension) -> None:
-    """Check the versions that a row pins and requires."""
+    """Check the pinned and required versions of a row."""
     for package, version in row.pins.items():
         here = (*path, "pins", package)
         try:
             normal = str(Version(version))
         except InvalidVersion:
-            expected = "a version as PEP 440 has it, such as 0.8.5.post1"
+            expected = "a normalized PEP 440 version, such as 0.8.5.post1"
             notes.note(here, "not a version", value=version, expected=expected)
             continue
         if normal != version:
-            message = "the version is not in its normal form"
+            message = "the version is not normalized"
             notes.note(here, message, value=version, expected=normal)
     for package, requirement in row.requires.items():
         here = (*path, "requires", package)
@@ -131,7 +131,7 @@ def _versions(notes: Notes, path: Path, row: Target | Extension) -> None:
 
 
 def specifier(notes: Notes, path: Path, spec: str) -> None:
-    """Note it if `spec` is not a version specifier."""
+    """Note an invalid version specifier `spec`."""
     try:
         SpecifierSet(spec)
     except InvalidSpecifier:
@@ -141,7 +141,7 @@ def specifier(notes: Notes, path: Path, spec: str) -> None:
 
 
 def _cuda(notes: Notes, path: Path, target: Target) -> None:
-    """Note packages and versions for another CUDA than the target's."""
+    """Note packages and versions for another CUDA release than the target's."""
     cuda = target.cuda
     major, tag = cuda.split(".")[0], "cu" + cuda.replace(".", "")
     of_release = f"the package belongs to another CUDA release than {cuda}"
@@ -178,22 +178,20 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
         _sampler(notes, (*path, "env", flashinfer.SAMPLER), target)
     elif mode == "prebuilt":
         if not any(name in pins and name in target.indexes for name in COMPILED):
-            message = (
-                f"prebuilt kernels need {package} pinned and assigned to an index that has them"
-            )
+            message = f"prebuilt kernels require {package} to be pinned and assigned to an index"
             expected = f"{' or '.join(COMPILED)} in pins and in indexes"
             notes.note(here, message, value=mode, expected=expected)
     elif mode == "jit":
         first = flashinfer.FIRST_WITH_NVCC
         if target.cuda and flashinfer.major(target) < first:
             cuda = target.cuda
-            message = f"no index has a wheel with nvcc for CUDA {cuda}, so nothing can be compiled"
-            expected = f"prebuilt or off; jit from CUDA {first}.0 on"
+            message = f"nothing can be compiled: no index has a wheel with nvcc for CUDA {cuda}"
+            expected = f"prebuilt or off; jit requires CUDA {first}.0 or newer"
             notes.note(here, message, value=mode, expected=expected)
-        # A cache of kernels is no contradiction: what it lacks is compiled at first use.
+        # A kernel cache is compatible: missing kernels are compiled at first use.
         if package in target.indexes:
-            message = f"{package} comes from an index whose kernels are compiled already"
-            notes.note(here, message, value=mode, expected="prebuilt, or no such index")
+            message = f"{package} is assigned to an index of precompiled kernels"
+            notes.note(here, message, value=mode, expected="prebuilt, or another index")
     pinned = {name: pins[name].partition("+")[0] for name in FLASHINFER if pins.get(name)}
     if len(set(pinned.values())) > 1:
         message = "FlashInfer refuses to start unless all its packages have the same version"
@@ -212,25 +210,25 @@ def _sampler(notes: Notes, path: Path, target: Target) -> None:
 
 
 def environment(notes: Notes, path: Path, names: Collection[str]) -> None:
-    """Check the names of environment variables; one that imgbuild sets itself is refused."""
+    """Check the names of environment variables; those that imgbuild sets are rejected."""
     settings.environment(notes, path, names)
     if flashinfer.VARIABLE in names:
-        message = "imgbuild sets this variable itself, from the target's mode"
+        message = "imgbuild sets this variable from the target's mode"
         here = (*path, flashinfer.VARIABLE)
         notes.note(here, message, key=True, expected="flashinfer: {mode: …}")
 
 
 def labels(notes: Notes, path: Path, names: Collection[str]) -> None:
-    """Check the names of labels; those that imgbuild sets itself are refused."""
+    """Check the names of labels; those that imgbuild sets are rejected."""
     settings.labels(notes, path, names)
     for name in names:
         if name in OWN_LABELS or name.startswith(VERSION_LABEL):
-            message = "imgbuild sets this label itself, from the target"
+            message = "imgbuild sets this label from the target"
             notes.note((*path, name), message, key=True, expected="another name")
 
 
 def check_drops(notes: Notes, path: Path, drops: tuple[Drop, ...]) -> None:
-    """Check the files that are left out, of a target or of the matrix."""
+    """Check the files excluded by a target or the matrix."""
     packages: set[str] = set()
     for number, drop in enumerate(drops):
         here = (*path, "drop", number)

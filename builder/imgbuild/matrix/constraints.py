@@ -1,8 +1,8 @@
 """Learned constraints: package A in a range of versions works only with certain versions of B.
 
-`images/constraints.yaml` has them for all targets. From them follow requirement lines for a version
-of A, and the entries that a set of packages violates. The file is reviewed like code: one entry a
-line, each with the place in the code that is its evidence.
+They are stored for all targets in `images/constraints.yaml`. They yield requirement lines for a
+version of A, and the entries that a package set violates. The file is reviewed like code: one entry
+per line, each with the code location that is its evidence.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 HEAD = """\
-# What the audit learned: `package` in `versions` works only with what it `needs`. Written by
-# `imgbuild lock`, used by all targets; one entry a line, sorted. `file`, `line` and `name` are the
-# evidence, as in version `read_in` of the package, tried against `against`. `came` and
-# `went` are the versions of the other package where the name appeared and where it was gone.
-# `missing: true`: needed though undeclared, so always added. Otherwise an entry only narrows:
-# it adds no package to a package set. An entry may be removed; it is learned again if it is true.
+# Learned by the audit: `package` in `versions` works only with `needs`. Written by `imgbuild lock`
+# and used by all targets; sorted, one entry per line. `file`, `line` and `name` are the evidence,
+# from version `read_in` of the package, compared with `against`. `came` and `went` are the
+# versions of the other package that added and removed the name.
+# `missing: true`: required but undeclared, so always added. Other entries only narrow versions:
+# they add no package to a package set. A removed entry is learned again if it still applies.
 """
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -56,12 +56,12 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def other(self) -> str:
-        """The package that is needed, its name normalized."""
+        """The normalized name of the required package."""
         return normalize(parse_requirement(self.needs).name)
 
     @property
     def spec(self) -> SpecifierSet:
-        """The versions of it that are allowed."""
+        """The allowed versions of the required package."""
         return parse_requirement(self.needs).specifier
 
     def covers(self, version: str) -> bool:
@@ -69,14 +69,14 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def concerns(self, versions: Mapping[str, str]) -> bool:
-        """Whether the entry applies to a set of packages (normalized name → version)."""
+        """Whether the entry applies to a package set (normalized name → version)."""
         version = versions.get(self.package)
         if version is None or not (self.missing or self.other in versions):
             return False
         return self.covers(version)
 
     def violated(self, versions: Mapping[str, str]) -> bool:
-        """Whether a set of packages (normalized name → version) violates the entry."""
+        """Whether a package set (normalized name → version) violates the entry."""
         if not self.concerns(versions):
             return False
         other = versions.get(self.other)
@@ -97,14 +97,14 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def violations(
     entries: Iterable[Constraint], versions: Mapping[str, str]
 ) -> tuple[Constraint, ...]:
-    """The entries that a set of packages (normalized name → version) violates."""
+    """The entries that a package set (normalized name → version) violates."""
     return tuple(entry for entry in entries if entry.violated(versions))
 
 
 def required(
     entries: Iterable[Constraint], package: str, version: str, present: Container[str]
 ) -> tuple[str, ...]:
-    """The requirements to add to `package` at `version`, where `present` packages are narrowed.
+    """The requirements to add to `package` at `version` for the other packages in `present`.
 
     Optional packages are not included: a constraint must not add a package.
     """
@@ -123,7 +123,7 @@ def required(
 
 
 def merge(existing: Iterable[Constraint], learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """All of them, sorted, without duplicates: equal entries for adjacent versions are merged."""
+    """Merge entries, sorted, without duplicates; equal entries for adjacent versions are joined."""
     entries: list[Constraint] = []
     for entry in (*existing, *learned):
         _add(entries, entry)
@@ -149,12 +149,12 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
 
 
 def _says(entry: Constraint, other: Constraint) -> bool:
-    """Whether `entry` holds for all versions of `other`, and requires at least as much."""
+    """Whether `entry` applies to all versions of `other`, and requires at least as much."""
     return within(other.versions, entry.versions) and within(str(entry.spec), str(other.spec))
 
 
 class _Span(msgspec.Struct, frozen=True):
-    """A specifier as an interval. None means no bound; with `closed` the bound belongs to it."""
+    """A specifier as an interval. None means unbounded; `closed`: the bound is included."""
 
     low: Version | None = None
     low_closed: bool = True
@@ -163,7 +163,7 @@ class _Span(msgspec.Struct, frozen=True):
 
 
 def _span(text: str) -> _Span | None:
-    """`text` as an interval; None if it is not one (`!=`, `~=`, a wildcard)."""
+    """Parse `text` as an interval; None if it is not one (`!=`, `~=`, a wildcard)."""
     span = _Span()
     for part in SpecifierSet(text):
         if part.operator not in ("==", ">=", ">", "<", "<=") or part.version.endswith(".*"):
@@ -177,7 +177,7 @@ def _span(text: str) -> _Span | None:
 
 
 def within(inner: str, outer: str) -> bool:
-    """Whether all that `inner` allows is allowed by `outer`, as far as it can be determined."""
+    """Whether `outer` allows everything that `inner` allows, as far as can be determined."""
     if SpecifierSet(inner) == SpecifierSet(outer):
         return True
     excluded = [part for part in SpecifierSet(outer) if part.operator == "!="]
@@ -202,7 +202,7 @@ def within(inner: str, outer: str) -> bool:
 
 
 def _union(spec: str, other: str) -> str | None:
-    """One specifier for both where their versions meet; None where there is a gap between."""
+    """The union of two specifiers; None if there is a gap between them."""
     first, second = _span(spec), _span(other)
     if first is None or second is None or not (_reaches(first, second) and _reaches(second, first)):
         return None
@@ -220,7 +220,7 @@ def _union(spec: str, other: str) -> str | None:
 
 
 def _reaches(first: _Span, second: _Span) -> bool:
-    """Whether `first` begins before, or where, `second` ends."""
+    """Whether `first` begins at or before the end of `second`."""
     if first.low is None or second.high is None or first.low < second.high:
         return True
     return first.low == second.high and first.low_closed and second.high_closed
@@ -241,12 +241,12 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def constraints_path(images: Path) -> Path:
-    """The file of the entries in the folder `images`."""
+    """The path of the entries in the folder `images`."""
     return images / "constraints.yaml"
 
 
 def read(images: Path) -> tuple[Constraint, ...]:
-    """The entries of the folder `images`, none without a file; InputError with all problems."""
+    """Read the entries in `images`, none without a file; InputError with all problems."""
     path = constraints_path(images)
     try:
         data = boundary.content(path, codec.LIMIT)
@@ -260,7 +260,7 @@ def read(images: Path) -> tuple[Constraint, ...]:
 
 @functools.lru_cache(maxsize=4)  # the same file is read for each target
 def loads(data: bytes, file: str) -> tuple[Constraint, ...]:
-    """Read entries from `data`; `file` is its name in error messages."""
+    """Parse entries from `data`; `file` is its name in error messages."""
     from imgbuild.matrix.convert import converted
     from imgbuild.matrix.yaml_nodes import parse
 
@@ -295,7 +295,7 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
 
 
 def encode(entries: Iterable[Constraint]) -> bytes:
-    """The canonical file of `entries`."""
+    """Encode `entries` canonically."""
     rows = [f"  - {{{_row(entry)}}}\n" for entry in merge((), entries)]
     body = "constraints:\n" + "".join(rows) if rows else "constraints: []\n"
     return f"{HEAD}version: 1\n{body}".encode()

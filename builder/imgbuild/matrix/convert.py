@@ -1,14 +1,13 @@
-"""A YAML document as a value of a type, or an error with everything that does not fit.
+"""Converts a YAML document to a value of a type, or reports everything that does not match.
 
-msgspec itself stops at the first error and has no line numbers, so this follows msgspec's
+msgspec itself stops at the first error and has no line numbers, so this module follows msgspec's
 description of a type.
 
-The expected type decides how a scalar is read, not what YAML guesses: text is taken as it is
-written, so that the version 2.10 stays 2.10, 1e3 stays 1e3 and the mode off stays off, in quotes or
-not. Whole numbers are decimal digits only, booleans true or false only.
+The expected type determines how a scalar is parsed, not YAML's implicit types: text is used as
+written, so that the version 2.10, 1e3 and the mode off are not changed, quoted or not. Integers are
+decimal digits only, booleans true or false only.
 
-Where something does not fit, the value has an empty one of the same type in its place, and what is
-wrong with the rest can be checked nevertheless.
+An invalid value is replaced by an empty one of the same type, so that the rest can be checked.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _EMPTY: dict[type[inspect.Type], Any] = {
 
 @functools.cache
 def _type_info(kind: Hashable) -> inspect.Type:
-    """The description of a type by msgspec, which takes milliseconds to compute."""
+    """Msgspec's description of a type, which takes milliseconds to compute."""
     return inspect.type_info(kind)
 
 
@@ -55,7 +54,7 @@ def converted(
     *,
     hint: str | None = None,
 ) -> T:
-    """The value of `document`; InputError, with `hint`, has all problems and those of `check`."""
+    """Convert `document`; InputError, with `hint`, has all problems and those of `check`."""
     notes = Notes(document.file, document.place)
     if document.root is not None:
         reader = _Reader(notes)
@@ -71,9 +70,9 @@ def converted(
 def refusal(
     document: YamlDocument, problems: tuple[Problem, ...], *, hint: str | None = None
 ) -> InputError:
-    """The error that holds `problems` of `document`.
+    """The error with all `problems` of `document`.
 
-    Unknown keys come first, since others may follow from them, then all in the order of the file.
+    Unknown keys come first, because they can cause others; then in the order of the file.
     """
     ordered = sorted(
         problems,
@@ -86,14 +85,14 @@ def refusal(
 
 
 class _Misfit(msgspec.Struct, frozen=True):
-    """Why a scalar does not fit its type, and the most similar text that does."""
+    """Why a scalar does not match its type, and the most similar valid text."""
 
     message: str
     near: str | None = None
 
 
 class _Reader:
-    """Reads nodes as values, and notes what does not fit; `refused` are the paths of that."""
+    """Converts nodes and collects problems; `refused` are the paths of invalid values."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
@@ -102,7 +101,7 @@ class _Reader:
     def read(
         self, node: yaml.Node, expected_type: inspect.Type, path: Path, expected: str | None = None
     ) -> Any:
-        """The value of `node`; `expected` is the description of its field."""
+        """Convert `node`; `expected` is the description of its field."""
         expected_type, expected, _ = _described(expected_type, expected)
         if kind(node) == "alias":  # noted already, when the file was parsed
             return self._empty(expected_type, path)
@@ -153,9 +152,9 @@ class _Reader:
     def _meant(
         self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: Path
     ) -> Any:
-        """The value of a misspelt key as that of `field`, whose key it is from then on.
+        """The value of a misspelt key as that of `field`, to which the key is corrected.
 
-        If it does not fit there, what depends on it cannot be checked.
+        If it is invalid there, dependent values cannot be checked.
         """
         key.value = field.encode_name
         problem_count = len(self.notes.problems)
@@ -168,7 +167,7 @@ class _Reader:
     def _missing(self, path: Path, field: inspect.Field) -> Any:
         name = field.encode_name
         _, expected, why = _described(field.type, _shape(field.type))
-        # The key in front of a mapping is where people look for what it lacks.
+        # Missing keys are reported at the key of their mapping.
         message = f"key {name} is missing" + (f": {why}" if why else "")
         self.notes.note(path, message, key=True, expected=f"{name}: {expected}")
         return self._empty(field.type, (*path, name))
@@ -234,7 +233,7 @@ class _Reader:
         *,
         key: bool = False,
     ) -> Any:
-        """The value of a scalar; a key that does not fit is its text."""
+        """The value of a scalar; an invalid key is returned as text."""
         shape = _shape(expected_type)
         expected = expected or shape
         misfit = _Misfit(f"not {'text' if shape.startswith('text') else shape}")
@@ -280,7 +279,7 @@ def _text(text: str, expected_type: inspect.StrType, plain: bool) -> str | _Misf
     pattern, least = expected_type.pattern, expected_type.min_length
     if pattern is not None and not re.search(pattern.removesuffix("$") + r"\Z", text):
         if pattern not in (fields.LINE, fields.PROSE):
-            return _Misfit("the text does not have the expected form")
+            return _Misfit("the text does not have the expected format")
         lines = pattern == fields.LINE and re.search(fields.PROSE, text)
         return _Misfit(
             "the value has several lines" if lines else "the text has control characters"
@@ -317,7 +316,7 @@ def _whole(text: str, expected_type: inspect.IntType, plain: bool) -> int | _Mis
 
 def _truth(text: str, expected_type: inspect.BoolType, plain: bool) -> bool | _Misfit:
     right = plain and text in ("true", "false")
-    return text == "true" if right else _Misfit("not a truth value")
+    return text == "true" if right else _Misfit("not a boolean")
 
 
 def _date(text: str, expected_type: inspect.DateType, plain: bool) -> datetime.date | _Misfit:
@@ -360,6 +359,6 @@ def _shape(expected_type: inspect.Type) -> str:
 
 _SHAPES: dict[type[inspect.Type], str] = {
     inspect.BoolType: "true or false",
-    inspect.DateType: "a date, year-month-day",
+    inspect.DateType: "a date as YYYY-MM-DD",
     inspect.VarTupleType: "a list",
 }

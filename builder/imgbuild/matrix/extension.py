@@ -1,8 +1,8 @@
-"""The `matrix.yaml` of a user's own repository: published targets, and what is added to them.
+"""The `matrix.yaml` of a user's repository: published targets with additions.
 
-A row has only what it adds; everything else is the published target's, from its lock (see
-`imgbuild.lock.published`). `check_extensions` has the checks. The JSON Schema is generated from
-these types.
+A row contains only its additions; everything else comes from the lock of the published target (see
+`imgbuild.lock.published`). `check_extensions` validates it. The JSON Schema is generated from these
+types.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
-    """A target that others published: what it is, and where its layers are."""
+    """A published target: its identity, and the location of its layers."""
 
     lock: Annotated[
         Line,
@@ -55,21 +55,21 @@ class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     origin: Annotated[
         Line,
         msgspec.Meta(
-            description="where that folder was copied from: a URL, a path, or `catalogue`"
-            " (comes with imgbuild); `imgbuild init --refresh` copies it again"
+            description="origin of that folder: a URL, a path, or `catalogue` (included in"
+            " imgbuild); `imgbuild init --refresh` copies it again"
         ),
     ] = ""
     image: Annotated[
         Line,
         msgspec.Meta(
-            description="where its layers are: HOST/REPOSITORY, or oci:FOLDER; without it they are"
-            " built from the lock, byte for byte"
+            description="location of its layers: HOST/REPOSITORY, or oci:FOLDER; by default they"
+            " are built from the lock, byte for byte"
         ),
     ] = ""
 
 
 class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
-    """A file of the user's repository that is put into the image; it belongs to root."""
+    """A file of the user's repository that is added to the image, owned by root."""
 
     source: Annotated[
         Line, msgspec.Meta(min_length=1, description="path of the file, relative to this file")
@@ -89,9 +89,9 @@ Files = Annotated[
 
 
 class Extension(_Strict, frozen=True):
-    """One row: a published target, what a project requires, and what is added."""
+    """One row: a published target, the requirements of a project, and additions."""
 
-    summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
+    summary: Annotated[Prose, msgspec.Meta(description="one-line description for tables")]
     extends: Annotated[
         Name | None,
         msgspec.Meta(description="a target of `published`, whose packages and layers are kept"),
@@ -127,20 +127,20 @@ class Extension(_Strict, frozen=True):
     exclude: Annotated[
         dict[DebianPackage, Reason],
         msgspec.Meta(
-            description="packages, of Python or Debian, that are left out although the files"
-            " require them, and why"
+            description="Python and Debian packages to exclude although the files require them,"
+            " with the reason"
         ),
     ] = {}
     relax: Annotated[
         dict[Package, Wanted],
         msgspec.Meta(
-            description="versions that replace those of the files; `python` for the Python that"
-            " they require"
+            description="versions that replace those of the files; `python` replaces the required"
+            " Python"
         ),
     ] = {}
     cuda: Annotated[
         CudaVersion | None,
-        msgspec.Meta(description="only with `like`, if it is another than that target's"),
+        msgspec.Meta(description="only with `like`, if different from that target's"),
     ] = None
     gpu: Annotated[
         tuple[str, ...],
@@ -150,24 +150,25 @@ class Extension(_Strict, frozen=True):
         ),
     ] = ()
     arch: Annotated[
-        tuple[Arch, ...], msgspec.Meta(description="empty: all that the published target has")
+        tuple[Arch, ...],
+        msgspec.Meta(description="default: all architectures of the published target"),
     ] = ()
     as_of: Annotated[
         datetime.date | None,
         msgspec.Meta(
-            description="what is added was uploaded before this day, 00:00 UTC;"
-            " by default the day of the published target"
+            description="cut-off for additions: uploaded before this day, 00:00 UTC; by default"
+            " that of the published target"
         ),
     ] = None
     pins: Annotated[
-        dict[Package, Version], msgspec.Meta(description="added packages and exact versions")
+        dict[Package, Version], msgspec.Meta(description="exact versions of added packages")
     ] = {}
     requires: Annotated[
-        dict[Package, Wanted], msgspec.Meta(description="added packages, and why")
+        dict[Package, Wanted], msgspec.Meta(description="added packages, with the reason")
     ] = {}
     packages: Annotated[
         tuple[str, ...],
-        msgspec.Meta(description="added Debian packages; their dependencies follow"),
+        msgspec.Meta(description="added Debian packages; dependencies are included"),
     ] = ()
     files: Annotated[
         dict[str, FileToAdd], msgspec.Meta(description="added files, by absolute path in the image")
@@ -177,11 +178,11 @@ class Extension(_Strict, frozen=True):
     ] = {}
     indexes: Annotated[
         dict[Package, Name],
-        msgspec.Meta(description="added packages that come from another index than the default"),
+        msgspec.Meta(description="indexes of added packages that are not from the default one"),
     ] = {}
     drop: Drops = ()
     env: Annotated[
-        dict[str, Variable], msgspec.Meta(description="variables that are added or changed")
+        dict[str, Variable], msgspec.Meta(description="added and changed variables")
     ] = {}
     labels: Labels = {}
     entrypoint: Annotated[
@@ -201,15 +202,13 @@ class Extension(_Strict, frozen=True):
 
 
 class Extensions(_Strict, frozen=True):
-    """The whole of a `matrix.yaml` that extends published targets."""
+    """The content of a `matrix.yaml` that extends published targets."""
 
     version: Form
     published: Annotated[
-        dict[Name, PublishedSource], msgspec.Meta(description="the targets that others published")
+        dict[Name, PublishedSource], msgspec.Meta(description="the published targets")
     ]
-    targets: Annotated[
-        dict[Name, Extension], msgspec.Meta(description="a row for each of your images")
-    ]
+    targets: Annotated[dict[Name, Extension], msgspec.Meta(description="one row for each image")]
     indexes: Annotated[
         dict[Name, PackageIndex],
         msgspec.Meta(description="indexes in addition to the default one, which is this machine's"),

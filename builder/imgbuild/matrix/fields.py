@@ -1,8 +1,7 @@
 """Types of texts in `matrix.yaml` and in locks: names, versions, paths, reasons.
 
-Every reader of a file checks these patterns. What a type cannot check is in `matrix.settings`. A
-text that fits its type can still have quotes, `$` or spaces: `render` quotes it for the language of
-the file in which it is written.
+These patterns are checked whenever a file is read; further checks are in `matrix.settings`. A valid
+text can still contain quotes, `$` or spaces: `render` quotes it for the language of its output.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Name = Annotated[
 Package = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", description="package name as PEP 503 normalizes it"
+        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", description="package name, normalized as in PEP 503"
     ),
 ]
 Version = Annotated[
@@ -77,7 +76,7 @@ PythonPatch = Annotated[
 ]
 ArchiveUrl = Annotated[
     str,
-    msgspec.Meta(pattern=rf"^{ARCHIVE_URL}\Z", description="URL of a .tar.gz, without a login"),
+    msgspec.Meta(pattern=rf"^{ARCHIVE_URL}\Z", description="URL of a .tar.gz, without credentials"),
 ]
 GlibcVersion = Annotated[
     str, msgspec.Meta(pattern=r"^2\.[0-9]+\Z", description='version of glibc: "2.36"')
@@ -94,7 +93,7 @@ Reason = Annotated[
     msgspec.Meta(
         min_length=8,
         pattern=PROSE,
-        description="why, for the person who reads the refusal or the diff",
+        description="the reason, for readers of error messages and diffs",
     ),
 ]
 Source = Annotated[
@@ -107,13 +106,13 @@ Source = Annotated[
         " of a file in a repository",
     ),
 ]
-# Of locks, where the versions are in their normal form (PEP 440).
+# For locks, in which versions are normalized (PEP 440).
 LockedVersion = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
         r"(\+[a-z0-9]+(\.[a-z0-9]+)*)?\Z",
-        description="one exact version in its normal form",
+        description="one exact, normalized version",
     ),
 ]
 Specifier = Annotated[
@@ -127,7 +126,7 @@ Day = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\Z",
-        description="a date, year-month-day",
+        description="a date as YYYY-MM-DD",
     ),
 ]
 DebianPackage = Annotated[
@@ -176,5 +175,5 @@ FlashinferMode = Annotated[
     msgspec.Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
 ]
 
-Form = Annotated[Literal[1], msgspec.Meta(description="the form of this file")]
+Form = Annotated[Literal[1], msgspec.Meta(description="the format version of this file")]
 Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]

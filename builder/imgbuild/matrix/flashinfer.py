@@ -1,11 +1,11 @@
-"""What the FlashInfer mode of a target implies: requirements, variables, links, left-out files.
+"""Settings implied by the FlashInfer mode of a target: requirements, variables, links, drops.
 
-So no row repeats them. A row's own entry of the same name takes precedence.
+Rows need not repeat them. A row's own entry of the same name takes precedence.
 
-prebuilt  kernels compiled ahead, in a wheel of FlashInfer's own index for one CUDA and one torch
-jit       kernels compiled at first use, by the nvcc wheel of the target's CUDA release; a
-          flashinfer-jit-cache beside it has some of them compiled ahead
-off       vLLM is configured not to use FlashInfer, whether its package is installed or not
+    prebuilt  precompiled kernels, in a wheel of FlashInfer's index for one CUDA and torch release
+    jit       kernels compiled at first use by the nvcc wheel of the target's CUDA release; an
+    |         additional flashinfer-jit-cache has some precompiled ones
+    off       vLLM is configured not to use FlashInfer, whether or not its package is installed
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_WITH_NVCC = 13  # up to CUDA 12 NVIDIA's wheel of that name holds ptxas on
 
 
 def requires(target: Target) -> dict[str, Wanted]:
-    """What the mode requires in addition to the target's pins and requirements."""
+    """Requirements of the mode in addition to the target's pins and requirements."""
     if target.flashinfer.mode != "jit":
         return {}
     spec = f"=={target.cuda}.*"
@@ -54,7 +54,7 @@ def contradicted(mode: str, packages: Collection[str]) -> bool:
 
 
 def environment(target: Target, image: Image, base: Base) -> dict[str, Variable]:
-    """The variables that record an image's mode, and those that the mode needs."""
+    """Variables that record the mode of an image, and those that the mode requires."""
     mode = target.flashinfer.mode
     variables = {
         VARIABLE: Variable(
@@ -121,7 +121,7 @@ def links(target: Target, image: Image, base: Base) -> dict[str, Link]:
 
 
 def drops(target: Target, base: Base) -> tuple[Drop, ...]:
-    """What would make vLLM believe that FlashInfer's kernels are there."""
+    """Exclusions of files that would make vLLM detect FlashInfer's kernels."""
     if target.flashinfer.mode != "off":
         return ()
     return (

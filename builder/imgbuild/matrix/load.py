@@ -1,7 +1,7 @@
-"""Reads `matrix.yaml`; one error has every problem in it.
+"""Reads `matrix.yaml`; one error reports all problems.
 
-Each problem has file, line, column, the path of the key, the value found, what was expected, and
-the most similar valid name.
+Each problem has file, line, column, the path of the key, the value, the expected form, and the most
+similar valid name.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def load(path: Path) -> Matrix:
         data = content(path)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
-        hint = "run imgbuild where matrix.yaml is, or name it with --matrix"
+        hint = "run imgbuild where matrix.yaml is, or specify it with --matrix"
         raise InputError(message, hint=hint) from error
     return located(loads(data, str(path)), path.resolve().parent)
 
 
 def located(matrix: AnyMatrix, folder: Path) -> AnyMatrix:
-    """The matrix with folders of wheels that it names relative to itself (`file:wheels`) found."""
+    """The matrix with its relative folders of wheels (`file:wheels`) resolved."""
     indexes = {name: _resolved_index(index, folder) for name, index in matrix.indexes.items()}
     return msgspec.structs.replace(matrix, indexes=indexes)
 
@@ -49,21 +49,21 @@ def _resolved_index(index: PackageIndex, folder: Path) -> PackageIndex:
 
 
 def loads(data: bytes, file: str) -> Matrix:
-    """Read a matrix from `data`; `file` is its name in error messages."""
+    """Parse a matrix from `data`; `file` is its name in error messages."""
     return converted(parse(data, file), Matrix, check_matrix)
 
 
 class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrix of the catalogue, and the sha256 of the file that it was read from."""
+    """The matrix of the catalogue, and the sha256 of its source file."""
 
     sha256: Sha256
     matrix: Matrix
 
 
 def compiled(path: Path) -> Matrix | None:
-    """The matrix in the JSON file beside `path`; None if it is missing or of another file.
+    """The matrix in the JSON file next to `path`; None if it is missing or of another file.
 
-    The wheel has one for the catalogue, written by setup.py: JSON is read faster than YAML.
+    The wheel contains one for the catalogue, written by setup.py: JSON is parsed faster than YAML.
     """
     try:
         document = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_CompiledMatrix)

@@ -33,26 +33,27 @@ class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PackageIndex(Strict, frozen=True):
-    """Where wheels come from. No `url`: the index that uv is set up for on this machine."""
+    """An index of wheels. Without a `url`: the default index of uv on this machine."""
 
     url: Annotated[
         Line | None,
         msgspec.Meta(
-            description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are filled in; "
+            description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are replaced; "
             "file:FOLDER is a folder of wheels, relative to the matrix"
         ),
     ] = None
     upload_times: Annotated[
         Literal["index", "none"],
         msgspec.Meta(
-            description="`index`: PEP 700 or the JSON API beside it gives upload times; "
-            "`none`: it has none, so the cut-off cannot judge its files"
+            description="`index`: PEP 700 or the JSON API of the same server provides upload"
+            " times; `none`:"
+            " no upload times, so the cut-off does not apply to its files"
         ),
     ] = "index"
     flat: Annotated[
         bool,
         msgspec.Meta(
-            description="one page of links, as `--find-links` reads it, not one a package"
+            description="a single page of links, as for `--find-links`, instead of one per package"
         ),
     ] = False
 
@@ -65,9 +66,11 @@ class Wanted(Strict, frozen=True):
 
 
 class Extra(Wanted, frozen=True, kw_only=True):
-    """A package of a set in `extras`: what a tutorial imports and no wheel requires."""
+    """A package of a set in `extras`: imported by tutorials, but not required by any wheel."""
 
-    source: Annotated[tuple[Source, ...], msgspec.Meta(min_length=1, description="what imports it")]
+    source: Annotated[
+        tuple[Source, ...], msgspec.Meta(min_length=1, description="the code that imports it")
+    ]
 
 
 class StandalonePython(Strict, frozen=True, kw_only=True):
@@ -75,7 +78,8 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
 
     version: Annotated[PythonVersion, msgspec.Meta(description='release of Python: "3.12"')]
     origin: Annotated[
-        Literal["standalone"], msgspec.Meta(description="where it is from; `standalone` is all")
+        Literal["standalone"],
+        msgspec.Meta(description="origin of the build; only `standalone` is supported"),
     ] = msgspec.field(name="from")
     archives: Annotated[
         dict[Arch, Line],
@@ -84,8 +88,8 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
     sha256: Annotated[
         dict[Arch, Sha256],
         msgspec.Meta(
-            description="sha256 of the archives, as their publisher names them; without one, the"
-            " first lock records that of the file it downloads"
+            description="sha256 of the archives, from their publisher; if missing, the first lock"
+            " records that of the downloaded file"
         ),
     ] = {}
     releases: Annotated[
@@ -108,13 +112,13 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc of the suite: "2.36"')]
     packages: Annotated[
         tuple[str, ...],
-        msgspec.Meta(description="requested Debian packages; their dependencies follow"),
+        msgspec.Meta(description="requested Debian packages; dependencies are included"),
     ]
     tools: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="Debian packages for people in a shell: with what they need they are a"
-            " layer of their own, above the wheels, so that the base stays that of other targets"
+            description="Debian packages for interactive use: they and their dependencies form a"
+            " separate layer above the wheels, so that the base is shared with other targets"
         ),
     ] = ()
     components: Annotated[tuple[Line, ...], msgspec.Meta(description="parts of the archive")] = (
@@ -134,25 +138,25 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     hardened: Annotated[
         bool,
         msgspec.Meta(
-            description="no file has a setuid or setgid bit, and the cache folder is writable by"
-            " the image's user alone"
+            description="no file has a setuid or setgid bit, and the cache folder is writable only"
+            " by the image's user"
         ),
     ] = False
 
     @property
     def python(self) -> str:
-        """The release of its Python: "3.12"."""
+        """The minor release of its Python: "3.12"."""
         source = self.python_source
         return source.version if isinstance(source, StandalonePython) else source
 
     @property
     def standalone(self) -> StandalonePython | None:
-        """The standalone build that it takes its Python from, if it does."""
+        """The standalone build of its Python, if it uses one."""
         return self.python_source if isinstance(self.python_source, StandalonePython) else None
 
 
 class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
-    """A base taken, layer by layer, from a registry image."""
+    """A base consisting of the layers of a registry image."""
 
     image: RegistryImage
     python: Annotated[PythonVersion, msgspec.Meta(description='Python in it: "3.11"')]
@@ -166,7 +170,7 @@ Base = DebianBase | RegistryBase
 
 
 class User(Strict, frozen=True):
-    """Who the image runs as."""
+    """The user of the image's processes."""
 
     name: Annotated[
         str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="of user and group")
@@ -177,13 +181,13 @@ class User(Strict, frozen=True):
 
 
 class Variable(Strict, frozen=True):
-    """An environment variable of the image and why it is there."""
+    """An environment variable of the image, with its reason."""
 
-    value: Annotated[Line, msgspec.Meta(description="taken as it is; nothing is filled in")]
+    value: Annotated[Line, msgspec.Meta(description="used literally; nothing is substituted")]
     reason: Reason
     source: Annotated[
         tuple[Source, ...],
-        msgspec.Meta(description="where the reason can be read: documentation, or the code"),
+        msgspec.Meta(description="source of the reason: documentation, or the code"),
     ] = ()
 
 
@@ -208,13 +212,14 @@ class Image(Strict, frozen=True):
     env: Variables
     labels: Labels
     entrypoint: Annotated[
-        tuple[Line, ...], msgspec.Meta(description="what starts every command of a container")
+        tuple[Line, ...],
+        msgspec.Meta(description="program that starts every command of a container"),
     ]
-    cmd: Annotated[tuple[Line, ...], msgspec.Meta(description="the command if none is given")]
+    cmd: Annotated[tuple[Line, ...], msgspec.Meta(description="the default command")]
 
 
 class Layers(Strict, frozen=True):
-    """How wheels are cut into layers."""
+    """How wheels are distributed over layers."""
 
     own_from: Annotated[
         Bytes,
@@ -237,7 +242,7 @@ class Layers(Strict, frozen=True):
         msgspec.Meta(description="shell patterns of packages, most shared and most stable first"),
     ]
     limit: Annotated[
-        int, msgspec.Meta(ge=8, le=100, description="most layers an image may have")
+        int, msgspec.Meta(ge=8, le=100, description="maximum number of layers of an image")
     ] = 40
 
 
@@ -245,28 +250,30 @@ class Sdist(Strict, frozen=True):
     """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
-    env: Annotated[dict[str, Line], msgspec.Meta(description="variables that its build gets")] = {}
+    env: Annotated[
+        dict[str, Line], msgspec.Meta(description="environment variables of its build")
+    ] = {}
     requires: Annotated[
         tuple[Package, ...],
-        msgspec.Meta(description="packages of the same lock that its build needs"),
+        msgspec.Meta(description="packages of the same lock that its build requires"),
     ] = ()
 
 
 Sdists = Annotated[
     dict[Package, Sdist],
-    msgspec.Meta(description="packages that may be built from their sdist; others may not"),
+    msgspec.Meta(description="packages that may be built from their sdist"),
 ]
 
 
 class Flashinfer(Strict, frozen=True):
-    """How a target has FlashInfer's kernels."""
+    """The source of FlashInfer's kernels in a target."""
 
     mode: FlashinferMode
     reason: Reason
 
 
 class Drop(Strict, frozen=True):
-    """Files of a package that are left out because another package ships the same path."""
+    """Files of a package that are excluded because another package ships the same path."""
 
     package: Package
     paths: Annotated[
@@ -275,7 +282,7 @@ class Drop(Strict, frozen=True):
     reason: Reason
     beside: Annotated[
         Package | None,
-        msgspec.Meta(description="only where this package is installed too: the one that is kept"),
+        msgspec.Meta(description="only if this package, whose files are kept, is installed too"),
     ] = None
     versions: Annotated[
         Specifier,
@@ -283,52 +290,55 @@ class Drop(Strict, frozen=True):
     ] = ""
 
 
-Drops = Annotated[tuple[Drop, ...], msgspec.Meta(description="files left out of this target alone")]
+Drops = Annotated[
+    tuple[Drop, ...], msgspec.Meta(description="files excluded from this target only")
+]
 
 
 class Link(Strict, frozen=True):
-    """A symbolic link that the image has beside the files of its packages."""
+    """A symbolic link in the image, in addition to the files of its packages."""
 
     to: Annotated[
         Line,
         msgspec.Meta(
             min_length=1,
-            description="what the link holds: a path, relative to its folder or absolute",
+            description="target of the link: a path, relative to its folder or absolute",
         ),
     ]
     reason: Reason
 
 
-# Fields that rows of both kinds of matrix have.
-Tested = Annotated[Prose, msgspec.Meta(description="what is known to have run, in words")]
+# Fields of rows of both types of matrix.
+Tested = Annotated[Prose, msgspec.Meta(description="tested use, as text")]
 Registry = Annotated[
-    Repository | None, msgspec.Meta(description="where the images and their bases are published")
+    Repository | None,
+    msgspec.Meta(description="repository in which the images and their bases are published"),
 ]
 
 
 class Target(Strict, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
-    summary: Annotated[Prose, msgspec.Meta(description="one line for tables")]
+    summary: Annotated[Prose, msgspec.Meta(description="one-line description for tables")]
     base: Annotated[Name, msgspec.Meta(description="one of `bases`")]
     cuda: CudaVersion
     arch: Annotated[
-        tuple[Arch, ...], msgspec.Meta(min_length=1, description="architectures that it has")
+        tuple[Arch, ...], msgspec.Meta(min_length=1, description="architectures of the target")
     ]
     as_of: Annotated[
         datetime.date,
         msgspec.Meta(
             description="only files uploaded before this day, 00:00 UTC: 2025-06-20",
             extra={
-                "why": "without a cut-off day the newest release of every package is taken,"
-                " and those never ran together"
+                "why": "without a cut-off the newest release of every package is used, in a"
+                " combination that was never tested"
             },
         ),
     ]
     pins: Annotated[dict[Package, Version], msgspec.Meta(description="package and exact version")]
     flashinfer: Flashinfer
     gpu: Annotated[
-        tuple[str, ...], msgspec.Meta(description='compute capabilities it is meant for: "9.0"')
+        tuple[str, ...], msgspec.Meta(description='supported compute capabilities: "9.0"')
     ] = ()
     requires: Annotated[
         dict[Package, Wanted], msgspec.Meta(description="requirements in addition to the pins")
@@ -338,10 +348,11 @@ class Target(Strict, frozen=True):
     ] = ()
     indexes: Annotated[
         dict[Package, Name],
-        msgspec.Meta(description="packages that come from another index than the default"),
+        msgspec.Meta(description="indexes of packages that are not from the default one"),
     ] = {}
     exclude: Annotated[
-        dict[Arch, Reason], msgspec.Meta(description="architectures without a solution, and why")
+        dict[Arch, Reason],
+        msgspec.Meta(description="architectures without a solution, with the reason"),
     ] = {}
     drop: Drops = ()
     links: Annotated[
@@ -357,7 +368,7 @@ class Target(Strict, frozen=True):
     ] = False
     guide: Annotated[
         tuple[Prose, ...],
-        msgspec.Meta(description="what a user has to know of this image, for README and `--guide`"),
+        msgspec.Meta(description="information for users of this image, for README and `--guide`"),
     ] = ()
     env: Variables = {}
     labels: Labels = {}
@@ -368,46 +379,47 @@ class Target(Strict, frozen=True):
         str,
         msgspec.Meta(
             pattern=r"^([a-z0-9]+([._-][a-z0-9]+)*)?\Z",
-            description="the stack for which this target is listed first, in a word: vllm",
+            description="the stack for which this target is listed first: vllm",
         ),
     ] = ""
     retired: Annotated[
         str,
         msgspec.Meta(
             pattern=rf"^([^{CONTROLS}]{{8,}})?\Z",
-            description="why another target takes its place; lists and CI leave it out",
+            description="why another target replaces it; lists and CI exclude it",
         ),
     ] = ""
 
 
 class Matrix(Strict, frozen=True):
-    """The whole of `matrix.yaml`."""
+    """The content of `matrix.yaml`."""
 
     version: Form
-    indexes: Annotated[dict[Name, PackageIndex], msgspec.Meta(description="where wheels come from")]
+    indexes: Annotated[dict[Name, PackageIndex], msgspec.Meta(description="indexes of wheels")]
     default_index: Annotated[
-        Name, msgspec.Meta(description="the index of every package that names no other")
+        Name, msgspec.Meta(description="the index of every package without another one")
     ]
     bases: Annotated[dict[Name, Base], msgspec.Meta(description="bases of images")]
     image: Image
     layers: Layers
     requires: Annotated[
-        dict[Package, Wanted], msgspec.Meta(description="what every image has, such as pip and uv")
+        dict[Package, Wanted],
+        msgspec.Meta(description="requirements of every image, such as pip and uv"),
     ]
     targets: Annotated[dict[Name, Target], msgspec.Meta(description="a row for each image")]
     extras: Annotated[
         dict[Name, dict[Package, Extra]],
-        msgspec.Meta(description="sets of packages that tutorials need, named by targets"),
+        msgspec.Meta(description="sets of packages required by tutorials, used by targets"),
     ] = {}
     sdists: Sdists = {}
     drop: Annotated[
-        tuple[Drop, ...], msgspec.Meta(description="files left out of every target that has them")
+        tuple[Drop, ...], msgspec.Meta(description="files excluded from every target")
     ] = ()
     registry: Registry = None
     accept_cves: AcceptedCves = ()
 
     def requirements_of(self, target: Target) -> dict[str, Wanted]:
-        """Package → requirement of the sets of `extras` that `target` names and of its `requires`.
+        """Requirements of `target` by package: of its sets of `extras` and its `requires`.
 
         The target's own entry takes precedence, and a pin over both.
         """

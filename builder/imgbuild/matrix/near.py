@@ -1,4 +1,4 @@
-"""The target of the matrix whose pins are most similar to a request. No index is read."""
+"""Finds the target whose pins are most similar to a request, without reading an index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 8  # versions in the description of a target: an extension pins all that
 
 
 class _Score(msgspec.Struct, frozen=True, order=True):
-    """Sorts by the requests that are met, recommendation, few indexes, number of packages."""
+    """Sort key: satisfied requests, recommendation, few indexes, number of packages."""
 
     missed: float
     other: bool  # it is not recommended
@@ -31,9 +31,9 @@ def ranked(
     *,
     apart_from: str = "",
 ) -> list[str]:
-    """The targets on `arch`, those first that have most of `requests` (package → specifier).
+    """Targets on `arch`, those first that satisfy most of `requests` (package → specifier).
 
-    Targets that have none of the packages, or without `requests` another CUDA, are left out.
+    Excludes targets with none of the packages or, without `requests`, of another CUDA release.
     """
     scores = sorted(
         _score(name, target, requests, cuda)
@@ -62,7 +62,7 @@ def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | N
 
 
 def _closeness(spec: str, version: str) -> float:
-    """1 for a version that a specifier allows, more for a patch release of `==X.Y` than others."""
+    """1 for a version that a specifier allows, more for a patch release of `==X.Y`."""
     if SpecifierSet(spec).contains(version, prereleases=True):
         return 1.0
     patch = spec.startswith("==") and version.startswith(f"{spec.removeprefix('==')}.")
@@ -70,7 +70,7 @@ def _closeness(spec: str, version: str) -> float:
 
 
 def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """A description of the target on `arch` most similar to `name`; empty if there is none."""
+    """Describe the target on `arch` that is most similar to `name`; empty if there is none."""
     target = matrix.targets[name]
     requests = {
         package: requirement.spec for package, requirement in matrix.requirements_of(target).items()
@@ -81,7 +81,7 @@ def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 
 
 def words(matrix: Matrix, name: str, arch: Arch) -> str:
-    """A description of target `name`."""
+    """Describe target `name`."""
     target = matrix.targets[name]
     pins = [f"{package} {version}" for package, version in target.pins.items()]
     more = [f"{len(pins) - SHOWN} more"] if len(pins) > SHOWN else []

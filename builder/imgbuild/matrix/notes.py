@@ -1,6 +1,6 @@
-"""Problems of a file, by the path of a value in it; for matrices and locks.
+"""Collects problems of a matrix or lock, by the paths of values.
 
-Does not load YAML: a lock is read without it.
+Does not load YAML, which reading a lock does not need.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PlaceOf = Callable[[Path, bool], tuple[int, int] | None]
 
 
 class Notes:
-    """Collects the problems of a file.
+    """The problems of a file.
 
-    `place_of` finds the line and column of the value at a path, or with True those of its key.
-    `refused` are the paths of values that did not fit their types. They are reported already, so
-    nothing more is noted about them and what is below them: `()` means the whole file.
+    `place_of` returns line and column of the value at a path or, with True, of its key. `refused`
+    are the paths of values that do not match their types. They are already reported, so no further
+    problems are recorded for them and values below them; `()` is the whole file.
     """
 
     def __init__(self, file: str, place_of: PlaceOf | None = None) -> None:
@@ -42,9 +42,9 @@ class Notes:
         near: str | None = None,
         of: Path = (),
     ) -> None:
-        """Note a problem with the value at `path`, or with its key.
+        """Record a problem with the value at `path`, or with its key.
 
-        Where the problem also depends on the value at `of`, that one must have fitted its type.
+        A problem that depends on the value at `of` is recorded only if that value matched its type.
         """
         if self._refused(path) or self._refused(of):
             return
@@ -68,7 +68,7 @@ class Notes:
     def choice(
         self, path: Path, name: str, names: Iterable[str], what: str, *, of: Path = ()
     ) -> None:
-        """Note a problem if `name` is not one of `names`, each of which names a `what` at `of`."""
+        """Record a problem if `name` is not one of `names`, the names of each `what` at `of`."""
         choices = list(names)
         if name not in choices:
             expected = (
@@ -80,23 +80,23 @@ class Notes:
     def form(
         self, path: Path, text: str, pattern: str, expected: str, *, key: bool = False
     ) -> None:
-        """Note a problem if `text` does not match `pattern`."""
+        """Record a problem if `text` does not match `pattern`."""
         if not re.fullmatch(pattern, text):
             message = (
-                "the name does not have the expected form"
+                "the name does not have the expected format"
                 if key
-                else "the text does not have the expected form"
+                else "the text does not have the expected format"
             )
             self.note(path, message, key=key, value=text, expected=expected)
 
     def once(self, path: Path, items: Sequence[str]) -> None:
-        """Note each item that is in a list more than once."""
+        """Record duplicate items of a list."""
         for item in [item for item, count in Counter(items).items() if count > 1]:
             last = max(number for number, other in enumerate(items) if other == item)
             self.note((*path, last), f"{item} is listed twice", expected="each item once")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that is most similar to `word`; None if none is similar."""
+    """The choice most similar to `word`; None if none is similar."""
     matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return matches[0] if matches else None

@@ -1,6 +1,6 @@
-"""The JSON Schemas (2020-12) of `matrix.yaml`, made from the types: editors use them.
+"""The JSON Schemas (2020-12) of `matrix.yaml`, generated from the types, for editors.
 
-They describe the shape of a file; `load` checks that its names exist and its parts agree.
+They describe the structure of a file; `load` checks that names exist and parts are consistent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXTENSION_FILE = "extension.schema.json"
 
 
 def schema() -> dict[str, Any]:
-    """The schema as JSON's own types, its definitions sorted by name."""
+    """The schema as JSON types, with definitions sorted by name."""
     json_schema = _of(Matrix, ID, "imgbuild matrix")
     # msgspec does not describe the keys of a mapping whose keys are an enumeration.
     exclude = json_schema["$defs"]["Target"]["properties"]["exclude"]
@@ -35,12 +35,12 @@ def extension_schema() -> dict[str, Any]:
 
 
 def published() -> bytes:
-    """The schema as `matrix.schema.json` holds it."""
+    """The content of `matrix.schema.json`."""
     return _bytes(schema())
 
 
 def published_extension() -> bytes:
-    """The other schema as `extension.schema.json` holds it."""
+    """The content of `extension.schema.json`."""
     return _bytes(extension_schema())
 
 
@@ -51,7 +51,7 @@ def _bytes(json_schema: dict[str, Any]) -> bytes:
 def _of(kind: type[msgspec.Struct], name: str, title: str) -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
     named = {key: _tidy(definitions[key]) for key in sorted(definitions)}
-    # The root is a definition like any other; editors show the top level best.
+    # The root is inlined, because editors display the top level best.
     top = named.pop(root["$ref"].rsplit("/", 1)[1])
     return {"$schema": DIALECT, "$id": name, **top, "title": title, "$defs": named}
 
@@ -61,8 +61,7 @@ def _tidy(node: Any) -> Any:
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):
         return node
-    # `discriminator` is OpenAPI's word, not JSON Schema's; the constant in each choice is
-    # sufficient.
+    # `discriminator` is an OpenAPI keyword; the constant in each choice suffices in JSON Schema.
     tidy = {key: _tidy(value) for key, value in node.items() if key != "discriminator"}
     if isinstance(tidy.get("pattern"), str):
         tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")  # the same in ECMA-262

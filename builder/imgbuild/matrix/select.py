@@ -1,4 +1,4 @@
-"""Which targets, on which architectures, the names or shell patterns of a command line select."""
+"""Selects targets and architectures by the names or shell patterns of a command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTED = 8  # targets of a hint
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
-    """A target of the matrix and the selected ones of its architectures, in the target's order."""
+    """A selected target with its selected architectures, in the target's order."""
 
     name: str
     target: Target
@@ -27,12 +27,11 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
 def select(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[Selected]:
-    """The targets that `patterns` (or `everything`) select, in the order of the matrix.
+    """The targets selected by `patterns` (or `everything`), in the order of the matrix.
 
     Without `arches` all architectures of a target are selected, without `patterns` the only target
-    of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target requested by
-    its name lacks one of `arches`; one that only a wildcard matched is left out then (see
-    `left_out`).
+    of a matrix. NothingSelected if a pattern matches nothing. NoSolution if a target selected by
+    its name lacks one of `arches`; one matched by a wildcard is omitted (see `left_out`).
     """
     chosen = _names(matrix, patterns, everything=everything)
     selected = []
@@ -55,10 +54,10 @@ def select(
 def left_out(
     matrix: Matrix, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> tuple[str, ...]:
-    """A message, with the reason, for each architecture of a target that `select` leaves out."""
+    """A message, with the reason, for each architecture of a target that `select` omits."""
     chosen = _names(matrix, patterns, everything=everything)
     return tuple(
-        f"{name} on {arch} is left out: {_why(target, arch)}"
+        f"{name} on {arch} is skipped: {_why(target, arch)}"
         for name, target in matrix.targets.items()
         for arch in arches
         if name in chosen and arch not in target.arch
@@ -71,13 +70,13 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         return set(names)
     if everything:
         message = f"--all cannot be combined with {' '.join(patterns)}"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     if not patterns and len(names) == 1:
         return set(names)
     if not patterns:
-        message = "no target was named"
+        message = "no target was selected"
         listed = f" ({', '.join(names)})" if len(names) <= LISTED else ""
-        hint = f"name one{listed}, or pass --all; `imgbuild list` shows them"
+        hint = f"specify one{listed}, or pass --all; `imgbuild list` shows them"
         raise NothingSelected(message, hint=hint)
     chosen: set[str] = set()
     for pattern in patterns:
@@ -99,7 +98,7 @@ def _impossible(matrix: Matrix, absent: Sequence[tuple[str, Arch]]) -> NoSolutio
         f"{name} on {arch}: {_why(matrix.targets[name], arch)}" for name, arch in absent
     )
     arches = " or ".join(sorted(requested))
-    hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target is for {arches}"
+    hint = f"targets on {arches}: {', '.join(have)}" if have else f"no target supports {arches}"
     first = absent[0]
     return NoSolution(message, reasons=reasons, nearest=like(matrix, *first), hint=hint)
 

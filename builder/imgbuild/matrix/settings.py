@@ -1,4 +1,4 @@
-"""Checks of an image's settings beyond their types, for matrices and for locks."""
+"""Validates an image's settings beyond their types, for matrices and for locks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from imgbuild.matrix.fields import FOLDER, LABEL, VARIABLE
 from imgbuild.matrix.notes import Notes, Path, nearest
 
-# Folders that are links in a Debian root, that have their own mode, or that a runtime covers.
+# Folders that are links in a Debian root, have a special mode, or are mount points at run time.
 TAKEN = (
     *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/run", "/var/lock"),
     *("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys"),  # noqa: S108  (nothing is written there)
@@ -20,7 +20,7 @@ def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
     """Check the names of environment variables."""
     for name in names:
         here = (*path, name)
-        notes.form(here, name, VARIABLE, "letters, digits and _, as a shell takes them", key=True)
+        notes.form(here, name, VARIABLE, "letters, digits and _, as in a shell", key=True)
         if name == "LD_LIBRARY_PATH":
             message = "LD_LIBRARY_PATH would hide the driver's libraries that the runtime provides"
             notes.note(here, message, key=True, expected="links, or no variable")
@@ -29,13 +29,13 @@ def environment(notes: Notes, path: Path, names: Iterable[str]) -> None:
 def environment_first(
     notes: Notes, path: Path, prefix: str, variables: Mapping[str, str], *more: str
 ) -> None:
-    """Check the variables that have to agree with the environment's folder `prefix`, if it is set.
+    """Check variables that must be consistent with the environment's folder `prefix`, if set.
 
     `variables` are texts by name; `more` ends the path of a text in the file.
     """
     search, venv = variables.get("PATH"), variables.get("VIRTUAL_ENV")
     if prefix and search is not None and search.split(":")[0] != f"{prefix}/bin":
-        message, expected = "the environment's commands do not come first", f"{prefix}/bin:…"
+        message, expected = "the environment's commands are not first", f"{prefix}/bin:…"
         notes.note((*path, "PATH", *more), message, value=search, expected=expected)
     if prefix and venv is not None and venv != prefix:
         message = "not the environment of the image"
@@ -53,18 +53,18 @@ def folder(notes: Notes, path: Path, text: str) -> None:
     """Check that `text` is an absolute path of plain names."""
     expected = "an absolute path without . or .., such as /opt/venv"
     if {".", ".."} & set(text.split("/")):
-        notes.note(path, "the path is not normal", value=text, expected=expected)
+        notes.note(path, "the path is not normalized", value=text, expected=expected)
     else:
         notes.form(path, text, FOLDER, expected)
 
 
 def leads_out(source: str) -> bool:
-    """Whether a path relative to a matrix's folder leaves that folder."""
+    """Whether a path relative to a matrix's folder is outside of it."""
     return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 
 
 def place(notes: Notes, path: Path, text: str) -> None:
-    """Note a path of the image where an added layer would damage existing files."""
+    """Record a path of the image at which an added layer would damage existing files."""
     for taken in TAKEN:
         if text == taken or text.startswith(f"{taken}/"):
             near = f"/usr{text}" if taken.startswith(("/bin", "/sbin", "/lib")) else None
@@ -83,9 +83,9 @@ def relative(notes: Notes, path: Path, text: str) -> None:
 
 
 def link_text(notes: Notes, path: Path, link: str, to: str) -> None:
-    """Check what the symbolic link at `link` contains."""
+    """Check the target of the symbolic link at `link`."""
     if posixpath.normpath(posixpath.join(posixpath.dirname(link), to)) == link:
         notes.note(path, "the link refers to itself", value=to, expected="another path")
     elif to != posixpath.normpath(to) or any(ord(c) < 33 for c in to):
         expected = posixpath.normpath(to)
-        notes.note(path, "the path is not normal", value=to, expected=expected)
+        notes.note(path, "the path is not normalized", value=to, expected=expected)

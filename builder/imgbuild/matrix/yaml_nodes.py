@@ -1,7 +1,7 @@
-"""YAML text as a tree of PyYAML nodes with line and column; no value is built.
+"""Parses YAML text to a tree of PyYAML nodes with line and column, without building values.
 
-Much of YAML is refused because a matrix does not need it and readers misread it: aliases and merge
-keys (so no alias bomb either), tags, several documents, duplicate keys, keys that are not text.
+Unneeded and error-prone parts of YAML are rejected: aliases and merge keys (and so alias bombs),
+tags, several documents, duplicate keys, keys that are not text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from imgbuild.system.boundary import regular
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
-# What the two read differently: tabs, control characters, line breaks other than \n, `? `, and a
-# comment right after the header of a block scalar.
+# Constructs on which the parsers differ: tabs, control characters, line breaks other than \n, `? `,
+# and a comment directly after the header of a block scalar.
 UNUSUAL = re.compile(
     r"[^\n -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
     r"|\?(?=[\s,\[\]{}]|$)"
@@ -30,7 +30,7 @@ UNUSUAL = re.compile(
 PREFIX = "tag:yaml.org,2002:"
 KINDS = {
     "null": "nothing",
-    "bool": "a truth value",
+    "bool": "a boolean",
     "int": "a number",
     "float": "a number",
     "timestamp": "a date",
@@ -40,9 +40,9 @@ KINDS = {
 
 
 class YamlDocument(msgspec.Struct, frozen=True):
-    """A file as nodes. `root` is None where it is empty or cannot be read at all.
+    """A file as nodes. `root` is None if it is empty or unreadable.
 
-    `text` is empty where the file is not UTF-8.
+    `text` is empty if the file is not UTF-8.
     """
 
     file: str
@@ -51,9 +51,9 @@ class YamlDocument(msgspec.Struct, frozen=True):
     text: str = ""
 
     def place(self, path: ValuePath, key: bool) -> tuple[int, int] | None:
-        """Line and column, from 1, of the value at `path`, or of its key; None if it is not there.
+        """Line and column, from 1, of the value at `path`, or of its key; None if it is missing.
 
-        An item of a list has no key, so its place is always that of its value.
+        List items have no key: the position is always that of the value.
         """
         node, name = self.root, self.root
         for part in path:
@@ -78,7 +78,7 @@ def content(path: Path) -> bytes:
 
 
 def parse(data: bytes, file: str) -> YamlDocument:
-    """Read `data` as one YAML document; problems are returned, never raised."""
+    """Parse `data` as one YAML document; problems are returned, not raised."""
     if len(data) > MAX_BYTES:
         size, limit = f"{len(data)} bytes", f"at most {MAX_BYTES} bytes"
         return _unreadable(file, "the file is too large", None, size, limit)
@@ -105,12 +105,12 @@ def parse(data: bytes, file: str) -> YamlDocument:
 
 
 def kind(node: yaml.Node) -> str:
-    """What YAML takes the node for: str, int, float, bool, null, timestamp, map or seq."""
+    """The YAML type of the node: str, int, float, bool, null, timestamp, map or seq."""
     return str(node.tag).removeprefix(PREFIX)
 
 
 def shown(node: yaml.Node) -> str:
-    """The node's value for an error: the text as written, or what kind of collection it is."""
+    """The node's value for an error: the text as written, or the type of collection."""
     if isinstance(node, yaml.ScalarNode):
         text = node.value if len(node.value) <= 60 else f"{node.value[:57]}…"
         if kind(node) == "null" and not text:
@@ -120,7 +120,7 @@ def shown(node: yaml.Node) -> str:
 
 
 class _Composer(Composer):
-    """Composes nodes, and notes what a matrix may not hold instead of stopping at it."""
+    """Composes nodes, and records disallowed ones without stopping."""
 
     problems: list[Problem]
     check_event: Any  # of the parser, by which events are read
@@ -129,12 +129,15 @@ class _Composer(Composer):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """The next node; an alias becomes a null and a problem."""
+        """Compose the next node; an alias becomes a null and a problem."""
         if self.check_event(yaml.AliasEvent):
             event = self.get_event()
             mark = event.start_mark
             self._note(
-                mark, "aliases are not read", f"*{event.anchor}", "the value itself, written out"
+                mark,
+                "aliases are not supported",
+                f"*{event.anchor}",
+                "the value itself, written out",
             )
             return yaml.ScalarNode(f"{PREFIX}alias", "", mark, event.end_mark)
         event = self.peek_event()
@@ -152,7 +155,7 @@ class _Composer(Composer):
         tag = getattr(event, "tag", None)
         if tag not in (None, "!"):
             self._note(
-                node.start_mark, "tags are not read", str(tag).replace(PREFIX, "!!"), "no tag"
+                node.start_mark, "tags are not supported", str(tag).replace(PREFIX, "!!"), "no tag"
             )
             node.tag = f"{PREFIX}alias"
         if isinstance(node, yaml.MappingNode):
@@ -166,7 +169,9 @@ class _Composer(Composer):
             if not isinstance(key, yaml.ScalarNode):
                 self._note(key.start_mark, "a key must be text", shown(key), "text")
             elif kind(key) == "merge":
-                self._note(key.start_mark, "merge keys are not read", "<<", "the keys, written out")
+                self._note(
+                    key.start_mark, "merge keys are not supported", "<<", "the keys, written out"
+                )
             elif kind(key) == "alias":
                 continue
             elif kind(key) != "str":
@@ -185,7 +190,7 @@ class _Composer(Composer):
 
 
 class _Loader(_Composer, yaml.SafeLoader):
-    """Reads YAML in Python, whose errors have the cause and the place."""
+    """Parses YAML in Python, with cause and position of errors."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -193,10 +198,10 @@ class _Loader(_Composer, yaml.SafeLoader):
 
 
 def _read_by_libyaml(text: str) -> yaml.Node | None:
-    """The document in `text` by libyaml, ten times as fast as Python, as the nodes of `_Loader`.
+    """Parse `text` with libyaml, ten times as fast as Python, to the nodes of `_Loader`.
 
-    None where PyYAML was built without libyaml, and for all that both may read differently or that
-    has a problem.
+    None if PyYAML was built without libyaml, if the text has a problem, or if the parsers could
+    differ.
     """
     if not yaml.__with_libyaml__ or UNUSUAL.search(text):
         return None

@@ -1,11 +1,11 @@
-"""An OCI or Docker archive as one tar stream, for `docker load` and for copying images.
+"""Writes an OCI or Docker archive as one tar stream, for `docker load` and for copying images.
 
-The stream is made piece by piece, without temporary files, and is the same for the same image and
+The stream is produced in pieces, without temporary files, and is the same for the same image and
 tag. Formats:
 
 - `oci-archive`: the layout itself, with all architectures or one;
 - `docker-archive`: one architecture, for any `docker load` since 1.10 and for `podman load`. It is
-  an OCI layout too, as `docker save` writes since 25, so that an engine that stores OCI documents
+  also an OCI layout, as `docker save` writes since 25, so that an engine that stores OCI documents
   keeps the digest of the image.
 """
 
@@ -119,7 +119,7 @@ def _contents(
     """The documents at the top of the archive (name → content), and the sizes of its blobs."""
     chosen = dict(layout.images) if arch is None else {arch: layout.image(arch)}
     if form == "docker-archive" and len(chosen) > 1:
-        message = f"a docker-archive holds one architecture; {layout.path} has {', '.join(chosen)}"
+        message = f"a docker-archive has one architecture; {layout.path} has {', '.join(chosen)}"
         raise InputError(message, hint="select one with --arch, or use oci-archive")
     stored = next(iter(chosen.values()))
     whole = form == "oci-archive" and len(chosen) == len(layout.images)
@@ -165,5 +165,5 @@ def _pieces(path: Path, size: Bytes) -> Iterator[bytes]:
         message = f"cannot read {path}: {error.strerror}"
         raise IntegrityError(message, hint="build the image again") from error
     if left:
-        message = f"{path} is {left} bytes shorter than its manifest says"
+        message = f"{path} is {left} bytes shorter than stated in its manifest"
         raise IntegrityError(message, hint="build the image again")

@@ -20,7 +20,7 @@ REMEDY = "the file is damaged or malicious: download it again, or use another ve
 
 
 class Files:
-    """Reads from files at given offsets, and keeps at most `OPEN_FILES` of them open."""
+    """Reads from files at given offsets, with at most `OPEN_FILES` of them open."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}

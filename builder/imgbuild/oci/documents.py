@@ -23,8 +23,8 @@ MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP = f"{LAYER}+gzip"
 LAYER_ZSTD = f"{LAYER}+zstd"
-# The layers that are read → OCI's name of the form; Docker's types name the same bytes. Not zstd:
-# neither Docker 20.10 nor Python's tarfile reads it.
+# Supported layers → OCI's name of the format; Docker's types are equivalent. Not zstd:
+# Docker 20.10 and Python's tarfile do not support it.
 LAYER_TYPES = {
     LAYER: LAYER,
     LAYER_GZIP: LAYER_GZIP,
@@ -37,9 +37,9 @@ TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` gives
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A descriptor: media type, digest and size of a blob.
+    """The media type, digest and size of a blob.
 
-    `urls` are other places of the blob, `data` is its content, which must have the digest.
+    `urls` are alternative locations of the blob, `data` is its content, which must have the digest.
     """
 
     media_type: str
@@ -53,7 +53,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
     def __post_init__(self) -> None:
         if self.data and digest_of(self.data) != self.digest:
-            message = f"the content in the descriptor of {self.digest} has another digest"
+            message = f"the content in the descriptor of {self.digest} does not match the digest"
             raise ValueError(message)
 
 
@@ -65,7 +65,7 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> Digest:
-        """The digest that names it."""
+        """The digest of the bytes."""
         return digest_of(self.data)
 
     @property
@@ -93,7 +93,7 @@ def stated_type(data: bytes, name: object) -> str:
         return ""
     if shape.manifests and shape.layers:
         message = f"{name} is both an index and an image"
-        raise IntegrityError(message, hint="programs could read it as either: do not use it")
+        raise IntegrityError(message, hint="it is ambiguous: do not use it")
     return shape.media_type
 
 
@@ -117,14 +117,14 @@ class RootFs(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """What made a layer, in words; an `empty_layer` has no entry among the layers."""
+    """How a layer was created, as text; an `empty_layer` has no entry among the layers."""
 
     created_by: str = ""
     empty_layer: bool = False
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """An image configuration, as far as imgbuild reads it."""
+    """The fields of an image configuration that imgbuild reads."""
 
     architecture: str
     rootfs: RootFs = RootFs(())
@@ -141,7 +141,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str | None:
-        """What no process could be started with: a NUL, or a variable without a value."""
+        """The setting with which no process can start: a NUL, or a variable without a value."""
         settings = self.config or {}
         for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "User"):
             value = settings.get(key)

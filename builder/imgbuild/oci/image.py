@@ -1,7 +1,7 @@
-"""Reads images: the documents of one, each checked against its digest, and its layers.
+"""Reads images: their documents, each checked against its digest, and their layers.
 
-An `ImageSource` is the place of an image. Here are folders and archives of an OCI layout, and what
-`docker save` writes; `registry.image` has images in registries. Nothing is unpacked.
+An `ImageSource` is the location of an image. This module supports folders and archives of an OCI
+layout, and the output of `docker save`; `registry.image` supports registries. Nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
 
 
 class ImageSource(Protocol):
-    """The place of an image."""
+    """The location of an image."""
 
     @property
     def name(self) -> str:
-        """The place, for messages."""
+        """The location, for messages."""
 
     @property
     def top(self) -> Descriptor:
-        """The document that names the image: an index, or its one manifest."""
+        """The top document of the image: an index, or its only manifest."""
 
     def document(self, descriptor: Descriptor) -> bytes:
-        """A small document; IntegrityError if it has another digest."""
+        """A small document; IntegrityError if its digest differs."""
 
     def size(self, layer: Descriptor) -> int | None:
-        """How many bytes a layer has there; None if it is not there."""
+        """The size of a layer in bytes; None if it is missing."""
 
     def read(
         self, layer: Descriptor, advance: Callable[[int], object], diff_id: Digest | None = None
     ) -> None:
-        """Read a whole layer; IntegrityError if it has another digest, or its tar not `diff_id`."""
+        """Read a whole layer; IntegrityError if its digest, or that of its tar, differs."""
 
 
 class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,23 +78,23 @@ class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, object]:
-        """How its containers run, as the configuration has it."""
+        """The runtime settings in the configuration."""
         return self.configuration.config or {}
 
     @property
     def blobs(self) -> dict[Digest, int]:
-        """What a pull downloads: digest → bytes."""
+        """The blobs that a pull downloads: digest → bytes."""
         parts = (self.manifest, self.config, *self.layers)
         return {part.digest: part.size for part in parts}
 
     @property
     def size(self) -> int:
-        """What a pull downloads, in bytes."""
+        """The size of the blobs that a pull downloads, in bytes."""
         return sum(self.blobs.values())
 
 
 def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
-    """The manifests of an image: one for each architecture, or the image itself."""
+    """The manifests of an image: one for each architecture, or a single one."""
     if source.top.media_type != INDEX:
         return (source.top,)
     data = _typed(source, source.top, (INDEX,), "image index")
@@ -104,7 +104,7 @@ def manifests(source: ImageSource) -> tuple[Descriptor, ...]:
 
 
 def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> None:
-    """IntegrityError if two entries of an index are for the same platform: engines differ."""
+    """Raise IntegrityError if two entries of an index have the same platform: engines differ."""
     by_platform: dict[tuple[tuple[str, str], ...], Descriptor] = {}
     for entry in entries:
         if not entry.platform or entry.platform.get("os") == NO_PLATFORM:
@@ -115,10 +115,9 @@ def _refuse_ambiguous(entries: Sequence[Descriptor], source: ImageSource) -> Non
             parts = ("os", "architecture", "variant")
             name = "/".join(platform[part] for part in parts if part in platform)
             message = (
-                f"{source.top.digest} names two images for {name}:"
-                f" {other.digest} and {entry.digest}"
+                f"{source.top.digest} has two images for {name}: {other.digest} and {entry.digest}"
             )
-            raise IntegrityError(message, hint="an index names one image for each platform")
+            raise IntegrityError(message, hint="an index may have only one image for each platform")
 
 
 def _normalized(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
@@ -130,7 +129,7 @@ def _normalized(platform: Mapping[str, str | list[str]]) -> dict[str, str]:
 
 
 def manifest(source: ImageSource, descriptor: Descriptor) -> Manifest:
-    """The manifest that `descriptor` names."""
+    """The manifest of `descriptor`."""
     data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
     return codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
 
@@ -142,13 +141,13 @@ def by_arch(images: Iterable[PlatformImage], name: object) -> dict[Arch, Platfor
         if each.arch in result:
             digests = f"{result[each.arch].manifest.digest} and {each.manifest.digest}"
             message = f"{name} has two images for {each.arch}: {digests}"
-            raise InputError(message, hint="name one of them by its digest")
+            raise InputError(message, hint="select one by its digest")
         result[each.arch] = each
     return result
 
 
 def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
-    """The document that `descriptor` names; IntegrityError if it has another digest or size."""
+    """The document of `descriptor`; IntegrityError if its digest or size differs."""
     data = source.document(descriptor)
     if len(data) != descriptor.size:
         message = f"{descriptor.digest} has {len(data)} bytes, not {descriptor.size}"
@@ -157,10 +156,10 @@ def _document(source: ImageSource, descriptor: Descriptor) -> bytes:
 
 
 def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], what: str) -> bytes:
-    """The document that `descriptor` names, which is of one of `types`; `what` is their name.
+    """The document of `descriptor`, of one of `types`; `what` is their name for errors.
 
-    InputError if it is of another type, IntegrityError if it is not of the type that its descriptor
-    names.
+    InputError if it is of another type, IntegrityError if its type differs from that of the
+    descriptor.
     """
     data = _document(source, descriptor)
     stated = documents.stated_type(data, descriptor.digest)
@@ -175,11 +174,11 @@ def _typed(source: ImageSource, descriptor: Descriptor, types: tuple[str, ...], 
 
 
 def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage:
-    """The documents of the image whose manifest `descriptor` names.
+    """The documents of the image whose manifest `descriptor` refers to.
 
-    InputError if it is not an image, has layers of a type that is not read, or is for an
-    architecture that imgbuild does not know; IntegrityError if a document's digest is another, or
-    if manifest and configuration contradict each other.
+    InputError if it is not an image, has layers of an unsupported type, or is for an unsupported
+    architecture; IntegrityError if the digest of a document differs, or manifest and configuration
+    contradict each other.
     """
     data = _typed(source, descriptor, documents.MANIFESTS, "image manifest")
     manifest = codec.decode(data, Manifest, file=descriptor.digest, what="image manifest")
@@ -189,7 +188,7 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
         arch = Arch.parse(configuration.architecture)
     except ValueError as error:
         message = f"{name} is for {configuration.architecture!r}, which imgbuild does not support"
-        raise InputError(message, hint="name another architecture with --arch") from error
+        raise InputError(message, hint="select another architecture with --arch") from error
     if (fault := configuration.fault) is not None:
         message = f"{name}: the image configuration has {fault}"
         raise IntegrityError(message, hint=AGAIN)
@@ -202,23 +201,23 @@ def platform_image(source: ImageSource, descriptor: Descriptor) -> PlatformImage
 def image_configuration(
     source: ImageSource, descriptor: Descriptor, manifest: Manifest
 ) -> tuple[bytes, Configuration]:
-    """The configuration that `manifest` names: its bytes, and as a value.
+    """The configuration of `manifest`: its bytes, and as a value.
 
     Errors as of `platform_image`, but for any architecture.
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:
         message = f"{descriptor.digest} is not an image: its configuration is of {kind}"
-        hint = "name the image itself; with --arch, one of its manifests"
+        hint = "pass the image itself; with --arch, one of its manifests"
         raise InputError(message, hint=hint)
     for number, layer in enumerate(manifest.layers, start=1):
-        fault = f"is of the type {layer.media_type}, which imgbuild does not read"
+        fault = f"is of the type {layer.media_type}, which is unsupported"
         if layer.media_type in documents.LAYER_TYPES:
             if not layer.urls:
                 continue
             fault = f"is to be downloaded from {layer.urls[0]}, which imgbuild does not do"
         message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
-        hint = "choose an image whose layers are gzip, or push it again with such layers"
+        hint = "use an image with gzip layers, or push it again with such layers"
         raise InputError(message, hint=hint)
     config = _document(source, manifest.config)
     configuration = codec.decode(config, Configuration, file=name, what="image configuration")
@@ -255,9 +254,9 @@ class _Listed(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def read(path: Path, arch: Arch | None = None) -> ImageSummary:
-    """The image at `path`; `arch` is needed if it has several architectures.
+    """Read the image at `path`; `arch` is needed if it has several architectures.
 
-    InputError if it is not an image, IntegrityError if a document is not what its digest says.
+    InputError if it is not an image, IntegrityError if a document does not match its digest.
     """
     holder = Folder(path) if path.is_dir() else Archive(path)
     if not holder.has(INDEX_FILE):
@@ -278,8 +277,8 @@ def _chosen(path: Path, summaries: list[ImageSummary], arch: Arch | None) -> Ima
             raise InputError(message, hint=f"it has {_arches(summaries)}")
         summaries = fitting
     if len(summaries) != 1:
-        message = f"{path} holds {len(summaries)} images: {_arches(summaries)}"
-        raise InputError(message, hint="name one with --arch, or pass an archive of one image")
+        message = f"{path} has {len(summaries)} images: {_arches(summaries)}"
+        raise InputError(message, hint="select one with --arch, or pass an archive of one image")
     return summaries[0]
 
 
@@ -288,7 +287,7 @@ def _arches(summaries: list[ImageSummary]) -> str:
 
 
 def _manifests(holder: ImageStorage, entry: Descriptor) -> Iterator[Descriptor]:
-    """The images that `entry` names, without BuildKit's attestations."""
+    """The images of `entry`, without BuildKit's attestations."""
     if "vnd.docker.reference.type" in entry.annotations:
         return
     if entry.media_type not in LISTS:
@@ -321,7 +320,7 @@ def _layers(blobs: Iterable[Blob], diff_ids: Iterable[Digest]) -> tuple[LayerFil
 
 
 def _listed(holder: ImageStorage, arch: Arch | None) -> ImageSummary:
-    """The image in an archive of an older `docker save`, whose files are not named by digests."""
+    """The image in an archive of an older `docker save`, without digests as file names."""
     if not holder.has(LISTING):
         message = f"{holder.path} is not an image: it has neither {INDEX_FILE} nor {LISTING}"
         raise InputError(message, hint=HINT)

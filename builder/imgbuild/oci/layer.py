@@ -1,4 +1,4 @@
-"""Writes layers: gzipped tars, in which deflate streams of wheels are copied, not recompressed.
+"""Writes layers: gzipped tars into which deflate streams of wheels are copied unchanged.
 
 gzip allows several members in one file, so the blob consists of runs:
 
@@ -8,7 +8,7 @@ gzip allows several members in one file, so the blob consists of runs:
 - a *packed* run: headers and contents of members with `pack`, compressed by libdeflate in pieces
   of a fixed size.
 
-The runs depend on the members alone. A change that changes bytes must raise the format numbers in
+The runs depend on the members alone. A change of the bytes requires new format numbers in
 `plan/plan.py`.
 """
 
@@ -32,8 +32,8 @@ GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))  # no name, no time,
 STORED_LIMIT = 0xFFFF
 PACK_RUN = 4 << 20
 PACK_LEVEL = 6
-# The bytes that a spliced member needs besides its deflate stream: a gzip header and trailer, and
-# a header, trailer and block header for the stored run after it.
+# The overhead of a spliced member: a gzip header and trailer, and a header, trailer and block
+# header for the stored run after it.
 SPLICE_COST = 18 + 18 + 5
 
 
@@ -99,7 +99,7 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
     for member in members:
         if member.path in by_path:
             message = f"{member.path} appears twice in the layer"
-            raise IntegrityError(message, hint="leave it out of one of the packages, with `drop`")
+            raise IntegrityError(message, hint="exclude it from one of the packages, with `drop`")
         by_path[member.path] = member
     for path in list(by_path):
         parent = path.rpartition("/")[0]
@@ -109,7 +109,7 @@ def _ordered(members: Iterable[Member]) -> list[Member]:
                 by_path[parent] = Member(path=parent, kind=MemberKind.FOLDER, mode=0o755)
             elif there.kind is not MemberKind.FOLDER:
                 message = f"{parent} is a {there.kind}, but {path} needs a folder of this name"
-                raise IntegrityError(message, hint="leave out one of the two, with `drop`")
+                raise IntegrityError(message, hint="exclude one of the two, with `drop`")
             else:
                 break
             parent = parent.rpartition("/")[0]
@@ -129,7 +129,7 @@ def _check_links(ordered: list[Member]) -> None:
 
 
 class _Blob:
-    """The gzip file that is being written, with its hash and that of the tar in it."""
+    """The gzip file being written, with its hash and that of the tar in it."""
 
     def __init__(
         self, sink: BinaryIO | None, *, hashing: bool, advance: Callable[[int], None]

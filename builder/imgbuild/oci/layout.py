@@ -47,7 +47,7 @@ class _Marker(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ImageFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture, to be written: its documents, and the file of each layer."""
+    """An image on one architecture to be written: its documents, and the file of each layer."""
 
     config: bytes
     manifest: bytes
@@ -84,7 +84,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         path, fault = self.blob(digest), ""
         try:
             if not known_hashes.of_user().matches(path, digest.removeprefix("sha256:")):
-                fault = f"{path} is damaged: it has another digest"
+                fault = f"{path} is damaged: its digest differs"
         except OSError as error:
             fault = f"cannot read {path}: {error.strerror}"
         if fault:
@@ -154,9 +154,9 @@ def keep(
 
 
 def refuse_others(out: Path, name: str) -> None:
-    """InputError if the layout `out` has an image that writing the image `name` would delete.
+    """Raise InputError if writing the image `name` to the layout `out` would delete another image.
 
-    An image of the same name is an older one, to be replaced; so is an index that cannot be read.
+    An image of the same name is an older version, which is replaced; so is an unreadable index.
     """
     try:
         entries = codec.read(out / INDEX_FILE, Index).manifests
@@ -171,7 +171,7 @@ def refuse_others(out: Path, name: str) -> None:
 
 
 def source(out: Path) -> Folder:
-    """The image in the layout `out`, to read; errors as of `read`."""
+    """The image in the layout `out` as a source; errors as of `read`."""
     read(out)
     return Folder(out)
 
@@ -216,7 +216,7 @@ def _check_marker(path: Path) -> None:
 
 
 def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
-    """Whether `out` has the whole image `digest`. A layer is hashed unless it is known to be whole.
+    """Whether `out` has the complete image `digest`; layers with a stored hash are not read.
 
     A damaged layer is reported as a warning.
     """
@@ -236,7 +236,7 @@ def check(out: Path, digest: Digest, reporter: Reporter = SILENT) -> bool:
 def intact(out: Path, layer: Descriptor) -> bool:
     """Whether `out` has the blob of `layer` with its digest; see `system.known_hashes`.
 
-    Not if it is another user's, who could change it later.
+    False if another user owns it, who could change it later.
     """
     try:
         with open(blob(out, layer.digest), "rb", opener=regular) as file:
@@ -251,10 +251,8 @@ def intact(out: Path, layer: Descriptor) -> bool:
 def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
     """Lock `out` against other writers; the kernel releases the lock when this process ends.
 
-    No link below `out` is followed.
-
-    If writing the image `name` fails, the image that was there before stays alone: without one,
-    nothing stays, nor does a folder that was made here.
+    Links below `out` are not followed. If writing the image `name` fails, the previous image
+    remains unchanged; without one, all files and folders created here are removed.
     """
     existed = out.is_dir()
     if existed and not (out / MARKER).exists() and any(out.iterdir()):
@@ -277,7 +275,7 @@ def _exclusive(out: Path, name: str) -> Iterator[OpenFolder]:
 
 
 def _lock(out: Path) -> tuple[OpenFolder, int]:
-    """The open folder `out`, made if it is missing, and its marker, which is locked."""
+    """Open the folder `out`, created if missing, and lock its marker."""
     while True:
         try:
             with contextlib.ExitStack() as stack:
@@ -298,7 +296,7 @@ def _lock(out: Path) -> tuple[OpenFolder, int]:
 
 
 def _drop(folder: OpenFolder, *, existed: bool) -> None:
-    """Remove what an interrupted write has left in `folder`; errors here hide no other."""
+    """Remove the leftovers of an interrupted write in `folder`; errors are suppressed."""
     with contextlib.suppress(OSError, ImgbuildError):
         if folder.status(INDEX_FILE) is not None:
             _sweep(folder, _named(folder.path))
@@ -340,9 +338,9 @@ def _named(out: Path) -> frozenset[Digest]:
 
 
 def _sweep(folder: OpenFolder, used: frozenset[Digest]) -> None:
-    """Remove blobs that are not in `used`: an older image's, and leftovers of a killed process.
+    """Remove blobs that are not in `used`: of an older image, or leftovers of killed processes.
 
-    Other files, which imgbuild has not made, stay.
+    Other files, which imgbuild has not created, are kept.
     """
     with folder.folder(BLOBS) as blobs:
         for name in filter(_REMOVABLE.fullmatch, blobs.names()):

@@ -1,9 +1,9 @@
-"""The merged file system of layers in memory: facts of every path, no contents.
+"""The merged file system of layers in memory: metadata of every path, no contents.
 
-A tree of nodes has what can be compared: type, mode, owner, link target, attributes, sha256 of
-content; and which member of which layer each one is. Layers are read as streams, or by their
-headers alone. Whiteouts, hard links and links in the middle of a path are
-followed as `unpack` follows them on disk. Some hundred bytes a path; nothing is written.
+A tree of nodes has the comparable attributes: type, mode, owner, link target, extended attributes,
+sha256 of content; and the layer and member of each node. Layers are read as streams, or by their
+headers alone. Whiteouts, hard links and links in the middle of a path are followed as in `unpack`.
+Memory is some hundred bytes per path; nothing is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {
     tarfile.CHRTYPE: "character device",
     tarfile.BLKTYPE: "block device",
 }
-REMEDY = "the image is damaged or was made to mislead"
+REMEDY = "the image is damaged or malicious"
 NODE_LIMIT = 1 << 21
 
 
@@ -103,7 +103,7 @@ class Merged:
         return (folder[-1].children or {}).get(last) if folder else None
 
     def walk(self) -> Iterator[tuple[str, Node]]:
-        """Every path but the root itself, in order: folders before what is in them."""
+        """Yield every path except the root, in order: folders before their content."""
         todo = [("", self.root)]
         while todo:
             path, node = todo.pop()
@@ -120,7 +120,7 @@ class Merged:
         self._own.clear()
 
     def _apply(self, entry: Entry) -> Node | None:
-        """Put one member in its place: its node, unless it is a folder or a whiteout."""
+        """Apply one member: its node, unless it is a folder or a whiteout."""
         self._member += 1
         parts = _parts(entry.path)
         hidden = hidden_by(parts, self._names)
@@ -148,7 +148,7 @@ class Merged:
         kind = KINDS.get(entry.type)
         if kind is None:
             message = f"{entry.path!r} is of the unknown type {entry.type!r}"
-            raise IntegrityError(message, hint="the layer was not made for Linux")
+            raise IntegrityError(message, hint="the layer is not for Linux")
         return Node(kind, self._layers, entry, self._member)
 
     def _folder(self, parts: tuple[str, ...], entry: Entry) -> None:
@@ -189,7 +189,7 @@ class Merged:
                 self._hide(below, name)
 
     def _hide(self, siblings: dict[str, Node], name: str) -> None:
-        """Remove what lower layers have under `name`; what this layer wrote stays."""
+        """Remove entries of lower layers under `name`; those of this layer are kept."""
         node = siblings[name]
         for child in list(node.children or ()):
             self._hide(node.children or {}, child)
@@ -204,7 +204,7 @@ class Merged:
     # -- folders
 
     def _parent(self, parts: tuple[str, ...]) -> Node:
-        """The folder at `parts`, made (0755) if it is missing, and touched by this layer."""
+        """The folder at `parts`, created (0755) if missing, and marked as part of this layer."""
         walked = self._walk(parts, make=True)
         for node in walked:
             node.layer = self._layers

@@ -58,7 +58,7 @@ class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One member of a layer, its extended headers applied. `mtime` is in whole seconds."""
+    """One member of a layer with its extended headers applied. `mtime` is in whole seconds."""
 
     path: str
     type: bytes
@@ -73,10 +73,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Parts] | None:
-    """The paths of lower layers that the member at `parts` hides; None if it is not a whiteout.
+    """The paths of lower layers hidden by the member at `parts`; None if it is not a whiteout.
 
-    IntegrityError if one would be outside of the image. `names` gives the names in a folder, for a
-    whiteout of all that is in it.
+    IntegrityError if one would be outside of the image. `names` returns the names in a folder, for
+    an opaque whiteout.
     """
     if not parts or not parts[-1].startswith(WHITEOUT):
         return None
@@ -247,8 +247,8 @@ def decompressed(
 ) -> Iterator[BinaryIO]:
     """The content of a file, inflated if it is a gzip.
 
-    `part` is offset and length of what is read of it; `advance` gets the count of bytes each time
-    that some were read from the file. InputError if it is compressed with zstd.
+    `part` is the offset and length to be read; `advance` is called with the number of bytes after
+    each read from the file. InputError if it is compressed with zstd.
     """
     with contextlib.ExitStack() as opened:
         raw = opened.enter_context(io.FileIO(path, opener=regular))
@@ -256,8 +256,8 @@ def decompressed(
         file = io.BufferedReader(_Part(raw, offset, length, advance), CHUNK)
         magic = file.peek(len(ZSTD))
         if magic.startswith(ZSTD):
-            message = f"{path} is compressed with zstd, which imgbuild does not unpack"
-            raise InputError(message, hint="use an image whose layers are gzip")
+            message = f"{path} is compressed with zstd, which is unsupported"
+            raise InputError(message, hint="use an image with gzip layers")
         if magic.startswith(GZIP):
             yield cast("BinaryIO", igzip.IGzipFile(fileobj=file, mode="rb"))  # type: ignore[no-untyped-call]
         else:
@@ -268,10 +268,10 @@ def decompressed(
 def inflated(
     layer: LayerFile, advance: Callable[[int], None] = lambda _: None
 ) -> Iterator[BinaryIO]:
-    """The tar in a layer file, inflated and hashed by a thread of its own.
+    """The tar in a layer file, inflated and hashed by a separate thread.
 
-    `advance` and errors as for `decompressed`; IntegrityError, at the end, if the tar has another
-    digest than `layer.diff_id`.
+    `advance` and errors as for `decompressed`; IntegrityError, at the end, if the digest of the tar
+    is not `layer.diff_id`.
     """
     with contextlib.ExitStack() as opened:
         plain = opened.enter_context(decompressed(layer.path, layer.part, advance))
@@ -283,8 +283,8 @@ def inflated(
                 pass
         if ahead.digest != layer.diff_id:
             message = (
-                f"{layer.path}: its content has the digest {ahead.digest};"
-                f" the image's configuration names the diff id {layer.diff_id}"
+                f"{layer.path}: its content has the digest {ahead.digest}; the image's"
+                f" configuration has the diff id {layer.diff_id}"
             )
             raise IntegrityError(message, hint=REMEDY)
 
@@ -292,7 +292,7 @@ def inflated(
 def check(
     layer: LayerFile, digest: Digest, advance: Callable[[int], None] = lambda _: None
 ) -> None:
-    """IntegrityError, with the layer's `digest`, if its tar is not what its diff id names."""
+    """Raise IntegrityError, with the layer's `digest`, if its tar does not match its diff id."""
     try:
         with inflated(layer, advance):
             pass
@@ -317,7 +317,7 @@ class _Ahead(io.RawIOBase):
 
     @property
     def digest(self) -> Digest:
-        """The digest of all bytes, once they were read."""
+        """The digest of all bytes, after they were read."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def _read(self) -> None:
@@ -358,7 +358,7 @@ class _Ahead(io.RawIOBase):
 
 
 class _Part(io.RawIOBase):
-    """The bytes of `file` from `offset` on, `length` of them."""
+    """The `length` bytes of `file` from `offset`."""
 
     def __init__(
         self, file: io.FileIO, offset: int, length: int, advance: Callable[[int], None]

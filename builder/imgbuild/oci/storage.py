@@ -1,4 +1,4 @@
-"""Folders and archives that hold an image: an OCI layout, or the output of `docker save`."""
+"""Folders and archives that contain an image: an OCI layout, or the output of `docker save`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BLOBS = "blobs/sha256"
 MEMBER_LIMIT = 10_000  # files of an archive; an image has some hundred blobs
 DOCUMENT_LIMIT = 16 << 20  # bytes; a configuration has some kilobytes
 CHUNK = 1 << 20
-HINT = "name an OCI layout, an archive of one, or a file from `docker save` or `podman save`"
+HINT = "pass an OCI layout, an archive of one, or the output of `docker save` or `podman save`"
 AGAIN = "build or save the image again"
 
 T = TypeVar("T")
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a blob: a file, or a `part` (offset, length) of an archive."""
+    """The location of a blob: a file, or a `part` (offset, length) of an archive."""
 
     path: Path
     size: int
@@ -39,7 +39,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageStorage:
-    """A folder or an archive that holds the files of an image, by their names."""
+    """A folder or an archive with the files of an image, by name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,12 +55,12 @@ class ImageStorage:
         """The only entry of `index.json`, with its annotations."""
         entries = decode(self, self.data(INDEX_FILE), Index, INDEX_FILE).manifests
         if len(entries) != 1:
-            message = f"{self.path}: {INDEX_FILE} names {len(entries)} images"
+            message = f"{self.path}: {INDEX_FILE} has {len(entries)} images"
             raise InputError(message, hint="only layouts with one image are supported")
         return entries[0]
 
     def place(self, name: str) -> Blob:
-        """The place of the file `name`; IntegrityError if there is none."""
+        """The location of the file `name`; IntegrityError if it is missing."""
         raise NotImplementedError
 
     def has(self, name: str) -> bool:
@@ -142,7 +142,7 @@ class Folder(ImageStorage):
 
 
 class Archive(ImageStorage):
-    """An archive of an OCI layout, or what `docker save` writes."""
+    """An archive of an OCI layout, or the output of `docker save`."""
 
     @reads("path", hint=HINT)
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Paths of an image inside a folder that is its root, resolved so that none leads out of it.
+"""Resolves paths of an image inside a root folder, so that none is outside of it.
 
 Folders are opened one component at a time without following links; a component that is a link is
 resolved inside the root.
@@ -47,8 +47,8 @@ class RootFolder:
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
         """A descriptor of the folder at `parts`, valid until the next call.
 
-        A missing folder is made (0755), or a FileNotFoundError without `make`. IntegrityError if
-        it is not a folder.
+        A missing folder is created (0755), or raises FileNotFoundError without `make`.
+        IntegrityError if it is not a folder.
         """
         if not parts:
             return self._root
@@ -69,7 +69,7 @@ class RootFolder:
         return (*folder.relative_to(root).parts, *parts[-1:])
 
     def is_folder(self, parts: tuple[str, ...]) -> bool:
-        """Whether there is a folder at `parts`, and not a link to one."""
+        """Whether a folder, not a link to one, exists at `parts`."""
         parent = self.folder(parts[:-1], make=False)
         return stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
 

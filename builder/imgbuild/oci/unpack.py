@@ -1,10 +1,10 @@
 """Unpacks the layers of an image to a root file system on disk: owners, whiteouts, hard links.
 
 As root, files have the image's owners; otherwise all belong to the caller. One thread inflates, one
-writes. Nothing is written outside the folder, whatever a layer says (see `tree`).
+writes. Nothing is written outside the folder, even for malicious layers (see `tree`).
 
 `keep` unpacks one layer to be used many times: its members as a list, its regular files under
-numbers. `stack` makes a root of such layers by hard links, by the same code as `unpack`.
+numbers. `stack` creates a root folder from such layers by hard links, with the code of `unpack`.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Members(Protocol):
     """The members of one layer, in its order."""
 
     def __iter__(self) -> Iterator[Entry]:
-        """Each member once."""
+        """Iterate over the members."""
 
     def create(self, entry: Entry, name: str, parent: int) -> None:
-        """Make the file of the current member `entry` as `name` in the folder open as `parent`.
+        """Create the file of the current member `entry` as `name` in the folder open as `parent`.
 
-        FileExistsError if there is an entry of this name.
+        FileExistsError if the name exists.
         """
 
 
 def unpack(layers: Sequence[LayerFile], root: Path, *, reporter: Reporter = SILENT) -> None:
     """Unpack `layers`, bottom first, into the folder `root`, which is new or empty.
 
-    IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed if it
-    refuses otherwise.
+    IntegrityError if a layer is damaged or unsafe, OSError if the disk is full, WorkFailed for
+    other errors of the file system.
     """
     with _plain_errors(root), _progress(f"unpacking {root.name}", layers, reporter) as bar:
         _make_root(root, (_Inflated(layer, bar, reporter) for layer in layers), reporter)
@@ -91,14 +91,15 @@ def _keep(layer: Members, folder: Path) -> None:
 def _progress(
     title: str, layers: Sequence[LayerFile], reporter: Reporter
 ) -> contextlib.AbstractContextManager[ProgressBar]:
-    """A bar over the bytes of `layers`, compressed."""
+    """A progress bar over the compressed bytes of `layers`."""
     return reporter.progress(title, sum(layer.path.stat().st_size for layer in layers))
 
 
 def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) -> None:
-    """Make what `unpack` makes of these layers, bottom first, from the folders that `keep` made.
+    """Create a root folder of layers, bottom first, from the folders that `keep` created.
 
-    Regular files are hard links to those in `layers`, which must not be written in place.
+    The result equals that of `unpack`. Regular files are hard links to those in `layers`, which
+    must not be modified in place.
     """
     with _plain_errors(root):
         _make_root(root, (_Kept(layer) for layer in layers), reporter)
@@ -108,7 +109,7 @@ def _make_root(root: Path, layers: Iterable[Members], reporter: Reporter) -> Non
     root.mkdir(parents=True, exist_ok=True)
     if any(root.iterdir()):
         message = f"{root} is not empty"
-        raise InputError(message, hint="name another folder, or empty this one")
+        raise InputError(message, hint="choose another folder, or empty this one")
     root.chmod(0o755)
     with RootFolder(root) as tree:
         folders: Folders = {}
@@ -166,7 +167,7 @@ class _Inflated:
         try:
             os.setxattr(file, key, os.fsencode(value))
         except OSError as error:  # not root, or a file system that has none
-            self._reporter.detail(f"attribute {key} left out: {error.strerror}")
+            self._reporter.detail(f"attribute {key} skipped: {error.strerror}")
 
 
 class _Kept:
@@ -186,7 +187,7 @@ class _Kept:
 
 
 class _Writer:
-    """Writes the members of one layer. `folders` gathers what is set when all layers are there."""
+    """Writes the members of one layer; `folders` collects attributes to be set at the end."""
 
     def __init__(self, tree: RootFolder, folders: Folders, reporter: Reporter) -> None:
         self._tree = tree
@@ -222,7 +223,7 @@ class _Writer:
                 self._hide(self._tree.place(path, make=False))
 
     def _hide(self, place: Parts) -> None:
-        """Remove what lower layers have there; what this layer wrote stays."""
+        """Remove the entries of lower layers at `place`; those of this layer are kept."""
         if place not in self._own:
             self._remove(place, make=False)
         elif self._tree.is_folder(place):
@@ -267,13 +268,13 @@ class _Writer:
             os.mkfifo(name, entry.mode, dir_fd=parent)
         elif entry.type in (tarfile.CHRTYPE, tarfile.BLKTYPE):
             if not self._root:
-                self._reporter.detail(f"{entry.path}: only root can make a device, left out")
+                self._reporter.detail(f"{entry.path}: only root can create devices; skipped")
                 return
             kind = stat.S_IFCHR if entry.type == tarfile.CHRTYPE else stat.S_IFBLK
             os.mknod(name, kind | entry.mode, os.makedev(*entry.device), dir_fd=parent)
         else:
             message = f"{entry.path!r} is of the unknown type {entry.type!r}"
-            raise IntegrityError(message, hint="the layer was not made for Linux")
+            raise IntegrityError(message, hint="the layer is not for Linux")
         self._chown(name, parent, entry)
         if entry.type != tarfile.SYMTYPE:
             os.chmod(name, entry.mode, dir_fd=parent)
@@ -286,7 +287,7 @@ class _Writer:
             source = self._tree.folder(tuple(above), make=False)
             os.link(last, name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError as error:
-            message = f"{entry.path!r} is a hard link to {entry.target!r}, which is not there"
+            message = f"{entry.path!r} is a hard link to {entry.target!r}, which does not exist"
             raise IntegrityError(message, hint=REMEDY) from error
 
     def _chown(self, name: str, parent: int, entry: Entry) -> None:

@@ -233,7 +233,7 @@ def _pinned_files(
         reason = f"; {sdists.refused[package]}" if package in sdists.refused else ""
         why = f"no compatible wheel on the index{reason}; only its version was checked"
         if package in sdists.packages:
-            why = "read from its sdist, without what a build adds"
+            why = "read from its sdist, without files added by a build"
         unread.append(Unread(what=pin, why=why, required=package not in sdists.packages))
     for pin in picked.public:
         why = f"not on the index; read {pin.partition('+')[0]} instead"

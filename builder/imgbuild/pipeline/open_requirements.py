@@ -105,7 +105,8 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
         with request.context.reporter.step("resolving versions"):
             chosen = uv.ask(catalogue, [str(item) for item in demands.named], bounds, store)
     except uv.Unsolvable as error:
-        message = f"no versions fit Python {request.machine.python} on {request.machine.arch}"
+        machine = request.machine
+        message = f"no versions are compatible with Python {machine.python} on {machine.arch}"
         reasons = refusal.of_resolver(str(error))
         hint = "change the requirements, or use another --python; only wheels are considered"
         raise NoSolution(message, reasons=reasons, hint=hint) from error

@@ -96,7 +96,7 @@ def open_session(
 ) -> Session:
     """Find and read the matrix; InputError with every problem of it.
 
-    The matrix of the catalogue is used for `names` that only it has, see `open_project`.
+    The matrix of the catalogue is used for `names` found only there, see `open_project`.
     """
     project = open_project(named, names)
     if project.writable and project.half_updated:

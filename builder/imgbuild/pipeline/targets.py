@@ -1,11 +1,11 @@
-"""Lock, check and audit of several targets, step by step: read this first. Security updates.
+"""Locks, checks and audits several targets, step by step: read this first. Security updates.
 
     lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
             only) → audit of whole files → digests → render
     build:  lock and digests → plan → fetch → assemble → OCI layout
 
-`lock_target` and `assemble.image_layout` hold the steps of one target. Here targets are locked one
-after another, and in `pipeline.build` built.
+`lock_target` and `assemble.image_layout` have the steps of one target. This module
+locks targets one after another; `pipeline.build` builds them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
-    """Write lock and requirements and, last, `digests.json`: an interrupted run leaves it stale."""
+    """Write lock and requirements and, last, `digests.json`: interrupted runs are detected."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
     codec.write(lock_file.lock_path(project.images, lock.target), lock, below=root)
@@ -51,7 +51,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
     for file, text in requirement_files(lock).items():
         path = project.images / name / file
         if not path.is_file() or boundary.content(path) != text.encode():
-            reasons.append(f"{path} does not follow from the lock")
+            reasons.append(f"{path} does not match the lock")
     if reasons:
         message = "\n  ".join((f"the lock of {name} is out of date:", *reasons))
         raise LockStale(message, hint=f"imgbuild lock {name}")
@@ -61,7 +61,7 @@ def read_current(project: Project, matrix: Matrix, name: str) -> tuple[Lock, Tar
 def published_records(overlay: Overlay | None) -> dict[Digest, LayerRecord]:
     """The records of the published layers below an overlay, by layer id; empty for None.
 
-    LockStale if its digests are not of its lock, or other layers would follow from it here.
+    LockStale if its digests do not match its lock, or the plan computed here has other layers.
     """
     if overlay is None:
         return {}

@@ -18,7 +18,7 @@ def cut_wheels(
     """The wheels of each layer, with the layer's name, in an order that all targets share.
 
     Large wheels come first, by the patterns of `rules.order` and then by name; then groups of small
-    wheels, by a fixed hash of the package's name; last the small wheels that the matrix names, in
+    wheels, by a fixed hash of the package's name; last the small wheels listed in the matrix, in
     its order. `taken` is the number of other layers of the image. If large wheels would exceed the
     limit, the smallest of them go into the groups. InputError if the limit is too low for that.
     """
@@ -32,8 +32,8 @@ def cut_wheels(
             f"layers.limit is {rules.limit}, but base and files need {taken} layers,"
             f" groups {rules.groups} and named packages {len(alone)}"
         )
-        raise InputError(message, hint="raise layers.limit or name fewer packages")
-    # A package that the matrix names keeps its own layer; only others go into the groups.
+        raise InputError(message, hint="raise layers.limit or list fewer packages")
+    # A package listed in the matrix keeps its own layer; only others go into the groups.
     big.sort(key=lambda wheel: (wheel.package not in named, -wheel.size, wheel.package))
     large, spilt = big[:room], big[room:]
     large.sort(key=lambda wheel: (_rank(wheel.package, rules.order), wheel.package))

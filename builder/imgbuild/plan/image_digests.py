@@ -1,4 +1,4 @@
-"""The digests that follow from a lock, `images/TARGET/digests.json`: as `TargetDigests`.
+"""The digests of a target computed from its lock, `images/TARGET/digests.json`.
 
 They are computed from the lock and the records of its layers, so that the digest of an image is
 known before it is built.
@@ -37,10 +37,10 @@ class LayerDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageDigests(msgspec.Struct, frozen=True, kw_only=True):
-    """The image on one architecture. `size` are the bytes that a pull transfers.
+    """The image on one architecture. `size` is the number of bytes that a pull transfers.
 
-    `floors` are the image's requirements of its host, read from its files; they are annotations of
-    the manifest.
+    `floors` are the image's requirements of its host, read from its files; they become annotations
+    of the manifest.
     """
 
     manifest: Digest
@@ -68,7 +68,7 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """The bytes that a pull transfers."""
+        """The number of bytes that a pull transfers."""
         return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
 
 
@@ -159,7 +159,7 @@ def read_digests(images: Path, lock: Lock) -> TargetDigests:
     They match if they follow from the plan of the lock; nothing is built to compare them.
     """
     path = digests_path(images, lock.target)
-    remedy = f"make it with: imgbuild lock {lock.target}"
+    remedy = f"create it with: imgbuild lock {lock.target}"
     if not path.exists():
         message = f"{path} is missing, though {lock.target} has a lock"
         raise LockStale(message, hint=remedy)
@@ -176,14 +176,14 @@ def read_digests_at(path: Path, lock: Lock, *, hint: str) -> TargetDigests:
 
 
 def decode_digests(data: bytes, lock: Lock, *, file: str, hint: str) -> TargetDigests:
-    """The same as `read_digests_at` for a file `file` whose content is `data`."""
+    """Like `read_digests_at`, for a file `file` with the content `data`."""
     target_digests = codec.decode(data, TargetDigests, file=file, what="list of digests", hint=hint)
     refuse_other(target_digests, lock, file, hint=hint)
     return target_digests
 
 
 def refuse_other(target_digests: TargetDigests, lock: Lock, file: str, *, hint: str) -> None:
-    """LockStale, with `hint`, if the digests in `file` do not match `lock`."""
+    """Raise LockStale, with `hint`, if the digests in `file` do not match `lock`."""
     records = layer_records(target_digests)
     try:
         expected = digests_of(

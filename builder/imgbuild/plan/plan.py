@@ -41,21 +41,21 @@ USER_BASE = "PYTHONUSERBASE"  # where Python, pip and uv have a user's packages
 
 
 class _Recipe(msgspec.Struct, frozen=True):
-    """What a layer is made from."""
+    """The inputs of a layer, and how it is made."""
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
-        """The locked files that are read to make the layer."""
+        """The locked files from which the layer is made."""
         return ()
 
     @property
     def contents(self) -> tuple[LockedFile, ...]:
-        """Those of them that the layer adds to the image."""
+        """The inputs whose content the layer adds to the image."""
         return self.inputs
 
     @property
     def input_size(self) -> int:
-        """The bytes of the inputs: a measure of the work."""
+        """The total size of the inputs in bytes: a measure of the work."""
         return sum(file.size for file in self.inputs)
 
 
@@ -138,7 +138,7 @@ class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wh
 
 
 class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """What pip and uv need to add packages for a user; `versions`: package → version, kept.
+    """Settings for pip and uv to add packages for a user; `versions`: package → locked version.
 
     `site` is the folder from which the interpreter imports outside of environments, unset for
     Debian's.
@@ -151,10 +151,10 @@ class UserPackages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="files"):
-    """imgbuild's own files: entry point; home, work and cache folders; links by absolute path.
+    """Files of imgbuild: entry point; home, work and cache folders; links by absolute path.
 
-    `passwd` and `group` are the files of a registry base, to which the user is added. Any user can
-    write to the cache folder; if it is `private`, only the image's.
+    `passwd` and `group` are the files of a registry base, to which the user is added. All users can
+    write to the cache folder; if it is `private`, only the image's user.
     """
 
     user: User
@@ -188,8 +188,8 @@ class AddedDebsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag=
 class AddedFilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="added-files"):
     """A user's files and links by absolute path, on top of the layer `below`.
 
-    `folders` are those of their folders in the base whose owner is not root or whose mode is not
-    the default.
+    `folders` are their parent folders in the base whose owner is not root or whose mode is not the
+    default.
     """
 
     files: dict[str, AddedFile]
@@ -258,7 +258,7 @@ def plan(lock: Lock, arch: Arch) -> Plan:
 
 
 def published_layers(lock: Lock) -> frozenset[Digest]:
-    """The ids of the layers that an extension has of its published target; empty for others."""
+    """The ids of the layers that an extension shares with its published target; else empty."""
     if lock.extends is None:
         return frozenset()
     return frozenset(
@@ -506,8 +506,8 @@ def _debian(lock: Lock, arch: Arch, debs: tuple[Deb, ...]) -> DebianRecipe:
 def environment(lock: Lock, arch: Arch) -> dict[str, str]:
     """The variables of the image of `lock` on `arch`.
 
-    Packages that a user adds lie in a folder that is named after the packages of the image, since
-    they fit no others.
+    Packages added by a user are in a folder whose name depends on the image's packages, because
+    they are incompatible with others.
     """
     settings = lock.settings
     if not settings.user_packages:

@@ -1,4 +1,4 @@
-"""Digests and sizes of layers and wheels, kept in `images/layers.json` so that each is read once.
+"""Digests and sizes of layers and wheels, stored in `images/layers.json`: each is read once.
 
 The keys are layer ids and the sha256 of wheels. The files are immutable: records are only ever
 added, and two different records for one key are an error.

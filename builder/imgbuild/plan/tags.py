@@ -1,6 +1,6 @@
 """The tags of an image: of a whole target, or of some of its architectures, with or without a day.
 
-`push` gives these tags; `verify` compares a tag with them.
+`push` sets these tags; `verify` compares a tag with them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dated(tag: str, day: datetime.date) -> str:
 
 
 def day_of(tag: str, stable: str) -> datetime.date | None:
-    """The day in a tag that `dated` gives; None for another tag, ValueError for no real day."""
+    """The day in a tag created by `dated`; None for another tag, ValueError for an invalid day."""
     match = re.fullmatch(rf"{re.escape(stable)}-([0-9]{{8}})", tag)
     if match is None:
         return None

@@ -1,6 +1,7 @@
 """`imgbuild push`: builds and uploads missing blobs, then sets tags.
 
-survey (HEAD) → mount → assemble the rest → upload → manifests → attachments → signatures → tags ¶
+survey (HEAD) → mount → assemble the rest → upload → manifests → attachments → signatures → tags
+
 Digests come from the lock, so existing blobs are neither built nor downloaded. Tags are set last:
 an interrupted push leaves blobs, which the next push reuses.
 """
@@ -238,7 +239,7 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
         for document in plan.small_documents:
             _put(work, document)
         # In a registry without a referrers API, their list is a tag shared by writers;
-        # manifests of an image belong to its index and, with --arch, to a push of their own.
+        # manifests of an image belong to its index and, with --arch, to a separate push.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
             attached, signed = _beside(work, plan)
         top = plan.top

@@ -33,7 +33,7 @@ def parse(text: str) -> Reference:
     except InputError:
         reference = None
     if reference is None or reference.digest is None:
-        message = f"{text!r} does not name an image by its digest"
+        message = f"{text!r} is not an image reference with a digest"
         raise InputError(message, hint="use host/name@sha256:…, as shown by `skopeo inspect`")
     return reference
 

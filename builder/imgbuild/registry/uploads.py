@@ -1,9 +1,9 @@
 """Uploads of blobs: mounts, one request, resumable chunks (separate: a protocol).
 
-Only one chunk of a blob is in memory at a time. ¶A blob is first sent in one PUT. If that breaks,
-or is refused for its size, the registry is asked how many bytes it has, and the rest is sent in
-chunks, as are all its later blobs: docker-registry loses the bytes of a broken request. After an
-impossible answer a new upload is begun.
+Only one chunk of a blob is in memory at a time. A blob is first sent in one PUT. If the connection
+drops, or the blob is too large for one request, the number of received bytes is queried, and the
+rest is sent in chunks, as are all later blobs: docker-registry loses the bytes of a dropped
+request. After an impossible response a new upload is started.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
     with OpenFolder.open(project.images) as images, images.folder(target) as folder:
         present = _present(folder)
         problems = [
-            f"{folder.path / name} does not follow from the lock"
+            f"{folder.path / name} does not match the lock"
             for name, content in expected.items()
             if name not in present or folder.read(name) != content
         ]

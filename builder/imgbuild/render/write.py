@@ -124,7 +124,7 @@ def check(
     path = project.folder / bake.FILE
     expected = _bake(project, matrix, ready, reporter)
     if (boundary.content(path) if path.is_file() else None) != expected:
-        reasons.append(f"{path} does not follow from the locks")
+        reasons.append(f"{path} does not match the locks")
     if reasons:
         message = "\n  ".join(("what was rendered is out of date:", *reasons))
         raise LockStale(message, hint="imgbuild render --all")

@@ -1,4 +1,4 @@
-"""SIF, Apptainer's file format: header, descriptors and objects, written and read.
+"""SIF, Apptainer's file format: reads and writes header, descriptors and objects.
 
 A SIF is little endian. The header has 128 bytes, each of the 48 descriptors 585; a descriptor has
 offset and size of its object, and the file system starts at a multiple of 4096. The file depends on
@@ -41,7 +41,7 @@ PRIMARY = 2  # the partition with the root file system
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is not the file system: a definition file, or JSON with a name."""
+    """An object other than the file system: a definition file, or JSON with a name."""
 
     kind: int
     name: str = ""
@@ -54,10 +54,10 @@ def file_system_at(objects: Sequence[Object]) -> Bytes:
 
 
 def finish(path: Path, objects: Sequence[Object], arch: Arch, time: int) -> None:
-    """Write header, descriptors and `objects` into `path`, which has the file system already.
+    """Write header, descriptors and `objects` into `path`, which already has the file system.
 
-    The file system starts at `file_system_at(objects)`. `time` is the time of the image, in
-    seconds since 1970.
+    The file system starts at `file_system_at(objects)`. `time` is the time of the image, in seconds
+    since 1970.
     """
     start = file_system_at(objects)
     descriptors, at = [], DATA_AT

@@ -135,7 +135,7 @@ def lock_of(
         return b""
     if target_digests is None or target_digests.manifest != built:
         reporter.warn(
-            f"{layout.path} has {built}, which does not follow from the lock of {target};"
+            f"{layout.path} has {built}, which does not match the lock of {target};"
             f" the file will contain no lock (imgbuild build {target})"
         )
         return b""

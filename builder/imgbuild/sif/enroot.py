@@ -1,6 +1,6 @@
 """Files that enroot and pyxis read in a squashfs: environment, fstab, rc (separate: a format).
 
-They are those of `enroot import`, so that `enroot create` accepts the squashfs; unlike there, the
+They match those of `enroot import`, so that `enroot create` accepts the squashfs; unlike there, the
 owners of files are kept.
 """
 
@@ -44,7 +44,7 @@ def environment(image: SifSource) -> str:
 def mounts(image: SifSource) -> str:
     """An fstab that makes each volume of the image a writable folder.
 
-    InputError for a path that is more than a plain word: enroot would mount something else.
+    InputError for a path that is not a plain word: enroot would mount another one.
     """
     return "".join(
         f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev\n"

@@ -1,9 +1,9 @@
 """The files that Apptainer expects in a SIF: environment, entry point, labels, mount points.
 
-Apptainer clears the caller's environment, sources `env/*.sh` in the order of their names, applies
-`--env` and APPTAINERENV_… after `99-base.sh`, and then restores those of the caller's variables
-that no file has set. So the image's values take precedence, as in Docker, and a variable that a
-file sets to an empty value hides the caller's.
+Apptainer clears the caller's environment, sources `env/*.sh` sorted by name, applies `--env` and
+APPTAINERENV_… after `99-base.sh`, and then restores those of the caller's variables that no file
+has set. So the image's values take precedence, as in Docker, and a variable that a file sets to an
+empty value hides the caller's.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def labels(image: SifSource) -> dict[str, str]:
 
 
 def definition(image: SifSource) -> str:
-    """The origin of the image, in the format of Apptainer's definition files.
+    """The origin of the image, as an Apptainer definition file.
 
-    It has the digest but no name, so that the same image gives the same file under any name.
+    It has the digest but no name, so that the same image yields the same file under any name.
     """
     return f"bootstrap: oci\nfrom: image@{image.digest}\n"
 
@@ -139,8 +139,8 @@ def definition(image: SifSource) -> str:
 def environment(image: SifSource) -> str:
     """The image's environment as a shell script, with values quoted.
 
-    HOME is left out: Apptainer uses the caller's, which it mounts, or that of --home. So are the
-    variables of `left_out`.
+    HOME is left out: Apptainer uses that of the caller or --home. So are the variables of
+    `left_out`.
     """
     lines = ["#!/bin/sh"]
     for name, value in image.environment.items():
@@ -160,7 +160,7 @@ def _settable(name: str) -> bool:
 
 
 def exclusion_script(image: SifSource) -> str:
-    """A shell script that keeps the caller's Python packages out, unless the image sets these."""
+    """A shell script that hides the caller's Python packages, unless set by the image."""
     names = [name for name in UNWANTED if name not in image.environment]
     return "".join([KEPT_OUT, *(f"export {name}=\n" for name in names), UNFIT])
 
@@ -186,7 +186,7 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspected(image: SifSource) -> bytes:
-    """The metadata of `apptainer inspect`, which need not start a container then."""
+    """The metadata of `apptainer inspect`, which then starts no container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {
@@ -200,13 +200,13 @@ def _inspected(image: SifSource) -> bytes:
 
 
 def _free(tree: Merged, path: str) -> bool:
-    """Whether a link may be put at `path`: files and folders of the image are kept."""
+    """Whether a link can be created at `path`: files and folders of the image are kept."""
     node = tree.find(path)
     return node is None or node.kind == "symlink"
 
 
 def _above(additions: Sequence[Member], tree: Merged) -> list[Member]:
-    """The parent folders of `additions` that the image does not have."""
+    """The parent folders of `additions` that are missing from the image."""
     have = {member.path for member in additions if member.kind is MemberKind.FOLDER}
     paths = {member.path.rpartition("/")[0] for member in additions} - have - {""}
     return [folder(path) for path in sorted(paths) if tree.find(path) is None]

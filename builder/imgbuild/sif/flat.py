@@ -1,12 +1,12 @@
-"""Layers flattened to one tar, whiteouts and hard links applied (separate: an algorithm).
+"""Flattens layers to one tar, with whiteouts and hard links applied (separate: an algorithm).
 
 The tar has each path once: first folders, links and devices, then files in the order of the layers.
 Nothing is written to disk; memory use is a few hundred bytes for each path.
 
-Layers are read twice: once for names (`skim`), once for content. One reading is not enough, since a
+Layers are read twice: once for names (`skim`), once for content. One pass is not enough, because a
 path may lead through a link in a lower layer, and a hard link may refer to a file that another
-layer hides. The first reading checks the digests of the layers; the second checks their diff ids,
-and compares their members with those of the first.
+layer hides. The first pass checks the digests of the layers; the second checks their diff ids, and
+compares their members with those of the first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a SIF or a squashfs is made of: an image in a layout, its configuration, its lock.
+"""The input of a SIF or squashfs: an image in a layout, its configuration, its lock.
 
-All files that are added to the image follow from its `SifSource`.
+All files that are added to the image are computed from its `SifSource`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, Digest
 
 
 class Settings(msgspec.Struct, frozen=True, rename="pascal"):
-    """How an image runs, as image-spec names it."""
+    """The runtime settings of an image, by their names in image-spec."""
 
     env: tuple[str, ...] | None = ()
     entrypoint: tuple[str, ...] | None = ()
@@ -35,7 +35,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class SifSource(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on one architecture. `time` is when it was made, in seconds since 1970."""
+    """An image on one architecture. `time` is its creation time, in seconds since 1970."""
 
     name: str
     arch: Arch
@@ -63,12 +63,12 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     config = stored.config_data
     document = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
     try:
-        # Of a time in the Go language's form Python 3.11 reads no more than six digits of a second.
+        # Of a time in Go's format Python 3.11 parses at most six fractional digits.
         created = datetime.datetime.fromisoformat(document.created[:19]).replace(
             tzinfo=datetime.UTC
         )
     except ValueError as error:
-        message = f"{layout.path}: the configuration for {arch} was made at {document.created!r}"
+        message = f"{layout.path}: invalid creation time for {arch}: {document.created!r}"
         raise IntegrityError(message, hint="build or pull the image again") from error
     return SifSource(
         name=layout.name or "image",  # not the folder's: bytes follow from the image
@@ -91,7 +91,7 @@ def archive(members: Sequence[Member]) -> bytes:
 
 
 def file(path: str, text: str | bytes, mode: int = 0o644) -> Member:
-    """A file with `text` in it."""
+    """A file with the content `text`."""
     data = text if isinstance(text, bytes) else text.encode()
     return Member(path=path, mode=mode, size=len(data), content=data)
 
@@ -107,5 +107,5 @@ def link(path: str, target: str) -> Member:
 
 
 def words(command: Sequence[str]) -> str:
-    """A command as a shell reads it."""
+    """A command quoted for a shell."""
     return shlex.join(command)

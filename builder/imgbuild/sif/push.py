@@ -1,7 +1,7 @@
 """Pushes a SIF to the repository of its image, as an artifact like those of `apptainer push`.
 
 The artifact refers to the image's manifest and has a tag, for `apptainer pull oras://`. The same
-SIF gives the same artifact.
+SIF yields the same artifact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def subject(client: Client, repository: Repository, name: str, image: Digest) ->
     """The descriptor of the manifest `image` in `repository`; InputError if it is missing."""
     resolved = client.resolve(repository.with_digest(image))
     if resolved is None:
-        message = f"{repository} does not have the image {image} of the SIF"
+        message = f"{repository} has no image {image}, on which the SIF is based"
         raise InputError(message, hint=f"push it first: imgbuild push {name} {repository}")
     return resolved
 

@@ -1,9 +1,10 @@
 """Lists a layer's members without inflating their contents (separate: an algorithm).
 
-In imgbuild's layers each larger file is a gzip member (`oci.layer`). Its end can be found without
-inflating it: there is the size of the file, followed by a member that is not compressed. In an
-uncompressed tar contents are skipped as well. The result is very likely right: if it cannot be, the
-layer is read in full, and callers that read the contents later compare the members (`MembersHash`).
+In imgbuild's layers each larger file is a gzip member (`oci.layer`). Its end can be located without
+inflating it: the trailer has the size of the file and is followed by an uncompressed member. In an
+uncompressed tar contents are skipped as well. The result is very likely correct; if it is
+inconsistent, the layer is read in full, and callers that read the contents later compare the
+members (`MembersHash`).
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class _Gzip:
         return stated == size % WRAP and kind in (0, 1) and length ^ complement == 0xFFFF
 
     def _more(self) -> bool:
-        """Inflate some more bytes of the tar; whether there were any."""
+        """Inflate more bytes of the tar; False at its end."""
         while self._at < self._size or self._inflater is not None:
             if self._inflater is None:
                 self._inflater, self._step = isal_zlib.decompressobj(31), FIRST

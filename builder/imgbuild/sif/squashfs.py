@@ -1,4 +1,4 @@
-"""Makes a squashfs with mksquashfs: compression, processors, time; no root, no unpacking.
+"""Creates a squashfs with mksquashfs: compression, processors, time; no root, no unpacking.
 
 Its bytes depend on the tar, the given time and the version of mksquashfs, but not on the number of
 processors.
@@ -70,7 +70,7 @@ def write(
 
     `time`, in seconds since 1970, must not be before that of a file.
     `root` has owner and mode of the root folder, which is not in the tar. WorkFailed if mksquashfs
-    fails; errors of `chunks` are raised as they are.
+    fails; errors of `chunks` are raised unchanged.
     """
     command = [tool.program, "-", str(out), "-tar", "-noappend", "-no-progress", "-quiet"]
     command += ["-mem", MEMORY, "-offset", str(offset), *OPTIONS[compressor]]
@@ -78,7 +78,7 @@ def write(
     command += ["-root-gid", str(root.gid)]
     if processors is not None:
         command += ["-processors", str(processors)]
-    # With a tar, 4.5.1 has no option for the time of the root folder, and uses the clock's unless
+    # With a tar, 4.5.1 has no option for the time of the root folder, and uses the clock unless
     # SOURCE_DATE_EPOCH is set. That also limits the times of files, but none of them is later. (If
-    # a file's time is in the future, the root folder has the clock's after all.)
+    # a file's time is in the future, the root folder has the current time.)
     process.feed(command, chunks, env={"SOURCE_DATE_EPOCH": str(time)})

@@ -1,1 +1,1 @@
-"""Runs the smoke tests in an image and keeps the records of their runs."""
+"""Runs the smoke tests in an image and stores the records of their runs."""

@@ -1,7 +1,7 @@
 """Adds runs of the smoke tests to the test records of their targets.
 
-A run is recorded only if it is of the image that the target's digests name now: its configuration
-and, where the run records which layers it had, their diff ids.
+A run is recorded only if it tested the image with the target's current digests: its configuration
+and, if the run recorded its layers, their diff ids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imgbuild.values import Arch, Digest
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was added to a test record; `new` if it changed the file."""
+    """A run that was added to a test record; `new` if the file changed."""
 
     target: str
     arch: Arch
@@ -40,9 +40,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(project: Project, image_runs: Iterable[ImageRun], store: Store) -> tuple[Recorded, ...]:
-    """Add all of `image_runs` to the test records, or none: InputError for one that does not fit.
+    """Add all of `image_runs` to the test records; InputError, without changes, if one is invalid.
 
-    LockStale if a target has no lock, or no digests for it.
+    LockStale if a target has no lock, or no matching digests.
     """
     locked_targets: dict[str, tuple[Lock, image_digests.TargetDigests]] = {}
     checked: list[tuple[str, RecordedRun, ImageDigests]] = []
@@ -110,9 +110,9 @@ def tested(project: Project, lock: Lock, arches: Iterable[Arch]) -> Tier | None:
 
 
 def require_locked(project: Project, lock: Lock, arch: Arch, config: Digest, place: str) -> None:
-    """InputError unless the image in `place`, by its configuration, is the locked one.
+    """Raise InputError unless the image in `place` has the locked configuration.
 
-    Checked before the tests run, so that no test runs for nothing.
+    Checked before the tests run, because their result could not be recorded.
     """
     target_digests = image_digests.read_digests(project.images, lock)
     image = target_digests.arch.get(arch)
@@ -127,7 +127,7 @@ def _locked_digests(
         refuse(
             place,
             f"it is of the target {target!r}, which has no lock here",
-            hint="name its project: --matrix FILE; locked here: "
+            hint="select its project: --matrix FILE; locked here: "
             f"{', '.join(project.locked_targets())}",
         )
     lock = lock_file.read_lock(project.images, target)
@@ -165,7 +165,7 @@ def _other(
 
 
 def _recorded_run(image_run: ImageRun) -> RecordedRun:
-    """The recorded form of a run, without versions; InputError if it contradicts itself."""
+    """The recorded form of a run, without versions; InputError if it is inconsistent."""
     run = image_run.run
     try:
         recorded_run = msgspec.convert(run, RecordedRun, from_attributes=True)

@@ -3,8 +3,8 @@
 A run belongs to the content of an image: the digest of its configuration and, under `images`, the
 diff ids of its layers. The digest of the manifest is only informative: another annotation changes
 it, but the record stays valid. Runs are never removed; failed ones are recorded, too. For one
-content and architecture, the latest run of each tier on each kind of GPU counts, in whatever it
-ran: a failure overrides an earlier pass, and a later pass overrides the failure.
+content and architecture, the latest run of each tier on each type of GPU counts, with any engine: a
+failure overrides an earlier pass, and a later pass overrides the failure.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LISTED = (
     "torch", "vllm", "sglang", "transformers", "trl", "verl", "tensordict", "deepspeed", "unsloth",
     "ray", "flashinfer-python", "triton",
 )  # fmt: skip
-# What the tests ran in: the first word of `through`, which a version may follow. "unpacked" and
-# "unsquashfs" are root folders made of the layers and of the SIF without imgbuild.
+# The engine of the tests: the first word of `through`, which a version may follow. "unpacked" and
+# "unsquashfs" are root folders of the layers and of the SIF, created without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -48,17 +48,17 @@ Moment = Annotated[
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a test record keeps of a `SmokeRun`, whose attributes of the same names it has.
+    """The fields of a `SmokeRun` in a test record; attributes of the same name are equal.
 
     `digest` is that of the manifest at that time, `config` that of the configuration. `gpu` has the
     name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
     `versions` are those of the packages in LISTED, from the lock. `started` is `date` in the file;
     `seconds` is the wall-clock time of container and tests. `passed`, `failed` and `skipped` are
-    numbers of cases; `notes` are lines of their logs about a package that continues without a part
-    of itself; `jobs` ran at a time, `share` of them on the GPUs. `through` says what it ran
-    in (PLACES), `sif` is the digest of the SIF if there was one. `caches` is the content of the
-    image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in the image's
-    /etc/passwd, and its files were read-only.
+    numbers of cases; `notes` are log lines about packages that run without an optional part; `jobs`
+    cases ran at a time, `share` of them on the GPUs. `through` is the engine (PLACES), `sif` the
+    digest of the SIF if there was one. `caches` is the content of the image's caches at the start,
+    "" if unknown. `arbitrary_user`: the user was not in the image's /etc/passwd, and its files were
+    read-only.
     """
 
     started: Moment = msgspec.field(name="date")
@@ -164,7 +164,7 @@ def _faults(smoke_records: SmokeRecords, target: str, file: str) -> Iterable[Pro
 def merge(
     recorded: SmokeRecords, runs: Iterable[RecordedRun], images: Mapping[Digest, ImageContent]
 ) -> SmokeRecords:
-    """`recorded` with `runs`, whose contents are in `images`; a run of the same key is replaced."""
+    """`recorded` with `runs`; runs with the same key are replaced. `images` has their contents."""
     together = {run.key: run for run in (*recorded.runs, *runs)}
     ordered = tuple(run for _, run in sorted(together.items()))
     contents = {**recorded.images, **images}
@@ -183,7 +183,7 @@ def add(
 ) -> bool:
     """Add `runs` to the test records of `target`; False if all were recorded already.
 
-    Several processes may do so at once. InputError if the file is damaged; it is not overwritten.
+    Safe for several processes. InputError if the file is damaged; it is not overwritten.
     """
     with store.exclusive(f"records-{sha256(str(records_path(images, target)).encode())}"):
         smoke_records = read_records(images, target)
@@ -194,7 +194,7 @@ def add(
 def counting(
     recorded: SmokeRecords, arch: Arch, config: Digest, diff_ids: tuple[Digest, ...]
 ) -> tuple[RecordedRun, ...]:
-    """The runs that count for an image: the latest of each tier on each kind of GPU, by tier.
+    """The runs that count for an image: the latest of each tier on each type of GPU, by tier.
 
     Empty if the recorded content of `config` differs from `diff_ids`.
     """

@@ -1,4 +1,4 @@
-"""Reads results of the smoke tests, which ran here or on another machine.
+"""Reads results of the smoke tests from this or another machine.
 
 `recording` compares each run with the target's digests.
 """
@@ -28,14 +28,14 @@ class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
 def image_runs(path: Path) -> tuple[ImageRun, ...]:
     """The runs in `path`; InputError if there is none, or the file is damaged.
 
-    `path` is a file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci`.
+    `path` is the output file of `imgbuild smoke --json`, or the folder of a job of `imgbuild ci`.
     """
     file = path / ANSWER if (path / ANSWER).is_file() else path
     if not file.is_file():
         message = f"{path}: no such file or folder"
         if path.exists():
             message = f"{path} has no test results: it has no {ANSWER}"
-        raise InputError(message, hint="name a file that `imgbuild smoke --json` wrote")
+        raise InputError(message, hint="pass an output file of `imgbuild smoke --json`")
     answers = codec.read(file, tuple[SmokeRun, ...], what="answer of imgbuild smoke", hint=AGAIN)
     runs = [answer for answer in answers if is_run(answer)]
     if not runs:
@@ -47,13 +47,13 @@ def image_run(run: SmokeRun, place: str = "") -> ImageRun:
     """`run`, read from the file `place`; InputError unless it is of a whole tier in an image."""
     place = place or f"{run.target} {run.arch}, tier {run.tier}"
     if run.only != "*":
-        refuse(place, f"only {run.only!r} of its tier was run", hint="leave --case out")
+        refuse(place, f"only {run.only!r} of its tier was run", hint="omit --case")
     if run.model:
-        refuse(place, f"it ran with the model {run.model}", hint="leave --model out")
+        refuse(place, f"it ran with the model {run.model}", hint="omit --model")
     if not run.config:
         refuse(
             place,
-            f"its {run.tier} tests do not say which image they ran in"
+            f"its {run.tier} tests have no record of the tested image"
             f" ({run.through or 'an older imgbuild'})",
             hint="test an image, not an environment or a SIF of unknown origin",
         )
@@ -61,6 +61,6 @@ def image_run(run: SmokeRun, place: str = "") -> ImageRun:
 
 
 def refuse(place: str, reason: str, *, hint: str = AGAIN) -> NoReturn:
-    """InputError: the content of `place` is not a test record."""
+    """Raise InputError: the content of `place` is not a test record."""
     message = f"{place} is not a test record: {reason}"
     raise InputError(message, hint=hint)

@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 Outcome = Literal["pass", "fail"]
 Through = Literal["docker", "podman", "apptainer", "root", "here"]
 # smoke_tests/gpu_device.py reports GPUs and driver from inside the image, so that the result is
-# right for an engine on another machine too.
+# also correct for an engine on another machine.
 GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
@@ -49,7 +49,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failed case, and the first error in its log that is not a consequence of others."""
+    """The first failed case, and the first independent error in its log."""
 
     case: str
     message: str
@@ -84,7 +84,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Outcome:
-        """What a test record has for it."""
+        """The result of the run in a test record."""
         return "pass" if passed(self.cases) else "fail"
 
     @property
@@ -109,7 +109,7 @@ class SmokeRun(Report, frozen=True, kw_only=True):
 
     @property
     def first(self) -> FirstFailure | None:
-        """The first failed case, its message on one line and cut to LONGEST characters."""
+        """The first failed case, with a message of one line and at most LONGEST characters."""
         for case in self.cases:
             if case.outcome == "failed":
                 line = " ".join(case.message.split())
@@ -141,7 +141,7 @@ def ran(
         share=how.sharing(report.tier),
         only=how.only,
         model=how.model.name if how.model else "",
-        # A container is a tier's own; a root folder is shared by all of a command.
+        # Containers are created per tier; a root folder is shared by all tiers of a command.
         caches="nothing" if through in ("docker", "podman", "apptainer") else "",
     )
 
@@ -165,7 +165,7 @@ def stamp(moment: datetime.datetime) -> str:
 
 
 def seen(cases: Sequence[Case]) -> tuple[tuple[str, ...], str]:
-    """The names of the GPUs and the driver's release, from the gate of a tier; empty if unknown."""
+    """GPU names and driver release, from the first case of a tier; empty if unknown."""
     for case in cases:
         if case.name in GATES and case.outcome == "passed":
             matches = (GPU.fullmatch(part) for part in case.message.split("; "))

@@ -1,8 +1,8 @@
 """Runs the smoke tests (`smoke_tests/`, with their time limits) in an image or environment.
 
-The tests are scripts that import nothing of imgbuild. They are copied into a container (there is no
-shared folder, so that an engine on another machine works as well) or mounted in a root folder,
-which needs no engine. In an image they run without network and not as root.
+The tests are scripts that do not import imgbuild. They are copied into a container (not mounted, so
+that engines on other machines work as well) or mounted in a root folder, which needs no engine. In
+an image they run without network and not as root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
-# In a checkout this is a link to smoke_tests/ beside builder/; a wheel holds the files themselves.
+# In a checkout this is a link to smoke_tests/ beside builder/; a wheel contains the files.
 TESTS = files.data("smoke_tests")
 PLACE = "/smoke_tests"
 EXPECT = "expect.json"
@@ -46,7 +46,7 @@ GPU_TIERS: dict[Tier, int] = {"gpu": 1, "multi-gpu": 2}  # and the number of GPU
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests expect to find in the image, as smoke_tests/README.md describes it."""
+    """The expected content of the image, as described in smoke_tests/README.md."""
 
     format: int
     target: str
@@ -78,16 +78,16 @@ class ImageUnderTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> Expectation:
-        """What the tests expect to find; InputError if the lock has nothing for `arch`."""
+        """The expected content of the image; InputError if the lock has nothing for `arch`."""
         return expectation(self.lock, self.arch)
 
     def step(self, text: str) -> AbstractContextManager[object]:
-        """Report the step `text` with the name of the target, and that it has ended."""
+        """Report the step `text` with the name of the target, and its end."""
         return self.reporter.step(f"{self.lock.target}: {text}")
 
 
 def expectation(lock: Lock, arch: Arch) -> Expectation:
-    """The content that the tests expect in an image of `lock` on `arch`."""
+    """The expected content of an image of `lock` on `arch`."""
     wheels = installed_wheels(require_arch(lock, arch))
     return Expectation(
         format=FORMAT,
@@ -122,10 +122,10 @@ def smoke(
 ) -> Iterator[SmokeRun]:
     """Run `tiers` in the image of `layout`, and yield a report for each.
 
-    `through` is "docker", "podman" or "root"; None means a running engine, else a root folder. With
-    `arbitrary_user` the image's files are read-only and the user is not in its /etc/passwd, as on
-    clusters. InputError if the layout lacks the architecture, ToolMissing if the named engine is
-    not running, WorkFailed if the tests could not run.
+    `through` is "docker", "podman" or "root"; None selects a running engine, else a root folder.
+    With `arbitrary_user` the image's files are read-only and the user is not in its /etc/passwd, as
+    on clusters. InputError if the layout lacks the architecture, ToolMissing if the selected engine
+    is not running, WorkFailed if the tests could not run.
     """
     lock, expected, reporter = test_image.lock, test_image.expected, test_image.reporter
     image = layout.image(test_image.arch)
@@ -256,12 +256,12 @@ def write(expected: Expectation, scratch: Path) -> Path:
 
 
 def machine(tier: Tier) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """The settings of this machine for the GPUs of `tier`: variables, and files that they name."""
+    """Settings of this machine for the GPUs of `tier`: variables, and the files they refer to."""
     return path_variables.settings(driver.settings() if tier in GPU_TIERS else {})
 
 
 def _container(tier: Tier, model: Path | None, *, arbitrary_user: bool) -> engine.ContainerOptions:
-    """The options of a container for `tier`. NCCL needs more shared memory than the usual 64 MB."""
+    """Container options for `tier`. NCCL needs more shared memory than the default of 64 MB."""
     # The tests are in a volume, since no files can be copied into a read-only root.
     options = [f"--volume={PLACE}", *(["--shm-size=8g"] if tier in GPU_TIERS else [])]
     if model is not None:
@@ -284,7 +284,7 @@ def members(expected: Expectation) -> tuple[Member, ...]:
     scripts = {path.name: path.read_bytes() for path in sorted(TESTS.iterdir()) if path.is_file()}
     if "run.py" not in scripts:
         message = f"no smoke tests found in {TESTS}"
-        raise WorkFailed(message, hint="install imgbuild again")
+        raise WorkFailed(message, hint="reinstall imgbuild")
     scripts[EXPECT] = codec.encode(expected)
     return tuple(
         Member(path=file, size=len(data), content=data) for file, data in sorted(scripts.items())
@@ -323,7 +323,7 @@ def read_report(
             f"{expected.target}: the report of the smoke tests is of tier {document.tier} in format"
             f" {document.format} (expected tier {tier} in format {FORMAT})"
         )
-        raise WorkFailed(message, hint="install imgbuild again")
+        raise WorkFailed(message, hint="reinstall imgbuild")
     report = Report(target=expected.target, arch=expected.arch, tier=tier, cases=document.cases)
     if (result.status == 0) != passed(report.cases):
         message = (

@@ -1,4 +1,4 @@
-"""Runs the smoke tests in a SIF, as on a cluster: a read-only root, and a user without a name."""
+"""Runs the smoke tests in a SIF, as on a cluster: a read-only root, and an unnamed user."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """The paths of an image, each with its target if it is a symbolic link; the accounts' bytes."""
+    """The merged paths of an image, with the targets of symbolic links, and its account files."""
 
     paths: dict[str, str | None]
     accounts: dict[str, bytes]
 
     def resolved(self, path: str) -> str | None:
-        """The path that `path` leads to, with all links followed; None if it does not exist."""
+        """Resolve all symbolic links of `path`; None if it does not exist."""
         here, left = "", [part for part in path.split("/") if part]
         for _ in range(LINKS * LINKS):
             if not left:
@@ -60,11 +60,11 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
-    """`base` on `arch`: the packages of a Debian base, or a registry image's layers and accounts.
+    """Resolve `base` on `arch`: Debian packages, or a registry image's layers and accounts.
 
-    The archive of a standalone Python is fetched and read, as are the layers of a registry image.
-    Errors as in `standalone.resolve` and `apt.resolve_debs`; InputError for an unusable one:
-    it has no accounts, or not the Python that the matrix has.
+    Fetches and reads the archive of a standalone Python and the layers of a registry image. Raises
+    the errors of `standalone.resolve` and `apt.resolve_debs`, and InputError if the base has no
+    accounts or another Python than the matrix.
     """
     if isinstance(base, DebianBase):
         source = base.standalone
@@ -90,8 +90,8 @@ def resolve_base(base: Base, arch: Arch, context: Context) -> ResolvedBase:
 
 
 def accounts(image: str, image_contents: Contents) -> dict[str, str]:
-    """The text of etc/passwd and etc/group; InputError if `image` has none that can be added to."""
-    hint = "the image's user is added to it: choose a base that has one"
+    """The text of etc/passwd and etc/group; InputError if missing or not UTF-8."""
+    hint = "choose a base with the file: the image's user is added to it"
     texts = {}
     for path in ACCOUNTS:
         data = image_contents.accounts.get(path)
@@ -110,7 +110,7 @@ def accounts(image: str, image_contents: Contents) -> dict[str, str]:
 
 
 def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
-    """InputError if `base` has no interpreter where the matrix has, or one of another version."""
+    """Raise InputError if the interpreter of `base` is missing or has another version."""
     led = image_contents.resolved(base.interpreter)
     named = PYTHON.fullmatch(led or "")
     if led is not None and (named is None or named[1] == base.python):
@@ -119,11 +119,11 @@ def refuse_other_python(base: RegistryBase, image_contents: Contents) -> None:
     message = f"{base.image}: interpreter {base.interpreter} {what}"
     others = sorted(f"/{path}" for path in image_contents.paths if PYTHON.fullmatch(path))
     hint = f"it has {', '.join(others)}" if others else "it has no python3.N in any folder bin"
-    raise InputError(message, hint=f"{hint}; say which with `interpreter` and `python`")
+    raise InputError(message, hint=f"{hint}; set `interpreter` and `python` accordingly")
 
 
 def contents(layers: Sequence[LayerFile]) -> Contents:
-    """The merged paths of `layers`, bottom first; IntegrityError if one is damaged."""
+    """Merge the paths of `layers`, lowest first; IntegrityError if one is damaged."""
     tree = Merged()
     texts: dict[tuple[int, int], bytes] = {}  # of accounts, by layer and member
     for number, layer in enumerate(layers, start=1):
@@ -140,7 +140,7 @@ def contents(layers: Sequence[LayerFile]) -> Contents:
 
 
 def _keeping(layer: Reader, number: int, texts: dict[tuple[int, int], bytes]) -> Iterator[Entry]:
-    """The members of `layer`; the content of files that may have accounts is added to `texts`."""
+    """Yield the members of `layer`; add the content of account files to `texts`."""
     for member, entry in enumerate(layer, start=1):
         if posixpath.normpath(entry.path.lstrip("/")) in ACCOUNTS and entry.type in FILES:
             texts[number, member] = b"".join(layer.content())

@@ -1,6 +1,6 @@
-"""The image's root folder on this machine, to build wheels of sdists under its own Python.
+"""The image's root folder on this machine, in which wheels of sdists are built.
 
-It is made when it is first needed, which is rare, and kept in the cache; builds cannot change it.
+It is created on first use and kept in the cache. Builds cannot change it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def host_root(
     debs: Sequence[Deb] = (),
     python: PythonArchive | None = None,
 ) -> Callable[[], Path]:
-    """A function that gives the root folder of `base` on `arch`, this machine's architecture.
+    """A function that creates the root folder of `base` on `arch`, this machine's architecture.
 
-    `debs` are its packages, and `python` the archive of its standalone Python, where known
-    already, such as from a lock. The function raises InputError for a base that is not made of
-    Debian packages.
+    `debs` are the packages of the base and `python` the archive of its standalone Python, if
+    already known, for example from a lock. The function raises InputError for a base that does not
+    consist of Debian packages.
     """
 
     @cache
@@ -82,7 +82,7 @@ def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Pa
 def _with_python(
     members: Sequence[Member], python: str, locked: PythonArchive, path: Path, spool: Path
 ) -> list[Member]:
-    """`members` and the standalone Python at `path`, which then is the root's python3."""
+    """Append the standalone Python at `path` to `members`, with links that make it python3."""
     of_archive = python_archive.members(
         path, locked.file, prefix=STANDALONE, python=python, spool=spool
     )
@@ -92,7 +92,7 @@ def _with_python(
 
 
 def _fill(root: Path, members: Sequence[Member]) -> None:
-    """Write `members` below `root`, all of them the caller's own: a build needs no other owners."""
+    """Write `members` below `root`, owned by the caller: builds need no other owners."""
     root.mkdir(parents=True)
     root.chmod(0o755)
     hard = []

@@ -1,8 +1,8 @@
-"""Packages that the requirements of a project name by an address, with their only files.
+"""Requirements of a project with a URL or path, each resolved to its only file.
 
-`NAME @ https://….whl` and wheels of the project by their path are wheels of the index "url";
-`NAME @ git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The
-lock keeps the address, with the commit, and the hash of what was there.
+`NAME @ https://….whl` and wheels given by path become files of the index "url". `NAME @
+git+https://…@REV` becomes an sdist of the index "git", from which a wheel is built. The lock
+records the URL with the commit, and the hash of the file.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from imgbuild.wheel import editable as wheel
 from imgbuild.wheel.build_tag import build_tag
 from imgbuild.wheel.tags import Tags
 
-REASON = "a requirement of the project names its git repository"
+REASON = "required by the project as a git repository"
 HASHED = "sha256"
 
 
 class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package by address: its only file, and its address as a lock names it.
+    """A package with a URL: its only file, and the URL for the lock.
 
-    For a git repository the file is an sdist, `tree` git's hash of the folder, and `env` has the
-    variables of its build. "" as its version: the build has not said it yet.
+    For a git repository `file` is an sdist, `tree` the git hash of the folder, and `env` the
+    variables of its build. `version` is "" until the build has reported it.
     """
 
     package: str
@@ -56,12 +56,12 @@ class DirectPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_git(self) -> bool:
-        """Whether it is built from a git repository."""
+        """Whether the package is built from a git repository."""
         return bool(self.tree)
 
     @property
     def sdist(self) -> Sdist:
-        """How it is built."""
+        """The options of its build."""
         return Sdist(reason=REASON, env=dict(self.env))
 
 
@@ -70,9 +70,9 @@ NO_DIRECT: Direct = {}
 
 
 def sdists(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
-    """Package → how it is built: `listed` in the matrix, and the git repositories of `direct`.
+    """Build options by package: `listed` in the matrix, and the git repositories of `direct`.
 
-    For one that is both, the matrix's entry adds variables and requirements.
+    For a package in both, the variables and requirements of the matrix are added.
     """
     built = {package: item.sdist for package, item in direct.items() if item.is_git}
     both = built.keys() & listed.keys()
@@ -86,19 +86,19 @@ def sdists(direct: Direct, listed: Mapping[str, Sdist]) -> dict[str, Sdist]:
 
 
 def files(direct: Direct) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → its files, for `Indexes`."""
+    """The files by package, for `Indexes`."""
     return {package: (item.file,) for package, item in direct.items()}
 
 
 def applying(
     declared: Iterable[DeclaredRequirement], markers: Mapping[str, str]
 ) -> tuple[DeclaredRequirement, ...]:
-    """The requirements and bounds whose markers hold on a machine with `markers`."""
+    """The requirements and bounds whose markers apply to a machine with `markers`."""
     return tuple(each for each in declared if each.applies(markers))
 
 
 def lines(declared: Iterable[DeclaredRequirement], direct: Direct) -> tuple[str, ...]:
-    """The requirements for the resolver: with extras, without markers and addresses."""
+    """The requirements for the resolver: with extras, without markers and URLs."""
     return tuple(_line(each.requirement, direct) for each in declared if each.kind == "requirement")
 
 
@@ -114,10 +114,10 @@ def _line(requirement: Requirement, direct: Direct) -> str:
 def look_up(
     declared: Sequence[DeclaredRequirement], tags: Tags, context: Context, folder: Path | None
 ) -> dict[str, DirectPackage]:
-    """Package → what its address gives, of the requirements that apply on a machine with `tags`.
+    """Resolve the requirements with URLs that apply to a machine with `tags`, by package.
 
-    `folder` is that of the project. InputError for an address that cannot be used, NoSolution for a
-    wheel that does not fit and a repository that compiles, FetchFailed if a server does not answer.
+    `folder` is the project's folder. InputError for an unusable URL, NoSolution for an incompatible
+    wheel or a repository that needs a compiler, FetchFailed if a server does not respond.
     """
     direct: dict[str, DirectPackage] = {}
     sources: dict[str, str] = {}
@@ -139,7 +139,7 @@ def look_up(
 
 
 def editable(package: str, item: EditablePackage, store: Store) -> DirectPackage:
-    """A package of the project as a wheel without its code, which is put into `store`."""
+    """A package of the project as a wheel without its code; the wheel is written to `store`."""
     name, data = editable_wheel(package, item)
     digest = sha256(data)
     path = store.add_bytes(data, digest)
@@ -148,7 +148,7 @@ def editable(package: str, item: EditablePackage, store: Store) -> DirectPackage
 
 
 def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
-    """File name and bytes of the wheel of a package of the project."""
+    """File name and bytes of the editable wheel of a package of the project."""
     data = wheel.wheel(
         package,
         item.version,
@@ -163,7 +163,7 @@ def editable_wheel(package: str, item: EditablePackage) -> tuple[str, bytes]:
 def _address(
     declared: DeclaredRequirement, folder: Path | None
 ) -> WheelAddress | GitAddress | None:
-    """The address of a requirement, None if it has none; InputError if it cannot be used."""
+    """The URL of a requirement, None if it has none; InputError if it is unusable."""
     text = declared.path or declared.requirement.url
     if not text:
         return None
@@ -180,18 +180,18 @@ _FORMS = "NAME @ https://HOST/FILE.whl, NAME @ git+https://HOST/PATH@REV, or a p
 
 
 def _of_file(text: str, folder: Path | None) -> WheelAddress:
-    """A file of the project by its path or `file:` address; ValueError for any other address."""
+    """A file of the project given by path or `file:` URL; ValueError for any other URL."""
     parts = urlsplit(text)
     path = Path(unquote(parts.path) if parts.scheme == "file" else text)
     if folder is None:
-        message = "a path needs the folder of a project"
+        message = "a path is only valid in a project"
         raise ValueError(message)
     place = Path(os.path.normpath(folder / path))
     if path.suffix != ".whl":
         message = "is not a wheel (.whl)"
         raise ValueError(message)
     if not place.resolve().is_relative_to(folder.resolve()):
-        message = "is outside the project, where others do not have it: copy it into the project"
+        message = "is outside the project folder: copy it into the project"
         raise ValueError(message)
     if not place.is_file():
         message = "no such file"
@@ -200,11 +200,11 @@ def _of_file(text: str, folder: Path | None) -> WheelAddress:
 
 
 def located(address: WheelAddress, folder: Path | None) -> str:
-    """The URL of a wheel; InputError for a path without the folder of its project."""
+    """The URL of a wheel; InputError for a relative path if the project's folder is unknown."""
     if not address.is_path:
         return address.place
     if folder is None:
-        message = f"the folder of the project that has {address.place} is not known"
+        message = f"the project folder of {address.place} is unknown"
         raise InputError(message, hint="run this in the project's folder")
     return (folder.absolute() / address.place).as_uri()
 
@@ -221,22 +221,20 @@ def _wheel(
         name, version, _, _ = parse_wheel_filename(address.name)
     except ValueError as error:
         message = f"{place} @ {address}: not the name of a wheel: {error}"
-        raise InputError(
-            message, hint="a server may need the address with the file's name"
-        ) from error
+        raise InputError(message, hint="some servers require a URL with the file name") from error
     if name != package:
         message = f"{place} @ {address}: the wheel is of the package {name}"
         raise InputError(message, hint=f"write {name} @ {address}")
     if not declared.requirement.specifier.contains(version, prereleases=True):
         message = f"{place}{declared.requirement.specifier}: the wheel is of version {version}"
-        raise InputError(message, hint="leave the version out: the address gives it")
+        raise InputError(message, hint="remove the version: the URL determines it")
     if not tags.fits(address.name):
-        message = f"{address.name} does not fit this target"
+        message = f"{address.name} is incompatible with this target"
         reasons = (
-            f"it is for {described(address.name)}",
+            f"it requires {described(address.name)}",
             f"the target has Python {tags.python} and glibc {tags.glibc} on {tags.arch.wheel}",
         )
-        hint = "name the file for this machine, or give the line a marker"
+        hint = "use the file for this machine, or add a marker to the line"
         raise NoSolution(message, reasons=reasons, hint=hint)
     url = located(address, folder)
     sha256, size = _fingerprint(declared, address, url, context)
@@ -247,12 +245,12 @@ def _wheel(
 def _fingerprint(
     declared: DeclaredRequirement, address: WheelAddress, url: str, context: Context
 ) -> tuple[str, int | None]:
-    """The sha256 of a wheel, and its size if known: as declared, else of the existing content."""
+    """The sha256 of a wheel, as declared or computed, and its size if known."""
     hashes = {text.lower() for text in (*declared.hashes, *address.hashes)}
     digests = {text.partition(":")[2] for text in hashes if text.startswith(f"{HASHED}:")}
     if hashes and not digests:
-        message = f"{declared.place}: {declared.package} has no hash by {HASHED}"
-        raise InputError(message, hint=f"add #{HASHED}=… to its address")
+        message = f"{declared.place}: {declared.package} has no {HASHED} hash"
+        raise InputError(message, hint=f"append #{HASHED}=… to its URL")
     if len(digests) == 1 and not address.is_path:
         digest = digests.pop()  # checked when it is downloaded
         path = context.store.file(digest)
@@ -260,10 +258,10 @@ def _fingerprint(
     locked = received(url, address.name, context)
     if digests and locked.sha256 not in digests:
         message = (
-            f"{address}: the file has sha256 {locked.sha256}, {declared.place} says"
+            f"{address}: the file has sha256 {locked.sha256}, {declared.place} has"
             f" {', '.join(sorted(digests))}"
         )
-        raise IntegrityError(message, hint="the file was replaced; check where it comes from")
+        raise IntegrityError(message, hint="the file was replaced; check its origin")
     return locked.sha256, locked.size
 
 
@@ -299,10 +297,10 @@ def _refuse(
     texts: Mapping[str, str],
     context: Context,
 ) -> None:
-    """NoSolution if the folder cannot be built, by the contents of its files."""
+    """Raise NoSolution if the contents of the folder show that it cannot be built."""
     if not texts:
         message = f"{address}: the folder has no pyproject.toml and no setup.py"
-        raise InputError(message, hint="name the folder of the package: #subdirectory=")
+        raise InputError(message, hint="append the folder of the package: #subdirectory=")
     if native_code.surely_cuda(texts):
         message = f"{package} cannot be built from {address}"
         reasons = (native_code.signs(texts) or "it compiles CUDA code",)
@@ -310,17 +308,19 @@ def _refuse(
     missing = native_code.missing_submodules(texts, tree.submodules)
     if missing:
         message = f"{package} cannot be built from {address}"
-        reasons = (f"its build files name the submodules {', '.join(missing)}, not fetched here",)
-        raise NoSolution(message, reasons=reasons, hint="name a wheel of it by its address")
+        reasons = (
+            f"its build files use the submodules {', '.join(missing)}, which are not fetched",
+        )
+        raise NoSolution(message, reasons=reasons, hint="use the URL of a wheel")
     if tree.submodules:
         names = ", ".join(tree.submodules)
-        context.reporter.info(f"{address}: submodules are left out: {names}")
+        context.reporter.info(f"{address}: submodules are excluded: {names}")
 
 
 def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]) -> DirectPackage:
-    """`item` with its version, for which it is built.
+    """Build `item` to determine its version.
 
-    NoSolution, with what its files compile, if it does not yield a pure wheel.
+    NoSolution, with the compiled sources, if it does not yield a pure wheel.
     """
     if not item.is_git:
         return item
@@ -336,32 +336,32 @@ def versioned(item: DirectPackage, build: Callable[[str, IndexFile], BuiltWheel]
 
 
 def compiled(direct: Direct) -> tuple[str, ...]:
-    """What the names of the wheels tell that they are compiled for, in words."""
+    """Notes on wheels that are compiled, according to their file names."""
     return tuple(
-        f"{item.file.name} is compiled for torch {tag.torch}, as its name says"
+        f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
         if (tag := build_tag(item.version)).torch
     )
 
 
 def refuse_published(direct: Direct, published: Mapping[str, str], target: str) -> None:
-    """InputError if a published target has one of the packages: it is locked unchanged."""
+    """Raise InputError if the published target contains one of the packages."""
     for package, item in direct.items():
         if package in published:
             message = (
                 f"{package} @ {item.source}: {target} has {package} {published[package]}, which"
                 " an extension cannot change"
             )
-            raise InputError(message, hint="leave it out, or use `like:` in place of `extends:`")
+            raise InputError(message, hint="remove it, or use `like:` instead of `extends:`")
 
 
 def of_arches(direct: Mapping[Arch, Direct]) -> LockedProject:
-    """Sources and trees for the lock; InputError if an address differs between architectures."""
+    """Sources and git trees for the lock; InputError if a URL differs between architectures."""
     merged: dict[str, DirectPackage] = {}
     for arch, packages in direct.items():
         for package, item in packages.items():
             if merged.setdefault(package, item).source != item.source:
-                message = f"{package} has another address on {arch}: {item.source}"
+                message = f"{package} has another URL on {arch}: {item.source}"
                 raise InputError(message, hint="lock one architecture: arch: [x86_64]")
     return LockedProject(
         sources={package: item.source for package, item in sorted(merged.items()) if item.source},
@@ -374,9 +374,9 @@ def of_lock(
     locked: Iterable[tuple[str, IndexFile]],
     folder: Path | None,
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """Package → its files by address, for `Indexes`: `locked` are files of the lock by package.
+    """Files by package for `Indexes`; `locked` are the files of the lock by package.
 
-    Without those in a project whose folder is unknown.
+    Paths are left out if the project's folder is unknown.
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:

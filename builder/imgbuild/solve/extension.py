@@ -1,7 +1,7 @@
-"""What a published target adds to the solve of its extension.
+"""Inputs of a published target that its extension reuses.
 
-System packages are added to the base; METADATA of published wheels that were built from sdists is
-read from the wheels, built again if they are not in the cache.
+System packages are added to the base. METADATA of published wheels that were built from sdists is
+read from these wheels, which are built again if the cache lacks them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from imgbuild.values import Sha256
 
 
 def resolve(problem: SolveProblem) -> ResolvedBase:
-    """The base that the matrix gives the target, or the published one and added packages.
+    """The base of the target in the matrix, or the published base and added packages.
 
-    Errors as in `resolve_base` and `apt.added_debs`.
+    Raises the errors of `resolve_base` and `apt.added_debs`.
     """
     base, arch, context = problem.base, problem.arch, problem.context
     row = problem.row
@@ -59,7 +59,7 @@ def resolve(problem: SolveProblem) -> ResolvedBase:
 
 
 class PublishedWheels:
-    """Published wheels that were built from sdists: their METADATA, built again if it has to be."""
+    """Published wheels that were built from sdists, built again if the cache lacks them."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PublishedWheels:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that it knows."""
+        """The names of the packages, sorted."""
         return tuple(self._built)
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
@@ -87,7 +87,7 @@ class PublishedWheels:
         return stored if stored is not None else sdist_wheel.metadata(self.path(package))
 
     def path(self, package: str) -> Path:
-        """The published wheel of `package`, built again if it is not in the cache."""
+        """The path of the published wheel of `package`, built again if the cache lacks it."""
         built = self._built[package]
         return self._context.store.file(built.wheel.sha256) or sdists.rebuild(
             built,
@@ -100,9 +100,9 @@ class PublishedWheels:
 
 
 def offered(published: Resolution) -> dict[str, OfferedFile]:
-    """Package → what is published of it: a wheel, or the sdist that its wheel was built from.
+    """Published files by package: a wheel, or the sdist from which it was built.
 
-    Their addresses are looked up when they are read.
+    Their URLs are looked up when they are read.
     """
     wheels = {wheel.package: OfferedFile(wheel=_file(wheel)) for wheel in published.wheels}
     sdists = {built.package: _file(built.sdist) for built in published.built}
@@ -113,7 +113,7 @@ def offered(published: Resolution) -> dict[str, OfferedFile]:
 
 
 def address_of(indexes: Indexes, wheels: Mapping[Sha256, Wheel], sha256: Sha256) -> str:
-    """Where the index has a wheel; FetchFailed if it is not there any more."""
+    """The URL of a wheel on its index; FetchFailed if the index no longer has it."""
     wheel = wheels[sha256]
     addresses = indexes.addresses(wheel.package, wheel)
     if not addresses:

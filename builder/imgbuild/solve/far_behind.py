@@ -1,7 +1,8 @@
-"""Versions from long before those that a project means (separate: one rule).
+"""Detects versions far older than a project intends (separate: one rule).
 
-The resolver goes back without an error: `vllm<=0.6.3` means 0.6.3. If nothing can be installed with
-that any more, it takes 0.2.2 of a year before, which only says less about what it needs.
+The resolver falls back to old versions without an error: `vllm<=0.6.3` means 0.6.3, but if no
+recent version is installable, uv selects 0.2.2, a year older, whose METADATA has fewer
+requirements.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BOUNDED = frozenset((">", ">=", "==", "===", "~="))  # what accepts old versions
 class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
     """A required package far behind the newest version that the project accepts.
 
-    `floor` is the first version that is not far behind.
+    `floor` is the oldest version that is not far behind.
     """
 
     lag: Lag
@@ -34,11 +35,11 @@ class FarBehind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """The requirement that keeps the resolver from old versions."""
+        """The requirement that excludes the old versions."""
         return f"{self.lag.package}>={self.floor}"
 
     def warning(self, error: NoSolution) -> str:
-        """The words for a version that other requirements, which `error` names, allow alone."""
+        """The warning for an old version that other requirements, named in `error`, force."""
         return "\n  ".join(
             (f"{self.lag}, which {self.spec or 'the project'} accepts", *error.reasons)
         )
@@ -50,9 +51,9 @@ def find(
     expected: Collection[tuple[str, str]],
     chosen: Iterable[ChosenPackage],
 ) -> FarBehind | None:
-    """The first of `chosen` that is far behind what `specs`, the project's versions, accept.
+    """The first package of `chosen` that is far behind the versions accepted by `specs`.
 
-    Packages with a lower bound are left out, and versions that are `expected`: those of the target.
+    Skips packages with a lower bound and versions in `expected`, those of the target.
     """
     for item in chosen:
         spec = SpecifierSet(specs.get(item.package, ">=0"))
@@ -94,12 +95,12 @@ def refusal(name: str, behind: FarBehind, reasons: tuple[str, ...]) -> Impossibl
     """The error for a target that could only be locked with the old version."""
     lag = behind.lag
     message = (
-        f"{name} requires {lag.package}{behind.spec}, and of that only {lag.package} {lag.version}"
-        f" of {lag.uploaded:%Y-%m} can be installed: {lag.newest} of {lag.newest_uploaded:%Y-%m},"
-        " the newest, cannot"
+        f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version}"
+        f" of {lag.uploaded:%Y-%m} is installable: {lag.newest} of {lag.newest_uploaded:%Y-%m},"
+        " the newest, is not"
     )
     hint = (
-        f"require another version in the project's files, with a lower bound; or, if it is meant,"
+        "require another version in the project's files, with a lower bound; or, if intended,"
         f" {lag.package}=={lag.version}"
     )
     return ImpossibleRequirements(message, reasons=reasons, hint=hint)

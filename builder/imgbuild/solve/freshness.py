@@ -1,7 +1,7 @@
-"""How old the chosen versions are, and what the cut-off excludes.
+"""The age of the chosen versions, and the newer versions that the cut-off excludes.
 
-A package that is years behind its newest version though nothing requires an old one gets a warning:
-a resolver that goes back to a version with a fitting wheel breaks package sets without an error.
+A package years behind its newest version without a requirement for an old one gets a warning:
+resolvers fall back silently to an old version with a compatible wheel, which breaks package sets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAR = datetime.timedelta(days=2 * 365)
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """A chosen version and the newest that the target could have had before its cut-off."""
+    """A chosen version and the newest compatible one before the target's cut-off."""
 
     package: str
     version: str
@@ -36,7 +36,7 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         origin = f", required by {', '.join(self.via)}" if self.via else ""
         return (
-            f"{self.package} {self.version} is of {self.uploaded:%Y-%m}, and {self.newest} of "
+            f"{self.package} {self.version} was uploaded {self.uploaded:%Y-%m}; {self.newest} of "
             f"{self.newest_uploaded:%Y-%m} is available{origin}"
         )
 
@@ -54,9 +54,9 @@ def newest(files: Iterable[IndexFile]) -> IndexFile | None:
 def lags(
     catalogue: Catalogue, chosen: Iterable[ChosenPackage], offers: Mapping[str, OfferedFile]
 ) -> tuple[Lag, ...]:
-    """The chosen packages whose newest fitting version is over two years younger, and unexplained.
+    """Chosen packages whose newest compatible version is over two years younger.
 
-    Explained are pins, and packages of which something chosen asks for an older version by itself.
+    Excludes pins and packages for which a chosen package requires an older version.
     """
     outdated = []
     for item in chosen:
@@ -84,7 +84,7 @@ def lags(
 def has_older_requirement(
     catalogue: Catalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
 ) -> bool:
-    """Whether something that was chosen requires `item` in a version older than `top`."""
+    """Whether a chosen package requires `item` in a version older than `top`."""
     for asker in item.via:
         offer = offers.get(asker)
         data = catalogue.metadata(asker, offer.wheel.name) if offer is not None else None
@@ -98,7 +98,7 @@ def has_older_requirement(
 def cutoff_rows(
     catalogue: Catalogue, chosen: Iterable[ChosenPackage]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Package, chosen version and newest version today, where the cut-off alone keeps it older."""
+    """Package, chosen version and newest version for packages held back only by the cut-off."""
     rules = catalogue.rules
     rows = []
     for item in chosen:
@@ -123,13 +123,13 @@ def report(
     offers: Mapping[str, OfferedFile],
     reporter: Reporter,
 ) -> None:
-    """Report which of the chosen versions are old, and why."""
+    """Report which chosen versions are old, and why."""
     for lag in lags(catalogue, chosen, offers):
-        reporter.warn(f"{lag}; pin it, or give the wanted version under requires:")
+        reporter.warn(f"{lag}; pin it, or add the required version under requires:")
     rows = cutoff_rows(catalogue, chosen)
     reporter.info(
         f"{len(chosen)} packages from files uploaded before {catalogue.rules.as_of}; "
-        f"{len(rows)} have newer versions, uploaded after it"
+        f"{len(rows)} have newer versions, uploaded later"
     )
     blind = sorted({p.name for p in catalogue.indexes.places.values() if not p.timed})
     if blind:

@@ -1,9 +1,9 @@
-"""A folder of a git commit as an sdist: an archive whose bytes follow from the commit alone.
+"""A folder of a git commit as an sdist, whose bytes depend only on the commit.
 
-It is a tar, sorted by path, with one time and owner, in gzip's format without compression: neither
-git's version nor zlib's matters. Contents are the objects themselves: no line endings are changed,
-no attribute is applied, and files of git-lfs stay pointers. A link to a file or folder of the
-repository becomes a copy of it.
+The archive is a tar, sorted by path, with one time and owner, in gzip format without compression,
+so that the versions of git and zlib do not matter. Contents are the git objects unchanged: line
+endings are not converted, attributes are ignored, and git-lfs files remain pointers. A symbolic
+link to a file or folder of the repository becomes a copy of its target.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REFUSED_NAME = re.compile(rf"[{CONTROLS}\\�]")
 TEXTS = ("pyproject.toml", "setup.py", "setup.cfg", "CMakeLists.txt")
 TEXT_LIMIT = 1 << 20
 SHOWN = 4
-# Build requirements that ask git for the version → the variable that gives it.
+# Build requirements that read the version from git → the variable that sets it.
 VERSION_VARIABLES = {
     "setuptools-scm": "SETUPTOOLS_SCM_PRETEND_VERSION",
     "setuptools_scm": "SETUPTOOLS_SCM_PRETEND_VERSION",
@@ -64,10 +64,10 @@ VERSION_VARIABLES = {
 
 
 class GitTree(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of a commit: git's hash of it, and its archive in the store.
+    """A folder of a commit: its git hash, and its archive in the store.
 
-    `left_out` are paths that the archive cannot have: links that lead out of the repository,
-    names with control characters. `submodules` are paths of other repositories.
+    `left_out` are paths that cannot be archived: links that lead out of the repository, and names
+    with control characters. `submodules` are the paths of submodules.
     """
 
     commit: str
@@ -78,15 +78,15 @@ class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     submodules: tuple[str, ...] = ()
 
     def locked(self, name: str) -> LockedFile:
-        """The archive as a lock names it."""
+        """The archive as an entry of a lock."""
         return LockedFile(file=name, size=self.size, sha256=self.sha256)
 
 
 def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddress, GitTree]:
-    """The commit that the address `text` names and its folder; `label` says where the text is.
+    """Resolve and fetch the git URL `text`; `label` is the place of the text, for errors.
 
-    InputError, with the hint `form`, for a text that is not the address of a git repository;
-    otherwise as `resolved` and `fetched`.
+    InputError, with the hint `form`, if `text` is not the URL of a git repository. Otherwise raises
+    the errors of `resolved` and `fetched`.
     """
     try:
         address = addresses.read(text)
@@ -94,7 +94,7 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
         message = f"{label}: {addresses.shown(text)}: {error}"
         raise InputError(message, hint=form) from None
     if not isinstance(address, GitAddress):
-        message = f"{label}: {addresses.shown(text)}: not the address of a git repository"
+        message = f"{label}: {addresses.shown(text)}: not the URL of a git repository"
         raise InputError(message, hint=form)
     try:
         address = resolved(address, context)
@@ -105,7 +105,7 @@ def read(text: str, label: str, context: Context, *, form: str) -> tuple[GitAddr
 
 
 def resolved(address: GitAddress, context: Context) -> GitAddress:
-    """`address` with its revision as a commit; the repository is asked unless it is one.
+    """Resolve the revision of `address` to a commit, through the repository unless it is one.
 
     InputError if the repository has no such branch, tag or commit.
     """
@@ -118,9 +118,9 @@ def resolved(address: GitAddress, context: Context) -> GitAddress:
 
 
 def require(address: GitAddress, context: Context) -> None:
-    """FetchFailed if the repository does not answer, InputError if it lacks the branch or tag.
+    """Check that the repository of `address` responds and has the branch or tag.
 
-    One whose commit is in the store is not asked.
+    FetchFailed or InputError if not. A commit that is in the store needs no request.
     """
     if not is_commit(address.rev):
         resolved(address, context)
@@ -130,10 +130,10 @@ def require(address: GitAddress, context: Context) -> None:
 
 
 def fetched(address: GitAddress, context: Context) -> GitTree:
-    """The folder that `address`, with a commit, names; its archive is in the store.
+    """Fetch the folder of a commit; its archive is written to the store.
 
-    InputError if the commit has no such folder; FetchFailed if it cannot be fetched; IntegrityError
-    for more files or bytes than an sdist may have.
+    InputError if the commit has no such folder, FetchFailed if it cannot be fetched, IntegrityError
+    if it exceeds the limits of an sdist.
     """
     store, key = context.store, _key(address)
     stored = store.fact(FACT, key)
@@ -152,7 +152,7 @@ def fetched(address: GitAddress, context: Context) -> GitTree:
     store.put_fact(FACT, key, msgspec.json.encode(tree))
     if tree.left_out:
         names = ", ".join(map(repr, tree.left_out[:SHOWN]))
-        context.reporter.info(f"{address.url}: left out of its archive: {names}")
+        context.reporter.info(f"{address.url}: excluded from its archive: {names}")
     return tree
 
 
@@ -176,7 +176,7 @@ def _refuse_offline(address: GitAddress, context: Context) -> None:
 
 
 def archived(repository: FetchedRepository, address: GitAddress, target: Path) -> GitTree:
-    """Write the archive of a folder of the commit that `address` names to `target`."""
+    """Write the archive of the folder and commit of `address` to `target`."""
     commit = repository.resolved(f"{address.rev}^{{commit}}") or address.rev
     tree = repository.resolved(f"{commit}:{address.subdirectory}")
     entries = {entry.path: entry for entry in repository.entries(commit)}
@@ -193,7 +193,7 @@ def archived(repository: FetchedRepository, address: GitAddress, target: Path) -
                 f"{address.url} at {commit[:12]} has {len(files)} files of {total} bytes"
                 f" (limits {MEMBERS}, {LARGEST})"
             )
-            raise IntegrityError(message, hint="name a wheel of it, or a folder: #subdirectory=")
+            raise IntegrityError(message, hint="use a wheel, or select a folder: #subdirectory=")
         named = {path.removeprefix(start): entry for path, entry in files.items()}
         digest, size = _write(gzipped(_tar(commit, named, reader)), target)
     return GitTree(
@@ -209,7 +209,7 @@ def archived(repository: FetchedRepository, address: GitAddress, target: Path) -
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """Path → file, links replaced by what they lead to; and the paths that are left out."""
+    """Files by path, with links replaced by their targets; and the paths that are left out."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -239,7 +239,7 @@ def _files(
 def _led(
     path: str, entry: TreeEntry, entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> str | None:
-    """The path in the repository of what a link leads to in the end; None if it leads out."""
+    """The path in the repository to which a link leads; None if it is outside."""
     for _ in range(HOPS):
         if entry.size > LINK_LIMIT:
             return None
@@ -257,7 +257,7 @@ def _led(
 
 
 def _below(folder: str, paths: Sequence[str]) -> Sequence[str]:
-    """Those of the sorted `paths` that are in a folder; empty if there is no such folder."""
+    """The part of the sorted `paths` inside a folder; empty if there is no such folder."""
     start = bisect.bisect_left(paths, f"{folder}/")
     return paths[start : bisect.bisect_left(paths, f"{folder}0")]  # "0" follows "/"
 
@@ -280,7 +280,7 @@ def _header(name: str, kind: bytes, size: int, mode: int) -> bytes:
 
 
 def gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """`pieces` in gzip's format, each block stored as it is (RFC 1951, 3.2.4; RFC 1952)."""
+    """Write `pieces` in gzip format with stored blocks (RFC 1951, 3.2.4; RFC 1952)."""
     yield GZIP_HEAD
     check, size, rest = 0, 0, bytearray()
     for piece in pieces:
@@ -310,7 +310,7 @@ def _write(pieces: Iterable[bytes], target: Path) -> tuple[str, int]:
 
 
 def archive(tree: GitTree, store: Store, label: str) -> Path:
-    """The archive of `tree`, the folder that the address `label` names; IntegrityError if gone."""
+    """The archive of `tree` in the store; IntegrityError if it was deleted."""
     path = store.file(tree.sha256)
     if path is None:
         message = f"{label} was removed from the cache while it was in use"
@@ -319,7 +319,7 @@ def archive(tree: GitTree, store: Store, label: str) -> Path:
 
 
 def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
-    """Name → text of the files that say how the folder is built."""
+    """The text of the build configuration files, by name."""
     return {
         member.path: b"".join(content()).decode("utf-8", "replace")
         for member, content in members(archive(tree, store, label), label)
@@ -330,17 +330,17 @@ def texts(tree: GitTree, store: Store, label: str) -> dict[str, str]:
 def version_variables(
     address: GitAddress, files: Mapping[str, str], context: Context
 ) -> dict[str, str]:
-    """The variables that tell the build the version that it would ask git for; empty if none.
+    """The environment variables that set the version of a build from git; empty if none.
 
-    As setuptools-scm has it by default: of the nearest tag, or of the next release with the number
-    of commits since the tag; and the commit.
+    Like the defaults of setuptools-scm: the nearest tag, or the next release with the number of
+    commits since the tag and the commit.
     """
     variables = scm_variables(files)
     return dict.fromkeys(variables, described(address, context)) if variables else {}
 
 
 def scm_variables(files: Mapping[str, str]) -> list[str]:
-    """The variables by which a build is told the version that it would ask git for, sorted."""
+    """The environment variables by which a build backend takes its version, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable
@@ -353,7 +353,7 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
 
 
 def described(address: GitAddress, context: Context) -> str:
-    """The version of the commit that `address` names, by its history; FetchFailed as `fetched`."""
+    """The version of the commit of `address`, from its history; FetchFailed as `fetched`."""
     store = context.store
     key = sha256(codec.compact([FORMAT, address.url, address.rev]))
     stored = store.fact(DESCRIBED, key)
@@ -372,14 +372,14 @@ def described(address: GitAddress, context: Context) -> str:
 
 
 def version_in(repository: GitObjects, commit: str) -> str:
-    """The version of a commit by the history that `repository` has of it."""
+    """The version of a commit from the history in `repository`."""
     tag = repository.nearest_tag(commit)
     count = repository.count(commit) if tag is None else tag[1]
     return version_of(tag[0] if tag is not None else "", count, commit)
 
 
 def version_of(tag: str, distance: int, commit: str) -> str:
-    """The version of a commit that is `distance` commits after `tag`, "" for none."""
+    """The version of a commit `distance` commits after `tag`, which is "" for none."""
     local = f"g{commit[:9]}"
     number = re.search(r"[0-9].*", tag)
     try:

@@ -1,4 +1,4 @@
-"""Frameworks that a row like a target has in a later release than it, and bounds that keep them."""
+"""Frameworks resolved to a later release than the target's, and bounds that keep the release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imgbuild.solve import solve, uv
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget
 
-# What many packages depend on: another release of one of these needs other releases of many.
+# Packages with many dependents: another release of one requires other releases of many.
 FRAMEWORKS = (
     *("transformers", "trl", "ray", "verl", "deepspeed", "tensordict", "peft", "accelerate"),
     *("datasets", "unsloth", "unsloth-zoo", "flashinfer-python"),
@@ -21,7 +21,7 @@ ENGINES = ("vllm", "sglang")
 
 
 class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
-    """A package, the version that the target has, and the later release that was chosen."""
+    """A package with its version in the target and the later release that was chosen."""
 
     package: str
     has: str
@@ -37,9 +37,9 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
-    """Frameworks in a later release than that of the target, where the project accepts its own.
+    """Frameworks chosen in a later release than the target's, though the project accepts that one.
 
-    Empty for a target that is like no other.
+    Empty for a target without `like`.
     """
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
@@ -54,9 +54,9 @@ def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease
 
 
 def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
-    """The command that keeps the target's releases, with what they are; "" if none can be kept.
+    """The command that keeps the releases of the target; "" if none can be kept.
 
-    All of them, else those that can be kept on their own; by METADATA.
+    Keeps all of them, else those that can be kept individually, judged by METADATA.
     """
     problem = prepared.problem
     row, moved = problem.row, moves(problem, chosen)
@@ -85,7 +85,7 @@ def _solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> bool:
 
 
 def _after(version: Version) -> str:
-    """The first release that is not compatible with `version`: 5 for 4.57.6, 0.12 for 0.11.2."""
+    """The first release that is incompatible with `version`: 5 for 4.57.6, 0.12 for 0.11.2."""
     if version.major:
         return str(version.major + 1)
     return f"0.{version.minor + 1}"

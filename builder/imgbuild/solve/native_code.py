@@ -1,4 +1,4 @@
-"""Whether a package compiles, by the names of its files and what they say; none of it is run."""
+"""Detects from file names and contents, without running code, whether a package compiles."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ NATIVE = {
     CMAKE: re.compile(r"\bproject\s*\(", re.IGNORECASE),
 }
 TEXTS = (SETUP, PYPROJECT, CMAKE)
-# Ends of the names of what is compiled, but for that of tests and documentation.
+# Name endings of compiled sources, except those of tests and documentation.
 CUDA_ENDINGS = (".cu", ".cuh")
 NATIVE_ENDINGS = (".c", ".cc", ".cpp", ".cxx", ".pyx", ".f90", ".rs", "/Cargo.toml", "/meson.build")
 ASIDE = ("tests/", "test/", "docs/")
-# Without it such a setup.py cannot be run at all.
+# Defined in torch.utils.cpp_extension: such a setup.py fails without torch.
 SURELY_CUDA = re.compile(r"\bCUDAExtension\s*\(")
 WITH_TORCH = re.compile(r"^requires\s*=\s*\[[^\]]*[\"']torch\b(?![\w-])", re.MULTILINE)
 WHEEL_BY_URL = (
-    "only pure Python is built from source: name a wheel of it for this Python, torch and CUDA"
-    " (NAME @ https://…/NAME-….whl), a target that has it, or leave it out"
+    "only pure Python is built from source: use a wheel for this Python, torch and CUDA"
+    " (NAME @ https://…/NAME-….whl), a target that includes the package, or remove it"
 )
 
 
 def signs(files: Mapping[str, str]) -> str | None:
-    """What a package compiles, with the file and the word that says so; None if nothing does."""
+    """The compiled sources of a package, with file and evidence; None if there are none."""
     sign = _sign(files)
     if sign is None:
         return None
@@ -65,7 +65,7 @@ def _sign(files: Mapping[str, str]) -> tuple[Code, str, re.Match[str]] | None:
 
 
 def code_of(names: Iterable[str], files: Mapping[str, str]) -> Code:
-    """What building a source with files of these `names` compiles; `files` has texts by name."""
+    """The kind of code that a build with these files compiles; `files` has texts by name."""
     built = [f"/{name}" for name in names if not name.startswith(ASIDE)]
     sign = _sign(files)
     kinds = {sign[0]} if sign is not None else set()
@@ -76,7 +76,7 @@ def code_of(names: Iterable[str], files: Mapping[str, str]) -> Code:
 
 
 def surely_cuda(files: Mapping[str, str]) -> bool:
-    """Whether a build is not tried: it makes a CUDA extension, or compiles CUDA with torch."""
+    """Whether a build is certain to compile CUDA: no build is attempted."""
     if SURELY_CUDA.search(_code(SETUP, files.get(SETUP, ""))) is not None:
         return True
     cuda = any(pattern.search(_code(name, files.get(name, ""))) for name, pattern in CUDA.items())
@@ -84,14 +84,14 @@ def surely_cuda(files: Mapping[str, str]) -> bool:
 
 
 def missing_submodules(files: Mapping[str, str], submodules: Sequence[str]) -> tuple[str, ...]:
-    """The submodules that a build file names: all parts of the path are words of it."""
+    """The submodules whose path components all occur as words in a build file."""
     text = "\n".join(files.values())
     words = set(re.findall(r"[\w.-]+", text))
     return tuple(path for path in submodules if path in text or set(path.split("/")) <= words)
 
 
 def _code(name: str, text: str) -> str:
-    """`text` with the comments blanked out, each character at its place."""
+    """`text` with comments blanked out; offsets are preserved."""
     if name == PYPROJECT:
         return text
     return re.sub(r"#[^\n]*", lambda match: " " * len(match[0]), text)

@@ -1,7 +1,7 @@
-"""The torch of a project that pins none: one for the CUDA release of its row.
+"""Selects torch for a project without a pin: a build for the CUDA release of its row.
 
-Every version of torch on an index is for one CUDA release, and nothing in METADATA keeps a resolver
-from one for another: `nvidia-cudnn-cu13` is not a component of CUDA 12.
+Each version of torch on an index is built for one CUDA release, and METADATA does not prevent a
+resolver from mixing releases: `nvidia-cudnn-cu13` is not a component of CUDA 12.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ VERSION = re.compile(r"\btorch==([0-9][0-9.]*[0-9])")
 
 
 class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
-    """The version whose CUDA components the target has, and the specifier of those that may be.
+    """The version whose CUDA components the target has, and a specifier of the allowed builds.
 
-    `builds` are all versions, `cuda` is the target's release.
+    `builds` are all versions; `cuda` is the target's release.
     """
 
     version: str
@@ -35,19 +35,19 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """The constraint."""
+        """The constraint as a requirement line."""
         return f"{TORCH}{self.spec}"
 
     def notes(self, text: str) -> tuple[str, ...]:
-        """Why an explanation of uv has versions of torch that no file names; what others need."""
+        """Notes on versions of torch in an explanation by uv that no project file mentions."""
         named = set(VERSION.findall(text))
         others = [each for each in self.builds if str(each.version) in named and each.cuda]
         if self.spec not in text and not others:
             return ()
         return (
-            f"torch{self.spec} are the versions that are built for CUDA {self.cuda}",
+            f"torch{self.spec} are the versions built for CUDA {self.cuda}",
             *(
-                f'{each}: with cuda: "{each.cuda}" in the row of matrix.yaml it can be taken'
+                f'{each}: with cuda: "{each.cuda}" in the row of matrix.yaml it is allowed'
                 for each in others
                 if each.cuda != self.cuda
             ),
@@ -55,10 +55,10 @@ class OpenTorch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> OpenTorch | None:
-    """The torch of a row without a pin of it; None if the row has one, or the project needs none.
+    """The torch for a row without a pin; None if the row has a pin or the project needs no torch.
 
-    `preferred` is that of the published target, which is taken if it may be. NoSolution, with the
-    CUDA release of every version, if the project accepts none for that of the row.
+    `preferred` is the version of the published target, used if allowed. NoSolution, with the CUDA
+    release of every version, if the project accepts no build for the CUDA release of the row.
     """
     target, specs = problem.target, problem.requirements.versions
     if problem.row is None or TORCH in target.pins or not (preferred or TORCH in specs):
@@ -72,7 +72,7 @@ def find(problem: SolveProblem, catalogue: Catalogue, preferred: str | None) -> 
     if not fitting:
         message = f"{problem.name}: no torch{accepted} is built for CUDA {target.cuda}"
         reasons = (torch.summary(builds),) if builds else ()
-        hint = "take a target with the CUDA release of an accepted torch, or set cuda: in the row"
+        hint = "use a target with the CUDA release of an accepted torch, or set cuda: in the row"
         raise NoSolution(message, reasons=reasons, hint=hint)
     first = Version(preferred) if preferred and Version(preferred) in fitting else max(fitting)
     spec = torch.spec_of(fitting, (each.version for each in builds))

@@ -18,7 +18,7 @@ NOTHING = ProjectRequirements()
 
 
 class SolveProblem(msgspec.Struct, frozen=True, dict=True):
-    """Target `name` of `matrix` on `arch`; `known` are the learned constraints to respect."""
+    """Target `name` of `matrix` on `arch`; `known` are the learned constraints that apply."""
 
     matrix: Matrix
     name: str
@@ -33,7 +33,7 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def overlay(self) -> Overlay | None:
-        """What the target adds to a published target; None if it extends none."""
+        """Additions of the target to a published target; None if it extends none."""
         return overlay(self.matrix, self.name)
 
     @property
@@ -43,12 +43,12 @@ class SolveProblem(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def requirements(self) -> ProjectRequirements:
-        """What the project's files require on the architecture; nothing for other targets."""
+        """Requirements of the project's files on the architecture; empty for other targets."""
         return self.row.requirements_on(self.arch) if self.row is not None else NOTHING
 
     @property
     def published(self) -> Resolution | None:
-        """What the published target that this one extends has locked; None if it extends none."""
+        """The locked resolution of the extended published target; None if it extends none."""
         overlay = self.overlay
         return overlay.published.lock.arch.get(self.arch) if overlay is not None else None
 

@@ -1,7 +1,7 @@
-"""Metadata that only the build backends of a project have (separate: it runs code of it).
+"""Metadata of a project that only its build backend provides (separate: runs project code).
 
-Its folder is packed like an sdist, and the backend's hook runs in the sandbox (`sdist_wheel`), with
-the build requirements of the folder's own pyproject.toml. What a backend cannot say is reported.
+The folder is packed like an sdist and the backend's hook runs in the sandbox (`sdist_wheel`) with
+the build requirements of the folder's pyproject.toml. Failing backends are reported.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ FILE_LIMIT = 1 << 20  # bytes of a file that a build backend is given
 TOTAL_LIMIT = 64 << 20  # bytes of all of them
 FILES = 20_000
 SHOWN = 3  # lines of a backend's output: its error is at the end
-# Folders that no build of metadata reads: outputs, environments, and what is hidden.
+# Folders that metadata hooks do not read: outputs, environments, hidden folders.
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "wandb"})
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a project that its build backends described, and what they require.
+    """Metadata of a project's packages from their build backends.
 
-    `packages` has those packages as a lock has them. `requirements` are of the fields that the
-    project's files do not say.
+    `packages` are entries for the lock; `requirements` are those of dynamic fields.
     """
 
     packages: dict[str, EditablePackage] = {}
@@ -68,10 +67,10 @@ def ask(
     wheels: SdistWheels,
     context: Context,
 ) -> BackendAnswer:
-    """The metadata of the `packages` of the project in `folder`, by their build backends.
+    """Run the build backends of `packages`, packages of the project in `folder`.
 
-    `extras` are those of the project itself, `markers` those of the target, `workdir` is where the
-    project is mounted. A backend that fails is reported.
+    `extras` are extras of the project itself, `markers` those of the target, `workdir` the mount
+    point of the project. A failing backend is reported.
     """
     described: dict[str, EditablePackage] = {}
     requirements: list[DeclaredRequirement] = []
@@ -101,7 +100,7 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
     reasons = "".join(f"\n  {line}" for line in getattr(error, "reasons", ())[-SHOWN:])
     effect = f"version {UNKNOWN_VERSION} is used" if "version" in item.dynamic else ""
     if "dependencies" in item.dynamic:
-        effect = ", ".join(filter(None, (effect, "add what it requires with imgbuild add")))
+        effect = ", ".join(filter(None, (effect, "add its requirements with imgbuild add")))
     hint = error.hint if isinstance(error, InputError) else None
     context.reporter.warn(
         f"{item.place}: the build backend does not provide its {fields}: {error.message}{reasons}\n"
@@ -112,7 +111,7 @@ def _report(item: LocalPackage, error: ImgbuildError, context: Context) -> None:
 def _described(
     item: LocalPackage, folder: Path, wheels: SdistWheels, context: Context
 ) -> SdistResult:
-    """The answer of the backend, or an earlier one for the same files and variables."""
+    """The result of the backend, or a stored one for the same files and variables."""
     texts = {
         name: (folder / name).read_text(encoding="utf-8", errors="replace")
         for name in git_tree.TEXTS
@@ -157,7 +156,7 @@ def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> di
 
 
 def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str, EditablePackage]:
-    """Name and values of a package by its METADATA; InputError if these are invalid."""
+    """Name and lock entry of a package from its METADATA; InputError if it is invalid."""
     fields, _ = parse_email(result.metadata)
     name, version = fields.get("name", ""), fields.get("version", "")
     try:
@@ -168,7 +167,7 @@ def _package(item: LocalPackage, result: SdistResult, workdir: str) -> tuple[str
         message = f"its build backend wrote invalid METADATA: {error}"
         raise InputError(message) from error
     if not name or (item.name and normalize(name) != normalize(item.name)):
-        message = f"its build backend names the package {name or 'nothing'}"
+        message = f"its build backend returns the package name {name or 'nothing'}"
         raise InputError(message)
     return normalize(name), EditablePackage(
         version=version,
@@ -213,7 +212,7 @@ def _archive(folder: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the small regular files below `folder`, in order; no link is followed."""
+    """Names and paths of the small regular files below `folder`, sorted; links are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(
             name

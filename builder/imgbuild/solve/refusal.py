@@ -24,7 +24,7 @@ REACH = datetime.timedelta(days=365)
 
 
 def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
-    """One reason for each pin of which no file may be used; empty if every pin has one."""
+    """One reason for each pin without a usable file; empty if all pins have one."""
     pins = sorted(catalogue.rules.pins.items())
     return tuple(
         reason for package, version in pins if (reason := of_pin(catalogue, package, version))
@@ -32,7 +32,7 @@ def of_pins(catalogue: Catalogue) -> tuple[str, ...]:
 
 
 def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
-    """Why no file of `package` `version` may be used, and which version is nearest; or None."""
+    """Why `package` `version` has no usable file, with the nearest version; None if it has one."""
     offers = catalogue.offers(package)
     if any(same_version(offer.wheel.version, version) for offer in offers):
         return None
@@ -42,18 +42,18 @@ def of_pin(catalogue: Catalogue, package: str, version: str) -> str | None:
         return f"{package}: the index {index} has no such package"
     named = [file for file in files if same_version(file.version, version)]
     near = nearest(Version(version), in_reach(catalogue, package, Version(version)))
-    none = "no version near it fits" if offers else "no version of it fits"
-    fitting = f"nearest that fits: {' and '.join(near)}" if near else none
+    none = "no similar version is compatible" if offers else "no version is compatible"
+    fitting = f"nearest compatible: {' and '.join(near)}" if near else none
     if not named:
         return f"{package} {version}: the index {index} has no such version; {fitting}"
     return f"{package} {version}: {_why(catalogue, package, named)}; {fitting}"
 
 
 def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Version]:
-    """The available versions that are not over a year older than `version`.
+    """The available versions that are at most a year older than `version`.
 
-    An older file without a platform tag is not similar enough: tensordict 0.1.2 fits every machine
-    and lacks most of 0.6.2.
+    An older file without a platform tag is no alternative: tensordict 0.1.2 is compatible with
+    every machine but lacks most of 0.6.2.
     """
     files = catalogue.indexes.files(package)
     times = [f.uploaded for f in files if f.uploaded and same_version(f.version, str(version))]
@@ -72,7 +72,7 @@ def in_reach(catalogue: Catalogue, package: str, version: Version) -> list[Versi
 
 
 def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
-    """Why no version of `package` that `spec` allows may be used."""
+    """Why no version of `package` allowed by `spec` is usable."""
     index = catalogue.indexes.place(package).name
     allowed = SpecifierSet(spec)
     files = [
@@ -90,7 +90,7 @@ def of_range(catalogue: Catalogue, package: str, spec: str) -> str:
 
 
 def nothing(catalogue: Catalogue, package: str) -> str:
-    """Why there is no version at all of `package`."""
+    """Why `package` has no usable version at all."""
     files = catalogue.indexes.files(package)
     if not files:
         return f"the index {catalogue.indexes.place(package).name} has no such package"
@@ -105,10 +105,10 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
     if not any(file.is_wheel or is_sdist(file) for file in files):
         ends = " and ".join(SDIST_ENDINGS)
         names = ", ".join(sorted(file.name for file in files)[:SHOWN])
-        return f"no wheel exists, and sdists are read as {ends}, not as {names}"
+        return f"no wheel exists, and sdists are supported as {ends}, not as {names}"
     if not wheels:
         what = "only an sdist" if any(is_sdist(file) for file in files) else "no wheel"
-        return f"{what} exists, and sdists: of the matrix does not list {package}"
+        return f"{what} exists, and the matrix does not list {package} under `sdists`"
     against = {file.name: exclusion(file, package, rules, timed=timed) for file in wheels}
     machine = [file for file in wheels if rules.tags.fits(file.name)]
     if machine:
@@ -130,7 +130,7 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
 
 
 def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
-    """The neighbouring versions that the machine lacks too, in words; empty if there are none."""
+    """The neighbouring versions that are unusable for the same reason, as text; "" if none."""
     tags = catalogue.rules.tags
     fits: dict[Version, bool] = {}
     for file in catalogue.indexes.files(package):
@@ -151,7 +151,7 @@ def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
 
 
 def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
-    """The next older and the next newer of `versions`, if they exist; final releases if any."""
+    """The next older and next newer of `versions`, if they exist; final releases if any."""
     every = list(versions)
     pool = [version for version in every if not version.is_prerelease] or every
     older = max((version for version in pool if version < requested), default=None)
@@ -160,7 +160,7 @@ def nearest(requested: Version, versions: Iterable[Version]) -> tuple[str, ...]:
 
 
 def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
-    """The other targets of the matrix that have `arch`, those of the same CUDA first."""
+    """The other targets of the matrix that have `arch`, those of the same CUDA release first."""
     cuda = matrix.targets[name].cuda
     others = [
         (target.cuda != cuda, other)
@@ -171,9 +171,9 @@ def alternatives(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
 
 
 def of_resolver(text: str) -> tuple[str, ...]:
-    """Uv's explanation as lines, without its tree marks: of a long one the first and last steps.
+    """Uv's explanation as lines without tree marks, reduced to the first and last steps if long.
 
-    It starts from what is declared and ends at the request; what is between follows.
+    From the declared requirements to the conclusion; intermediate steps follow.
     """
     words = " ".join(line.strip(" │╰─▶\u00d7╭├") for line in text.splitlines())
     start = words.find("Because")

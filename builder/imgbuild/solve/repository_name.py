@@ -1,4 +1,4 @@
-"""The name of the package in a git repository, by its build files."""
+"""The package name of a git repository, from its build files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FORM = "write it as NAME @ git+https://HOST/PATH@REV"
 
 
 def read(text: str, place: str, context: Context) -> str:
-    """The package that the address `text` of a repository gives; `place` has the address.
+    """The name of the package in the git repository at URL `text`; `place` is used in errors.
 
-    InputError for an address that cannot be used and for a repository whose files do not say the
-    name; FetchFailed if it cannot be fetched.
+    InputError for an unusable URL and for a repository without a static name, FetchFailed if it
+    cannot be fetched.
     """
     address, tree = git_tree.read(text, place, context, form=FORM)
     texts = git_tree.texts(tree, context.store, str(address))
@@ -31,7 +31,7 @@ def read(text: str, place: str, context: Context) -> str:
         package = local_package.describe(Reading(ProjectFiles(folder)), ".")
     if package is None or not package.name:
         label = f"{place}: {addresses.shown(text)}"
-        message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not have its name"
+        message = f"{label}: its pyproject.toml, setup.cfg and setup.py do not declare a name"
         raise InputError(message, hint=FORM)
     return normalize(package.name)
 
@@ -39,7 +39,7 @@ def read(text: str, place: str, context: Context) -> str:
 def read_all(
     declared: Iterable[DeclaredName], context: Context
 ) -> tuple[dict[str, str], list[ImgbuildError]]:
-    """Repository (without its revision) → package, and the errors of those that cannot be read."""
+    """Package names by repository (without revision), and the errors of unreadable ones."""
     names: dict[str, str] = {}
     failures: list[ImgbuildError] = []
     for each in declared:
@@ -51,7 +51,7 @@ def read_all(
 
 
 def with_name(word: str, context: Context) -> str:
-    """A requirement of a command line; the address of a git repository with its package's name."""
+    """A requirement of a command line; for a bare git URL the package name is added."""
     if not word.startswith(addresses.GIT):
         return word
     return f"{read(word, 'the command line', context)} @ {word}"

@@ -1,13 +1,13 @@
-"""Builds a pure wheel from an sdist under the image's own Python; same inputs, same bytes.
+"""Builds a pure wheel from an sdist under the image's Python; same inputs, same bytes.
 
-The wheel is repacked: sorted, stored, one fixed time, a new RECORD. The build runs in a sandbox
-without network, with a fixed hash seed, time zone, umask and clock for archives. An sdist that
-compiles is refused: a compiler's output does not follow from the lock alone.
+The wheel is repacked: sorted, stored, with one fixed time and a new RECORD. The build runs in a
+sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH. An sdist
+that compiles is rejected, because the output of a compiler does not depend on the lock alone.
 
-No path of an archive is opened on this machine: `_prepare` writes the checked contents one after
-another to a file, and `UNPACK` makes files of them in the sandbox. A build runs code of the sdist's
-author. It may write only to four folders of its own, and what it leaves there is read with
-`boundary.copy_regular` after all of its processes have ended.
+Archives are not extracted on the host: `_prepare` writes their checked contents to one file, from
+which `UNPACK` creates the files in the sandbox. A build runs third-party code. It can write to four
+folders only, and its results are read with `boundary.copy_regular` after all of its processes have
+ended.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
 TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
-DECEIT = "the build of this sdist misleads or is broken: use another version"
+DECEIT = "the build of this sdist is broken or malicious: use another version"
 PLACE = "/build"
 WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
 READABLE = ("site", "control")
 UNPACKED = ("source", "site")  # what is written before the build starts
 SHOWN = 400  # characters of an error
 ANSWER = "result.json"
-# The last line of a build that uses what newer releases of Python have removed.
+# The last line of a build that uses features removed from newer releases of Python.
 _REMOVED = re.compile(
     r"AttributeError: module '(?P<owner>inspect|collections|asyncio|time|platform|os|gettext|math|"
     r"fractions|array|base64|locale|configparser|unittest|ast|typing|pkgutil|types|string)'"
@@ -68,7 +68,7 @@ WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,230}\.whl")
 # A path, its size (None: a folder), whether it is executable, and its time.
 UnpackedFile = tuple[str, int | None, bool, int | None]
 
-# Both run inside, under the image's Python. This one trusts the list, which is checked outside.
+# Both run in the sandbox under the image's Python. The list was checked before.
 UNPACK = """\
 import json, os
 os.umask(0o022)
@@ -86,7 +86,7 @@ with open("/build/control/content", "rb") as content:
             os.utime(place, (mtime, mtime))
 """
 
-# The PEP 517 hooks, their result as JSON in a file.
+# Runs the PEP 517 hooks and writes their result as JSON to a file.
 HOOKS = """\
 import importlib, importlib.metadata, json, os, re, sys
 os.umask(0o022)
@@ -119,7 +119,7 @@ json.dump(answer, open("/build/answer/result.json", "w"))
 
 
 class MissingRequirements(Exception):
-    """The build needs more packages; `requirements` are the lines that it requires."""
+    """The build needs more packages; `requirements` are their requirement lines."""
 
     def __init__(self, requirements: tuple[str, ...]) -> None:
         super().__init__(", ".join(requirements))
@@ -129,7 +129,7 @@ class MissingRequirements(Exception):
 class SdistResult(msgspec.Struct, frozen=True):
     """The result of the hooks: lines of missing requirements, or the wheel's name.
 
-    For a job of metadata also the texts of METADATA and entry_points.txt.
+    For a metadata job also the texts of METADATA and entry_points.txt.
     """
 
     lacking: tuple[str, ...]
@@ -147,10 +147,10 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is built, from what, and where: `root` is the image's root, `folder` is empty.
+    """Inputs of a build: `root` is the image's root folder, `folder` an empty working folder.
 
-    `version` is "" if only the build says it. `metadata`: no wheel is built if the build backend
-    can do without.
+    `version` is "" if only the build determines it. With `metadata` no wheel is built if the
+    backend has a metadata hook.
     """
 
     package: str
@@ -166,7 +166,7 @@ class SdistJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @reads("name")
 def system(sdist: Path, name: str) -> System:
-    """`[build-system]` of the sdist at `sdist`, called `name`; the defaults where it has none."""
+    """Read `[build-system]` of the sdist at `sdist`, called `name`; defaults if it has none."""
     pyproject = ""
     for member, content in members(sdist, name):
         if member.path == PYPROJECT and member.kind == "file":
@@ -184,22 +184,22 @@ def system(sdist: Path, name: str) -> System:
 
 
 def checked(lines: Sequence[str]) -> tuple[str, ...]:
-    """`lines`, unchanged; ValueError unless each is one PEP 508 requirement without a URL.
+    """Validate `lines`: ValueError unless each is one PEP 508 requirement without a URL.
 
-    uv reads them as a requirements file, in which other lines name files of this machine.
+    uv reads them as a requirements file, in which other lines can refer to files of this machine.
     """
     for line in lines:
         if parse_requirement(line).url is not None or not line.isprintable():
-            message = f"a build requirement is not a name with versions: {line!r}"
+            message = f"not a valid build requirement: {line!r}"
             raise ValueError(message)
     return tuple(lines)
 
 
 def build(job: SdistJob) -> Path:
-    """Build and repack; the wheel's path in `job.folder`.
+    """Build and repack the wheel; returns its path in `job.folder`.
 
-    MissingRequirements if the build asks for what `job` lacks; NoSolution if it fails or no
-    pure wheel comes out.
+    MissingRequirements if the build requires packages that `job` lacks, NoSolution if it fails or
+    does not yield a pure wheel.
     """
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
@@ -211,7 +211,7 @@ def build(job: SdistJob) -> Path:
 
 
 def describe(job: SdistJob) -> SdistResult:
-    """METADATA and entry points of what `job` would build; errors as of `build`."""
+    """METADATA and entry points of the wheel that `job` would build; errors as of `build`."""
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
@@ -219,9 +219,9 @@ def describe(job: SdistJob) -> SdistResult:
 
 
 def _fetched(job: SdistJob, name: str) -> Path:
-    """A copy of the wheel `name` in a folder that no build could write to."""
+    """Copy the wheel `name` to a folder that builds cannot write to."""
     if not WHEEL_NAME.fullmatch(name):
-        message = f"{job.package} {job.version}: its build names {name[:80]!r} as its wheel"
+        message = f"{job.package} {job.version}: its build reports {name[:80]!r} as its wheel"
         raise IntegrityError(message, hint=DECEIT)
     (job.folder / "made").mkdir()
     path = job.folder / "made" / name
@@ -230,7 +230,7 @@ def _fetched(job: SdistJob, name: str) -> Path:
 
 
 def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
-    """Copy a file that the build left; IntegrityError if it is missing, or anything but a file."""
+    """Copy an output file of the build; IntegrityError if it is missing or not a regular file."""
     try:
         copy_regular(source, target, limit=limit, hint=DECEIT)
     except FileNotFoundError as error:
@@ -239,7 +239,7 @@ def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
 
 
 def _prepare(job: SdistJob) -> sandbox.Confined:
-    """Unpack the sdist and its build requirements, in the sandbox, for the user who builds."""
+    """Unpack the sdist and its build requirements in the sandbox, as the build user."""
     for part in (*WRITABLE, *READABLE):
         (job.folder / part).mkdir()
     control = job.folder / "control"
@@ -266,7 +266,7 @@ def _prepare(job: SdistJob) -> sandbox.Confined:
 
 
 def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The files and folders of the sdist; their contents are written to `sink`, in their order."""
+    """The files and folders of the sdist; their contents are written to `sink` in this order."""
     listed: list[UnpackedFile] = []
     for member, content in members(job.sdist, f"{job.package} {job.version}: its sdist"):
         path, folder = f"source/{member.path}", member.kind == "folder"
@@ -276,7 +276,7 @@ def _sdist_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
-    """The same of the wheels that the build requires: what Python imports, the last of a name."""
+    """The importable files of the build requirements; of equal names the last is used."""
     chosen: dict[str, tuple[WheelArchive, ZipMember]] = {}
     for wheel in job.requires:
         archive = read(wheel)
@@ -289,8 +289,8 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
                 chosen[below] = archive, member
     for path, (archive, _) in chosen.items():
         if any(str(folder) in chosen for folder in PurePosixPath(path).parents):
-            message = f"{archive.label}: {path!r} is in a folder whose name is that of a file"
-            raise IntegrityError(message, hint="pin another version of what the build requires")
+            message = f"{archive.label}: {path!r} is below a path that is a file"
+            raise IntegrityError(message, hint="pin another version of this build requirement")
     return [
         (f"site/{path}", sum(map(sink.write, archive.chunks(member))), False, None)
         for path, (archive, member) in sorted(chosen.items())
@@ -298,7 +298,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _run(job: SdistJob, script: str, user: sandbox.Confined, *, writable: Sequence[str]) -> Result:
-    """Run `script` in the sandbox, which writes only to the parts `writable` of the folder."""
+    """Run `script` in the sandbox with write access to `writable`, parts of the folder, only."""
     return sandbox.run(
         sandbox.Root(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],
@@ -327,9 +327,9 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a build that ended with `output`: of code for an older Python, or another.
+    """The error for a failed build with `output`; names an outdated Python as the cause if it is.
 
-    Without a `version` only metadata was asked for.
+    `version` is "" if only metadata was requested.
     """
     message = f"{package} {version} cannot be built from its sdist" if version else "it failed"
     tail = tuple(output.splitlines()[-12:])
@@ -338,15 +338,15 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
         hint = "its entry under sdists: in the matrix may need env or requires"
         return NoSolution(message, reasons=tail, hint=hint)
     name = removed["module"] or f"{removed['owner']}.{removed['name']}"
-    reason = f"it uses {name}, which Python no longer has: this version is for an older Python"
-    hint = f"leave it out (imgbuild init --exclude {package}, or exclude: in the row)"
+    reason = f"it uses {name}, removed from this Python: this version requires an older Python"
+    hint = f"exclude it (imgbuild init --exclude {package}, or exclude: in the row)"
     return NoSolution(
         message, reasons=(reason, tail[-1]), hint=f"{hint}, or use a version for this Python"
     )
 
 
 def _builder(folder: Path) -> sandbox.Confined:
-    """The user of a build, never root, to whom the parts of `folder` then belong."""
+    """The unprivileged user of a build, to whom the parts of `folder` are given."""
     host_id = sandbox.spare_id()
     if host_id is not None:
         for part in (*WRITABLE, *READABLE):
@@ -357,7 +357,7 @@ def _builder(folder: Path) -> sandbox.Confined:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a build: the same on every machine."""
+    """The environment variables of a build: the same on every machine."""
     return {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": f"{PLACE}/home",
@@ -374,16 +374,16 @@ def environment() -> dict[str, str]:
 
 @reads("wheel")
 def refuse_impure(job: SdistJob, wheel: Path) -> None:
-    """NoSolution if `wheel` is for one platform, has machine code, or another version."""
+    """Raise NoSolution if `wheel` is platform-specific, has machine code, or another version."""
     _, version, _, tags = parse_wheel_filename(wheel.name)
     reasons = []
     if any(tag.abi != "none" or tag.platform != "any" for tag in tags):
-        reasons.append(f"it builds {wheel.name}, which is for one platform")
+        reasons.append(f"it builds {wheel.name}, which is platform-specific")
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
                 if file.read(4) == ELF:
-                    reasons.append(f"it holds machine code: {member.filename}")
+                    reasons.append(f"it contains machine code: {member.filename}")
     if job.version and version != Version(job.version):
         reasons.append(f"it builds version {version}, not {job.version}")
     if reasons:
@@ -394,10 +394,10 @@ def refuse_impure(job: SdistJob, wheel: Path) -> None:
 
 @reads("wheel")
 def repack(wheel: Path, target: Path) -> Path:
-    """Write `wheel` to `target`: its bytes follow from names, contents and executable bits."""
+    """Rewrite `wheel` as `target`: its bytes depend on names, contents and executable bits only."""
     with zipfile.ZipFile(wheel) as archive:
         if (size := sum(info.file_size for info in archive.infolist())) > LARGEST:
-            message = f"{wheel.name} holds {size} bytes (limit {LARGEST})"
+            message = f"{wheel.name} contains {size} bytes (limit {LARGEST})"
             raise IntegrityError(message, hint="only small pure-Python sdists are built")
         members = {
             info.filename: (archive.read(info), bool(info.external_attr >> 16 & 0o111))

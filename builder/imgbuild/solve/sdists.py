@@ -1,8 +1,8 @@
-"""Wheels of packages that exist as an sdist only, for the `sdists:` of the matrix.
+"""Wheels of packages that are published only as sdists, for `sdists:` of the matrix.
 
-Gives METADATA of the wheel to the resolver and, for the lock, a `BuiltWheel`: the sdist, its build
-requirements (resolved under the same cut-off, for this machine) and the wheel. The build itself is
-`sdist_wheel.build`; a fetch from a lock builds the same wheel again if the cache does not have it.
+Provides METADATA of the wheel to the resolver and a `BuiltWheel` to the lock: the sdist, its build
+requirements (resolved with the same cut-off, for this machine) and the wheel. `sdist_wheel.build`
+does the build. Fetching from a lock builds the same wheel again if the cache lacks it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ ROUNDS = 4  # of builds that ask for more requirements than they declare
 
 
 def host_arch() -> Arch:
-    """The architecture of this machine: pure wheels are built on it, whatever the target's is."""
+    """The architecture of this machine, on which pure wheels are built for all targets."""
     return Arch.parse(platform.machine())
 
 
 def host_rules(rules: Rules) -> Rules:
-    """The same rules for this machine's architecture."""
+    """`rules` with the architecture of this machine."""
     tags = Tags(python=rules.tags.python, glibc=rules.tags.glibc, arch=host_arch())
     return msgspec.structs.replace(rules, tags=tags)
 
@@ -54,8 +54,8 @@ def host_rules(rules: Rules) -> Rules:
 class SdistWheels:
     """Builds wheels of sdists for one resolution, each once.
 
-    `catalogue` is what this machine's architecture may use; `constraints` hold for it too;
-    `root` gives the image's root folder for this machine, and is only called for a build.
+    `catalogue` has the files for this machine's architecture; `constraints` apply to it, too.
+    `root` creates the image's root folder for this machine and is called only if a build is needed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SdistWheels:
         self._made: dict[str, BuiltWheel] = {}
 
     def metadata(self, package: str, sdist: IndexFile) -> bytes:
-        """METADATA of the wheel that `sdist` yields, built if it has to be."""
+        """METADATA of the wheel of `sdist`, built if necessary."""
         built = self.built(package, sdist)
         path = self._store.file(built.wheel.sha256)
         if path is None:
@@ -84,13 +84,13 @@ class SdistWheels:
         return sdist_wheel.metadata(path)
 
     def built(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """`sdist` made into a wheel; NoSolution if it does not yield a pure one."""
+        """Build the wheel of `sdist`; NoSolution if it is not pure."""
         if sdist.name not in self._made:
             self._made[sdist.name] = self._built(package, sdist, str(sdist.version))
         return self._made[sdist.name]
 
     def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
-        """The same for an sdist whose name does not say its version: it gets the wheel's."""
+        """Build an sdist without a version in its name; the version is that of the wheel."""
         built = self._built(package, sdist, "")
         version = str(parse_wheel_filename(built.wheel.file)[1])
         name = f"{package.replace('-', '_')}-{version}.tar.gz"
@@ -123,7 +123,7 @@ class SdistWheels:
     def described(
         self, package: str, source: LockedFile, env: Mapping[str, str]
     ) -> sdist_wheel.SdistResult:
-        """The metadata of `source`, a folder as an sdist in the store, by its build backend."""
+        """Metadata of `source`, a folder packed as an sdist, from its build backend."""
         recipe = BuiltWheel(
             package=package, version="", index=PROJECT, sdist=source, env=dict(env), requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
@@ -131,7 +131,7 @@ class SdistWheels:
 
         def _describe(recipe: BuiltWheel) -> sdist_wheel.SdistResult:
             with (
-                self._context.reporter.step(f"asking the build backend of {package}"),
+                self._context.reporter.step(f"running the build backend of {package}"),
                 self._store.scratch() as folder,
             ):
                 task = job(recipe, self._root(), self._store, folder)
@@ -144,7 +144,7 @@ class SdistWheels:
     def _with_builders(
         self, recipe: BuiltWheel, lines: list[str], run: Callable[[BuiltWheel], Made]
     ) -> Made:
-        """What `run` makes of `recipe` with its build requirements, those that it requires too."""
+        """Call `run` with `recipe` and its build requirements, including dynamic ones."""
         for _ in range(ROUNDS):
             recipe = self._with_requires(recipe, lines)
             more = self._lacking_requirements(recipe)
@@ -162,13 +162,13 @@ class SdistWheels:
         raise NoSolution(message, hint="pin a version that has a wheel")
 
     def _lacking_requirements(self, recipe: BuiltWheel) -> tuple[str, ...]:
-        """The requirements that an earlier build of this recipe requested."""
+        """The dynamic requirements that an earlier build of this recipe reported."""
         stored = self._store.fact(FACT, f"{fingerprint(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
     @property
     def python(self) -> str:
-        """The Python for which wheels are built."""
+        """The minor release of Python for which wheels are built."""
         return self._catalogue.rules.tags.python
 
     def _of_same_lock(self, package: str) -> list[str]:
@@ -177,8 +177,8 @@ class SdistWheels:
         missing = [name for name in required if name not in pins]
         if missing:
             message = (
-                f"building {package} needs {', '.join(missing)} at the target's version,"
-                " but the target has no such pin"
+                f"building {package} needs {', '.join(missing)} at the target's version, but the"
+                " target does not pin it"
             )
             raise NoSolution(message, hint=f"pin {missing[0]} in the target")
         return [f"{name}=={pins[name]}" for name in required]
@@ -190,7 +190,9 @@ class SdistWheels:
             FileRequest(locked=wheel, urls=partial(_single_url, urls[wheel.sha256]))
             for wheel in requires
         ]
-        fetch_all(wants, self._context, title=f"fetching what builds {recipe.package}")
+        fetch_all(
+            wants, self._context, title=f"fetching the build requirements of {recipe.package}"
+        )
         return msgspec.structs.replace(recipe, requires=requires)
 
     def _chosen_files(self, wheels: Sequence[Wheel]) -> list[IndexFile]:
@@ -219,11 +221,11 @@ class SdistWheels:
 
 
 def refuse_other(recipe: BuiltWheel, wheel: LockedFile) -> None:
-    """NoSolution if `wheel`, which `recipe` gives, is of another package."""
+    """Raise NoSolution if `wheel`, built from `recipe`, is of another package."""
     package = parse_wheel_filename(wheel.file)[0]
     if package != recipe.package:
         message = f"{recipe.sdist.file} does not yield a wheel of {recipe.package}"
-        reasons = (f"it builds the package {package}: {wheel.file}",)
+        reasons = (f"the build produced the package {package}: {wheel.file}",)
         raise NoSolution(message, reasons=reasons, hint=f"name it {package}")
 
 
@@ -232,9 +234,9 @@ def _single_url(url: str) -> list[str]:
 
 
 def fingerprint(recipe: BuiltWheel, python: str) -> str:
-    """The inputs of the wheel's bytes: sdist, environment, build requirements and Python.
+    """Hash of the inputs of the wheel: sdist, environment, build requirements and Python.
 
-    For Python this is the minor release: a request does not know the patch release of its base.
+    Of Python only the minor release: the patch release of the base is unknown at this point.
     """
     inputs = [
         ".".join(python.split(".")[:2]),
@@ -246,14 +248,14 @@ def fingerprint(recipe: BuiltWheel, python: str) -> str:
 
 
 def remembered(recipe: BuiltWheel, python: str, store: Store) -> LockedFile | None:
-    """The wheel that this recipe gave before, if the store still has it."""
+    """The wheel that an earlier build of this recipe produced, if the store still has it."""
     stored = store.fact(FACT, fingerprint(recipe, python))
     wheel = msgspec.json.decode(stored, type=LockedFile) if stored is not None else None
     return wheel if wheel is not None and store.file(wheel.sha256) is not None else None
 
 
 def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_wheel.SdistJob:
-    """`recipe` as a job in `folder`, its inputs from the store."""
+    """`recipe` as a job in `folder`, with inputs from the store."""
     paths = {
         locked.sha256: store.file(locked.sha256) for locked in (recipe.sdist, *recipe.requires)
     }
@@ -273,7 +275,7 @@ def job(recipe: BuiltWheel, root: Path, store: Store, folder: Path) -> sdist_whe
 
 
 def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> LockedFile:
-    """Build the wheel of `recipe` under the Python of `root` and keep it in the store."""
+    """Build the wheel of `recipe` under the Python of `root` and write it to the store."""
     store = context.store
     with (
         context.reporter.step(f"building {recipe.package} {recipe.version} from its sdist"),
@@ -288,7 +290,7 @@ def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> Locke
 
 
 def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
-    """What a wheel is built from, with the package of each: its sdist and build requirements."""
+    """The inputs of a built wheel, with their packages: the sdist and its build requirements."""
     return (
         (recipe.package, recipe.sdist),
         *((wheel.package, wheel) for wheel in recipe.requires),
@@ -296,9 +298,9 @@ def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
 
 
 def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
-    """Put the archive of the git tree that `recipe` is built from into the store, if it is of one.
+    """Fetch the archive of the git tree from which `recipe` is built, if any, into the store.
 
-    IntegrityError if it is not what the lock has; errors as in `git_tree.fetched`.
+    IntegrityError if it differs from the lock; raises the errors of `git_tree.fetched`.
     """
     if recipe.index != GIT or context.store.file(recipe.sdist.sha256) is not None:
         return
@@ -316,16 +318,16 @@ def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
 def rebuild(
     recipe: BuiltWheel, indexes: Indexes, root: Path, python: str, context: Context, *, hint: str
 ) -> Path:
-    """Build a locked wheel again: its path in the store.
+    """Build a locked wheel again; returns its path in the store.
 
-    FetchFailed if an input is not available, IntegrityError, with `hint`, if the bytes differ.
+    FetchFailed if an input is unavailable, IntegrityError, with `hint`, if the bytes differ.
     """
     bring_tree(recipe, indexes, context)
     requests = [
         FileRequest(locked=locked, urls=partial(indexes.addresses, package, locked))
         for package, locked in inputs_of(recipe)
     ]
-    fetch_all(requests, context, title=f"fetching what builds {recipe.package}")
+    fetch_all(requests, context, title=f"fetching the build requirements of {recipe.package}")
     wheel = make(recipe, root, python, context)
     path = context.store.file(wheel.sha256)
     if wheel != recipe.wheel or path is None:

@@ -1,8 +1,8 @@
 """From a target to every wheel, sdist and deb of its image on one architecture.
 
-uv chooses versions that fit together from the local index (see `index.server`), amended by learned
-constraints (see `matrix.constraints`). The choice is checked here: one CUDA release, no CPU build
-for a CUDA target, a warning about versions that are years old.
+uv chooses compatible versions from the local index (see `index.server`), with METADATA amended by
+learned constraints (see `matrix.constraints`). The result is checked here: one CUDA release, no CPU
+build for a CUDA target, a warning about versions that are years old.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ Named = TypeVar("Named", Wheel, BuiltWheel)
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that can be solved, several times if needed: base and catalogue are known.
+    """A problem with its base and catalogue, ready to be solved several times.
 
-    `published` is the resolution of the published target that this one extends: its packages are
-    locked unchanged. `torch` is that of a project that pins none. `direct` are packages by address,
-    `backend` is what only the build backends of the project know. `published_wheels` are those of
-    them that were built from sdists.
+    `published` is the resolution of the published target that this one extends, whose packages are
+    locked unchanged; `published_wheels` are those of them that were built from sdists. `torch` is
+    the build selected for a project without a pin. `direct` are packages with URLs, `backend` the
+    metadata from the build backends of the project.
     """
 
     problem: SolveProblem
@@ -80,10 +80,10 @@ class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(problem: SolveProblem) -> Resolution:
-    """Every input of the target, each list sorted by package.
+    """Resolve every input of the target; lists are sorted by package.
 
     NoSolution, with the reasons, if no set of packages satisfies the target; FetchFailed if an
-    index or an archive does not answer.
+    index or archive does not respond.
     """
     with opened(problem) as prepared:
         chosen = ask(prepared, problem.known)
@@ -93,9 +93,9 @@ def resolve(problem: SolveProblem) -> Resolution:
 
 @contextlib.contextmanager
 def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
-    """The target with its base resolved; NoSolution if its pins cannot be met.
+    """Prepare `problem` and keep its build context open; NoSolution if its pins cannot be met.
 
-    A wheel can be built from an sdist as long as it is open.
+    Wheels can be built from sdists inside the context only.
     """
     refuse_excluded(problem)
     base = extension.resolve(problem)
@@ -113,7 +113,7 @@ def opened(problem: SolveProblem) -> Iterator[PreparedTarget]:
 
 
 def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> Resolution:
-    """What uv chose, as a lock names it; builds what has to be built."""
+    """The packages chosen by uv as entries of a lock; builds wheels where required."""
     wheels, built = lock_chosen(prepared, chosen)
     return Resolution(
         wheels=wheels,
@@ -129,7 +129,7 @@ def lock_answer(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) 
 
 
 def refuse_excluded(problem: SolveProblem) -> None:
-    """NoSolution if the matrix excludes the architecture from the target."""
+    """Raise NoSolution if the matrix excludes the architecture from the target."""
     reason = problem.target.exclude.get(problem.arch)
     if reason is not None:
         message = f"{problem.name} cannot be built for {problem.arch}"
@@ -137,7 +137,7 @@ def refuse_excluded(problem: SolveProblem) -> None:
 
 
 def refuse_python(problem: SolveProblem, python: str) -> None:
-    """InputError, with all places, if the project's files do not accept the Python of the base."""
+    """Raise InputError, with all places, if the project's files reject the Python of the base."""
     problems = tuple(
         Problem(
             file=place.file,
@@ -151,20 +151,20 @@ def refuse_python(problem: SolveProblem, python: str) -> None:
         minor = ".".join(python.split(".")[:2])
         message = f"{problem.name}: the project does not accept Python {python}"
         hint = (
-            "name a target with another Python in matrix.yaml, or accept this one there:"
+            "use a target with another Python in matrix.yaml, or accept this one there:"
             f" relax: {{python: {{spec: '=={minor}.*', reason: …}}}}"
         )
         raise InputError(message, problems=problems, hint=hint)
 
 
 def _others(problem: SolveProblem) -> str | None:
-    """A hint that names the targets with the architecture of `problem`; None if there are none."""
+    """A hint with the other targets for the architecture; None if there are none."""
     others = refusal.alternatives(problem.matrix, problem.name, problem.arch)
     return f"targets that have {problem.arch}: {', '.join(others)}" if others else None
 
 
 def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
-    """The base's Python as exactly as it is known: "3.11.2" of its deb or archive, else "3.11"."""
+    """The most specific known version of the base's Python: "3.11.2" of its deb, else "3.11"."""
     if resolved.python:
         return resolved.python.version
     for deb in resolved.debs:
@@ -175,7 +175,7 @@ def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
 
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
-    """Report which of the chosen versions are old, and why."""
+    """Report which chosen versions are old, and why."""
     published_versions = prepared.published.versions if prepared.published is not None else {}
     new = tuple(item for item in chosen if item.package not in published_versions)
     reporter = prepared.problem.context.reporter
@@ -195,7 +195,7 @@ def _offers(
 def lock_chosen(
     prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
-    """What uv chose, as a lock names it: wheels, and those that are built from sdists."""
+    """Lock entries of the chosen packages: wheels, and wheels built from sdists."""
     versions = {item.package: item.version for item in chosen}
     target_cuda.check(prepared.problem, prepared.release, versions)
     offers = _offers(prepared, chosen)
@@ -224,7 +224,7 @@ def lock_chosen(
 
 
 def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> None:
-    """IntegrityError if the project's files state hashes of a package, and none is its wheel's."""
+    """Raise IntegrityError for wheels whose hash is not among those in the project's files."""
     required = prepared.problem.requirements
     other = [
         f"{wheel.file} has sha256 {wheel.sha256}"
@@ -233,21 +233,21 @@ def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> No
     ]
     if other:
         message = "\n  ".join(
-            (f"{prepared.problem.name}: the project states other hashes of these files:", *other)
+            (f"{prepared.problem.name}: the project's files have other hashes for:", *other)
         )
-        hint = "an index replaced a file, or another index has it: lock the project's file again"
+        hint = "the file was replaced, or is from another index: update the project's lock file"
         raise IntegrityError(message, hint=hint)
 
 
 def by_package(items: Iterable[Named]) -> tuple[Named, ...]:
-    """`items` sorted by package, as locks have them."""
+    """`items` sorted by package, the order of locks."""
     return tuple(sorted(items, key=lambda item: item.package))
 
 
 def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> PreparedTarget:
-    """The target with its catalogue; reads METADATA of `cuda-toolkit` and torch.
+    """Prepare a target: its catalogue and CUDA release, from METADATA of `cuda-toolkit` and torch.
 
-    `root` makes the root folder under which wheels are built from sdists.
+    `root` creates the root folder in which wheels are built from sdists.
     """
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     backend = asked_backends(problem, python, root)
@@ -305,7 +305,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
 
 
 def asked_backends(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
-    """What only the build backends of the project's packages know, each run in the sandbox."""
+    """Metadata from the build backends of the project's packages, run in the sandbox."""
     row = problem.row
     declared = problem.requirements.declared.packages
     dynamic = [item for item in declared if item.backend and item.dynamic]
@@ -330,10 +330,10 @@ def wheels_only(
     packages: Direct = NO_DIRECT,
     published: Resolution | None = None,
 ) -> Catalogue:
-    """What the target may use of its indexes, without what would be built from sdists.
+    """The usable files of the indexes, without sdists.
 
-    `packages` are those by address: no index is used for them. Of packages that are `published`,
-    that is their locked wheel, and their pages are not read.
+    `packages` have URLs and use no index. Of `published` packages only the locked wheel is used,
+    and their index pages are not read.
     """
     matrix, target, context = problem.matrix, problem.target, problem.context
     located = places(matrix, target, uv.default_index)
@@ -355,9 +355,9 @@ def sdist_wheels_of(
     root: Callable[[], Path],
     packages: Direct = NO_DIRECT,
 ) -> SdistWheels:
-    """Builds the wheels of the matrix's sdists on this machine, under `cuda_constraints`.
+    """The builder of wheels for sdists of the matrix, under `cuda_constraints`.
 
-    Also those of the git repositories among `packages`.
+    Includes the git repositories among `packages`.
     """
     context = problem.context
     catalogue = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
@@ -373,9 +373,9 @@ def with_sdists(
     hide: Callable[[str, Version], bool] = lambda package, version: False,
     packages: Direct = NO_DIRECT,
 ) -> Catalogue:
-    """`plain` with the sdists of the matrix and those of git repositories among `packages`.
+    """Add sdists of the matrix and git repositories among `packages` to the catalogue `plain`.
 
-    The versions that `hide` is true for are left out.
+    Versions for which `hide` returns true are left out.
     """
     context = problem.context
     sdists = direct.sdists(packages, problem.matrix.sdists)
@@ -392,7 +392,7 @@ def with_sdists(
 
 
 def refuse_pins(prepared: PreparedTarget) -> None:
-    """NoSolution, with the files that exist, if a pin has none that may be used."""
+    """Raise NoSolution, with the existing files, if a pin has no usable file."""
     reasons = refusal.of_pins(prepared.catalogue)
     if reasons:
         problem = prepared.problem
@@ -403,10 +403,10 @@ def refuse_pins(prepared: PreparedTarget) -> None:
 def ask(
     prepared: PreparedTarget, learned: Sequence[Constraint] = ()
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Uv's answer under what is `learned`; NoSolution, with the reasons, if there is none.
+    """Run uv with the constraints `learned`; NoSolution, with the reasons, if there is no solution.
 
-    The same for a package of which nothing newer than a version from long ago can be installed.
-    What only other requirements of the project exclude is reported.
+    Also NoSolution if a required package is resolvable only in a version far behind. Versions
+    excluded by other requirements of the project are reported.
     """
     problem = prepared.problem
     specs = problem.requirements.versions
@@ -428,7 +428,7 @@ def ask(
 
 
 def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind) -> None:
-    """ImpossibleRequirements if no newer version has all that it requires, even on its own."""
+    """Raise ImpossibleRequirements if no newer version is installable, even on its own."""
     bounds = uv.ResolverBounds(
         constraints=_cuda_bounds(prepared), overrides=prepared.problem.requirements.overrides
     )
@@ -443,10 +443,10 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
 def _ask_closed(
     prepared: PreparedTarget, learned: Sequence[Constraint]
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Uv's answer, in which all constraints hold that apply to it.
+    """Run uv until all learned constraints that apply to its result are included.
 
-    A learned constraint applies only once its package is present: the target requires it, or an
-    answer has it. So uv is asked again if its answer adds such a package.
+    A learned constraint applies only if its package is required by the target or was chosen before,
+    so uv runs again if its result adds such a package.
     """
     present = {package_of(line) for line in prepared.requirements}
     while True:
@@ -474,9 +474,7 @@ def _ask(
         message = f"{problem.name} cannot be solved for {problem.arch}"
         addressed = prepared.catalogue.addressed.items()
         reasons = tuple(words for (_, other), words in addressed if other == error.package)
-        hint = (
-            f"name {error.package} in the requirements of the project, with an address or version"
-        )
+        hint = f"add {error.package} to the requirements of the project, with a URL or version"
         raise NoSolution(message, reasons=reasons, hint=hint) from error
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies {problem.name} on {problem.arch}"
@@ -495,9 +493,9 @@ def _ask(
 def _ask_uv(
     prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: Amend
 ) -> tuple[uv.ChosenPackage, ...]:
-    """Uv's answer; where METADATA of packages installed with `--no-deps` forbids any, without it.
+    """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
 
-    `--no-deps` is written to overrule versions: what such packages need is installed anyway.
+    `--no-deps` overrules versions; the dependencies of such packages are installed in any case.
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
@@ -510,9 +508,9 @@ def _ask_uv(
 
 
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
-    """What limits uv's choice: the CUDA release, and what the project's files say.
+    """Bounds for uv: the CUDA release, and the constraints of the project's files.
 
-    Bounds of packages that a published target holds are not resolved again.
+    Bounds on packages that a published target locks are left out.
     """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}
@@ -536,19 +534,19 @@ def _torch_notes(prepared: PreparedTarget, text: str) -> tuple[str, ...]:
 
 
 def _preferred(problem: SolveProblem) -> dict[str, str]:
-    """The versions of the published target that the target is like; empty if there is none."""
+    """The versions of the published target given by `like`; empty without one."""
     row = problem.row
     like = row.published.lock.arch.get(problem.arch) if row and row.row.like else None
     return dict(like.versions) if like is not None else {}
 
 
 def package_of(line: str) -> str:
-    """The normalized name of the package that a requirement line names."""
+    """The normalized name of the package in a requirement line."""
     return normalize(parse_requirement(line).name)
 
 
 def _learned(text: str, learned: Sequence[Constraint]) -> tuple[str, ...]:
-    """The entries that uv's explanation mentions, as if METADATA had them."""
+    """The learned constraints that uv's explanation mentions, marked as learned."""
     spoken = re.sub(r"[-_.]+", "-", text.lower())
     mentioned = [
         entry

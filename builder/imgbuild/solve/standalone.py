@@ -1,4 +1,4 @@
-"""The archive of a base's standalone Python on one architecture, downloaded and checked."""
+"""Downloads and checks the archive of a base's standalone Python on one architecture."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from imgbuild.values import Arch, Sha256
 
 FACT, PLACE = "python-archive-1", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED = (
-    "the publisher replaced it, or the sha256 in matrix.yaml is of another file: compare it with"
-    " the list of checksums of the release"
+    "the file was replaced, or the sha256 in matrix.yaml belongs to another file: compare it with"
+    " the checksums of the release"
 )
 
 
 def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArchive:
-    """The archive of `source` for `arch`, in the store.
+    """Fetch the archive of `source` for `arch` into the store.
 
-    A URL without a sha256 is downloaded once in each cache. InputError without a URL for `arch`,
-    FetchFailed if it cannot be fetched, IntegrityError if it has another sha256 than the matrix
-    says, or is refused by `python_archive.describe`.
+    A URL without a sha256 is downloaded once per cache. InputError without a URL for `arch`,
+    FetchFailed if it cannot be fetched, IntegrityError if its sha256 differs from the matrix or
+    `python_archive.describe` rejects it.
     """
     url = source.archives.get(arch)
     if url is None:
         message = f"the base has no archive of Python {source.version} for {arch}"
-        raise InputError(message, hint=f"add it to `archives`, or take {arch} out of `arch`")
+        raise InputError(message, hint=f"add it to `archives`, or remove {arch} from `arch`")
     path, name = _stored(source, arch, url, context), file_name(url)
     if path is None:
         locked = received(url, name, context)
@@ -57,7 +57,7 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
 
 
 def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) -> Path | None:
-    """The archive in the store: by the sha256 of the matrix, else by what this URL gave before."""
+    """The archive in the store, by the sha256 in the matrix or recorded for this URL."""
     known: Sha256 = source.sha256.get(arch, "")
     if not known:
         fact = context.store.fact(PLACE, url)
@@ -76,7 +76,7 @@ def _described(path: Path, name: str, python: str, arch: Arch, context: Context)
 
 
 def file_name(url: str) -> str:
-    """The name of the file at `url`, with plain characters only."""
+    """The file name of `url`, reduced to plain characters."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     return re.sub(r"[^A-Za-z0-9._+~-]", "_", name)
 
@@ -84,8 +84,8 @@ def file_name(url: str) -> str:
 def request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
     """A request for a locked archive at `urls`."""
     hint = (
-        "name another URL of the same file under `archives` in matrix.yaml, or fill a mirror on a"
-        " machine that can reach it: imgbuild registry mirror push"
+        "add another URL of the same file under `archives` in matrix.yaml, or fill a mirror on a"
+        " machine with access: imgbuild registry mirror push"
     )
     return FileRequest(locked, lambda: urls, hint)
 
@@ -93,10 +93,10 @@ def request(locked: PythonArchive, urls: Sequence[str]) -> FileRequest:
 def fetched(
     base: DebianBase, locked: PythonArchive | None, arch: Arch, context: Context
 ) -> tuple[PythonArchive, Path] | None:
-    """The archive of `base` and its path, downloaded if the store lacks it.
+    """Fetch the archive of `base` if the store lacks it; returns it with its path.
 
-    `locked` is the one of a lock, if known. None for a base with Debian's Python; errors as
-    for `resolve` and `fetch_all`.
+    `locked` is the archive in a lock, if known. None for a base with Debian's Python. Raises the
+    errors of `resolve` and `fetch_all`.
     """
     source = base.standalone
     if source is None:

@@ -20,9 +20,9 @@ from imgbuild.solve.problem import SolveProblem
 def find(
     problem: SolveProblem, catalogue: Catalogue, open_torch: OpenTorch | None
 ) -> cuda_releases.CudaRelease:
-    """The newest patch release of the target's CUDA that torch's own requirements allow.
+    """The newest patch release of the target's CUDA that torch's requirements allow.
 
-    `open_torch` is that of a project which pins none. NoSolution if torch has no CUDA on this
+    `open_torch` is the torch of a project without a pin. NoSolution if torch has no CUDA on this
     architecture or allows no release.
     """
     name, target, context = problem.name, problem.target, problem.context
@@ -45,7 +45,7 @@ def find(
         raise NoSolution(
             message,
             reasons=reasons or (f"{cuda_releases.METAPACKAGE} has no release {target.cuda}",),
-            hint="give the target the CUDA version that its torch was built for",
+            hint="set the target's CUDA version to that of its torch",
         )
     components = len(release.components)
     context.reporter.detail(f"CUDA {release.version}: {components} components are pinned to it")
@@ -55,7 +55,7 @@ def find(
 
 
 def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
-    """The best offer of the pinned version; a pin without a local part also finds `2.6.0+cu124`."""
+    """The best file of the pinned version; pins without a local part match `2.6.0+cu124`."""
     requested = Version(pin)
     versions = {
         offer.wheel.version
@@ -69,7 +69,7 @@ def pinned(catalogue: Catalogue, package: str, pin: str) -> OfferedFile | None:
 def refuse_cpu_build(
     problem: SolveProblem, catalogue: Catalogue, torch: IndexFile, requires: Sequence[Requirement]
 ) -> None:
-    """NoSolution if the torch that fits has no CUDA, or that of another release."""
+    """Raise NoSolution if the compatible torch has no CUDA or another release of it."""
     version, target = torch.version, problem.target
     index = catalogue.indexes.place("torch").name
     arch = catalogue.rules.tags.arch.wheel
@@ -94,10 +94,12 @@ def refuse_cpu_build(
 def check(
     problem: SolveProblem, release: cuda_releases.CudaRelease, versions: Mapping[str, str]
 ) -> None:
-    """NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
+    """Raise NoSolution if a chosen NVIDIA component is not of the target's CUDA release."""
     broken = cuda_releases.violations(release, versions)
     if broken:
         message = f"{problem.name} on {problem.arch} would mix CUDA releases"
-        raise NoSolution(message, reasons=broken, hint="find what requires it and pin that")
+        raise NoSolution(
+            message, reasons=broken, hint="find the package that requires it and pin that"
+        )
     for text in cuda_releases.outside(release, versions):
         problem.context.reporter.detail(f"CUDA {release.version} has no component {text}")

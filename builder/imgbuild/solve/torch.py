@@ -1,6 +1,6 @@
-"""Which CUDA each version of torch is built for, from torch's own METADATA.
+"""The CUDA release of each version of torch, from its METADATA.
 
-METADATA of all versions is some kilobytes, read in parallel and kept by the wheels' hashes.
+METADATA of all versions is a few kilobytes, read in parallel and cached by the wheels' hashes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ READERS = 8
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A torch and the CUDA release, major.minor, that it is built for; None for a CPU build.
+    """A version of torch and its CUDA release, major.minor; None for a CPU build.
 
-    `evidence` is the requirement or the local version that says so.
+    `evidence` is the requirement or local version from which it was derived.
     """
 
     version: Version
@@ -39,7 +39,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
-    """The build that a torch `version` with these active requirements is."""
+    """The CUDA release of a torch `version` with these active requirements."""
     if cuda := releases.of_local(version.local):
         return TorchBuild(version=version, cuda=cuda, evidence=f"+{version.local}")
     needed = list(requires)
@@ -52,7 +52,7 @@ def build_of(version: Version, requires: Iterable[Requirement]) -> TorchBuild:
                 return TorchBuild(version=version, cuda=release, evidence=evidence)
     if cuda_releases.is_cpu_build(version, needed):
         return TorchBuild(version=version, cuda=None, evidence="requires no CUDA library")
-    return TorchBuild(version=version, cuda=None, evidence="names no CUDA release")
+    return TorchBuild(version=version, cuda=None, evidence="has no CUDA release")
 
 
 def minor(requirement: Requirement) -> str | None:
@@ -64,7 +64,7 @@ def minor(requirement: Requirement) -> str | None:
 
 
 def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[TorchBuild, ...]:
-    """Every final torch that the target may use, newest first. `read` gives a wheel's METADATA."""
+    """All final builds of torch that the target can use, newest first; `read` returns METADATA."""
     versions = sorted(
         {
             offer.wheel.version
@@ -86,9 +86,9 @@ def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[To
 
 
 def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
-    """A specifier that of the `versions` versions allows exactly the `allowed` ones.
+    """A specifier that of `versions` matches exactly `allowed`.
 
-    Its bounds have no local versions ("+cu124"), which only `==` and `!=` may have.
+    Its bounds have no local versions ("+cu124"), which only `==` and `!=` accept.
     """
     low, high = Version(min(allowed).public), Version(max(allowed).public)
     gaps = sorted(v for v in versions if low <= Version(v.public) <= high and v not in allowed)
@@ -96,7 +96,7 @@ def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
 
 
 def summary(torch_builds: Sequence[TorchBuild]) -> str:
-    """The CUDA release of versions, in words: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
+    """CUDA releases by version range: "2.11.0 to 2.14.1 CUDA 13.0, up to 2.10.0 none"."""
     runs: list[list[TorchBuild]] = []
     for build in torch_builds:
         if runs and runs[-1][0].cuda == build.cuda:

@@ -1,6 +1,6 @@
-"""uv, the resolver: the pinned binary of this environment, called on requirement lines.
+"""Runs uv, the resolver: the binary pinned in this environment, on requirement lines.
 
-uv sees no files but the local index's (see `index.server`) and no configuration but the arguments.
+uv has access to the local index only (see `index.server`) and reads no configuration files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from imgbuild.values import normalize
 
 DEFAULT_INDEX = re.compile(r"^--(?:default-)?index(?:-url)? (\S+)$", re.MULTILINE)
 ROOT = Path("/")
-# uv 0.9's words for a requirement with an address in METADATA of a package of an index.
+# Message of uv 0.9 for a requirement with a URL in METADATA of an index package.
 BY_ADDRESS = re.compile(r"Package `([^`]+)` was included as a URL dependency")
 PIP_INDEX = re.compile(r"^([a-z:]+)\.index-url='(.*)'$", re.MULTILINE)
 
 
 class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that uv chose, and what required it."""
+    """A package chosen by uv, with the packages that require it."""
 
     package: str
     version: str
@@ -38,16 +38,16 @@ class ChosenPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unsolvable(Exception):
-    """uv found no solution; its own explanation is the argument."""
+    """uv found no solution; the argument is its explanation."""
 
 
 @functools.cache
 def default_index() -> str:
-    """The index that uv is set up for on this machine: UV_DEFAULT_INDEX, uv.toml, or its own.
+    """The default index of uv on this machine: UV_DEFAULT_INDEX, uv.toml, or uv's default.
 
-    uv.toml is that of the user or of the machine, not one of the current folder or above it.
-    Where uv is set up for none, pip's counts: uv does not read pip's configuration, and a
-    machine's mirror is often named only there. The address may hold a password: never print it.
+    Reads uv.toml of the user and the machine, not of the current folder or its parents. Falls back
+    to pip's configuration, which uv ignores but in which mirrors are often configured. The URL may
+    contain a password: never print it.
     """
     query = [
         *(binary(), "pip", "compile", "--offline", "--no-header", "--emit-index-url"),
@@ -61,19 +61,17 @@ def default_index() -> str:
 
 
 def _named_index(command: Sequence[str]) -> str:
-    # Not in the current folder: uv would read uv.toml and pyproject.toml there and above.
+    # Not in the current folder, where uv would read uv.toml and pyproject.toml.
     done = process.run(command, stdin="", cwd=ROOT, env=_settings_file("UV_CONFIG_FILE"))
     match = DEFAULT_INDEX.search(done.stdout)
     if match is None:
-        message = "uv names no default index"
-        raise InputError(
-            message, hint="set UV_DEFAULT_INDEX to the simple index to resolve against"
-        )
+        message = "uv has no default index"
+        raise InputError(message, hint="set UV_DEFAULT_INDEX to the URL of a package index")
     return match.group(1)
 
 
 def pip_index() -> str | None:
-    """The index that pip is set up for: PIP_INDEX_URL or pip.conf; None if there is none."""
+    """The index configured for pip: PIP_INDEX_URL or pip.conf; None if there is none."""
     command = [*programs.python(), "-m", "pip", "config", "list"]
     env = _settings_file("PIP_CONFIG_FILE")
     listed = process.run(command, check=False, cwd=ROOT, env=env).stdout
@@ -82,16 +80,16 @@ def pip_index() -> str | None:
 
 
 def _settings_file(variable: str) -> dict[str, str]:
-    """The file that the user names in `variable`, for a command that runs in another folder."""
+    """`variable` with an absolute path, for a command in another folder; empty if unset."""
     path = os.environ.get(variable)
     return {variable: str(Path(path).absolute())} if path else {}
 
 
 class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What limits uv's choice in addition to requirements; all are PEP 508 lines.
+    """Limits on uv's choice besides requirements; all are PEP 508 lines.
 
-    `overrides` hold in place of METADATA of their packages. `preferences` are exact
-    versions that are taken as long as they are possible.
+    `overrides` replace METADATA requirements for their packages. `preferences` are exact versions
+    that are kept if possible.
     """
 
     constraints: tuple[str, ...] = ()
@@ -100,7 +98,7 @@ class ResolverBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressRequired(Exception):
-    """METADATA requires `package` with an address, which no requirement of the user has."""
+    """METADATA requires `package` by a URL that no requirement of the user has."""
 
     def __init__(self, package: str) -> None:
         super().__init__(package)
@@ -114,9 +112,9 @@ def ask(
     store: Store,
     amend: Amend = nothing,
 ) -> tuple[ChosenPackage, ...]:
-    """Uv's choice from `catalogue`, its METADATA amended; Unsolvable if there is no solution.
+    """Resolve from `catalogue` with METADATA amended; Unsolvable if there is no solution.
 
-    If uv failed because of an error of the local index, that error is raised.
+    An error of the local index that made uv fail is raised instead.
     """
     from imgbuild.index import server  # `http.server` is slow to import
 
@@ -148,11 +146,12 @@ def compile_requirements(
 ) -> tuple[ChosenPackage, ...]:
     """Resolve `requirements` under `bounds`, sorted by package; Unsolvable if impossible.
 
-    `python` is a version ("3.11.2"), `platform` one of uv's names, `folder` takes temporary files.
+    `python` is a version ("3.11.2"), `platform` a platform name of uv, `folder` a folder for
+    temporary files.
     """
     constraints = _written(folder / "constraints.txt", bounds.constraints)
     overrides = _written(folder / "overrides.txt", bounds.overrides)
-    # Uv prefers the versions of the file that it is to write.
+    # Uv prefers the versions in its existing output file.
     output = _written(folder / "requirements.txt", bounds.preferences)
     command = [
         *(*clean(), binary(), "pip", "compile", "-", "--output-file", output),
@@ -180,7 +179,7 @@ def _written(path: Path, lines: Sequence[str]) -> str:
 
 
 def parse(text: str) -> tuple[ChosenPackage, ...]:
-    """Uv's requirements (`name==version  # via a, b`) as values, sorted by package."""
+    """Parse uv's output (`name==version  # via a, b`), sorted by package."""
     chosen = []
     for line in text.splitlines():
         body, _, note = line.partition("#")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for people: 1.5 GB."""
+    """Format a number of bytes: 1.5 GB."""
     number, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if number < 1000:
@@ -14,5 +14,5 @@ def size_text(size: int) -> str:
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: 1 package, 2 packages; `plural` for one that does not end in "s"."""
+    """Format a number with its noun: 1 package, 2 packages; `plural` if it does not end in "s"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,8 +1,7 @@
-"""Reads untrusted files and answers: any failure of a reader becomes one error that names it.
+"""Reads untrusted files and responses; any failure is one error that names the source.
 
-Files from indexes and registries, and what users name, may hold anything. Readers refuse what they
-know to be wrong in their own words; whatever else goes wrong with such input, in libraries too,
-ends here and not as a traceback.
+Files from indexes, registries and users can contain anything. Parsers report the errors they
+detect; all other exceptions on such input, also from libraries, are converted here.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from imgbuild.system.folder import CHUNK, regular_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
-REMEDY = "it is damaged or was made to mislead: get it again, or use another version"
-NONSENSE = "the server does not answer as it should: try another one, or ask its owner"
+REMEDY = "it is damaged or malicious: fetch it again, or use another version"
+NONSENSE = "the server's response is invalid: use another server, or contact its administrator"
 LIMIT = 256 << 20  # bytes of a document
 SHOWN = 200  # characters of another error's text
 
 
 @contextlib.contextmanager
 def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
-    """Raise any failure as IntegrityError that names `place`, with `hint`.
+    """Raise any failure as IntegrityError with `place` and `hint`.
 
-    Own errors and signals pass, and errors of the operating system, such as a full disk; but not
-    EINVAL, which an offset in the input gives that no file can have.
+    Errors of imgbuild, signals and errors of the operating system, such as a full disk, pass,
+    except EINVAL, which invalid offsets in the input cause.
     """
     try:
         yield
@@ -48,7 +47,7 @@ def reading(place: object, *, hint: str = REMEDY) -> Iterator[None]:
 
 
 def reads(parameter: str, *, hint: str = REMEDY) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that reads what the argument `parameter` names: see `reading`."""
+    """Decorate a function that reads its argument `parameter`: see `reading`."""
 
     def _decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -64,21 +63,21 @@ def reads(parameter: str, *, hint: str = REMEDY) -> Callable[[Callable[P, R]], C
 
 
 def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the file at `path`, for `open(opener=…)` too; links are followed.
+    """Open the file at `path`, also for `open(opener=…)`; links are followed.
 
-    IntegrityError for a pipe, a device or a folder, without waiting for a writer; OSError if it
-    cannot be opened.
+    IntegrityError for a pipe, a device or a folder, without blocking; OSError if it cannot be
+    opened.
     """
     try:
         return regular_file(Path(path), flags, links=True)
     except InputError as error:
         message = f"{path} is not a regular file"
-        hint = "name a file, not a pipe, a device or a folder"
+        hint = "use a regular file, not a pipe, a device or a folder"
         raise IntegrityError(message, hint=hint) from error
 
 
 def content(path: Path, limit: int = LIMIT) -> bytes:
-    """The bytes of the regular file at `path`; IntegrityError if there are more than `limit`."""
+    """The bytes of the regular file at `path`; IntegrityError if it exceeds `limit` bytes."""
     with open(path, "rb", opener=regular) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -88,19 +87,19 @@ def content(path: Path, limit: int = LIMIT) -> bytes:
 
 
 def copy_regular(source: Path, target: Path, *, limit: int, hint: str = REMEDY) -> None:
-    """Copy `source`, a file from someone who is not trusted, to `target`, which is new.
+    """Copy the untrusted file `source` to the new file `target`.
 
-    IntegrityError unless `source` is a regular file under one name, no link, of at most `limit`
-    bytes. The folders on its path are not checked. OSError if it cannot be opened.
+    IntegrityError unless `source` is a regular file of at most `limit` bytes without links or other
+    hard links. The folders of its path are not checked. OSError if it cannot be opened.
     """
     try:
         descriptor = regular_file(source)
     except (InputError, PermissionError) as error:
-        message = f"{source.name} is not a regular file that can be read"
+        message = f"{source.name} is not a readable regular file"
         raise IntegrityError(message, hint=hint) from error
     if os.fstat(descriptor).st_nlink != 1:
         os.close(descriptor)
-        message = f"{source.name} is not a regular file with one name"
+        message = f"{source.name} is not a regular file without other hard links"
         raise IntegrityError(message, hint=hint)
     left = limit
     with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:

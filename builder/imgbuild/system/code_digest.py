@@ -1,4 +1,4 @@
-"""The digest of modules' source and of everything that they import from the package.
+"""The digest of modules' source and all their imports from the package.
 
 It is part of the key of cached results, so that they become invalid when the code changes.
 """
@@ -21,7 +21,7 @@ _IMPORT = re.compile(
     rf"^[ \t]*(?:from ({PACKAGE}(?:\.\w+)*) import (\([^)]*\)|[^\n]*)|import ({PACKAGE}\.[\w.]+))",
     re.MULTILINE,
 )
-# What names data in a module's source: a path that begins with data/, or files.data(PATH), which
+# References to data in a module's source: a path that begins with data/, or files.data(PATH), which
 # may be a folder.
 _DATA = re.compile(r'"(data/[\w./-]+)"|\bfiles\.data\(\s*"([\w./-]+)"')
 
@@ -30,9 +30,9 @@ _DATA = re.compile(r'"(data/[\w./-]+)"|\bfiles\.data\(\s*"([\w./-]+)"')
 def code_digest(*modules: str, alone: str | None = None) -> str:
     """The digest of `modules` (full names), as 64 hexadecimal digits.
 
-    It covers the source of `modules` and of all modules that they import (at the top, in functions
-    and for types), the data files that these name, and the version of Python, on which the readable
-    syntax depends. `alone` is a module whose source counts without what it imports.
+    It covers the source of `modules` and of all modules they import (also in functions and for
+    types), the data files they use, and the version of Python, which determines the readable
+    syntax. Of `alone` only the source is included, not its imports.
     """
     return digest_in(resources.files(PACKAGE), modules, sys.version_info[:2], alone=alone)
 
@@ -40,7 +40,7 @@ def code_digest(*modules: str, alone: str | None = None) -> str:
 def digest_in(
     root: Traversable, modules: Iterable[str], python: tuple[int, ...], *, alone: str | None = None
 ) -> str:
-    """The same for a copy of the package in the folder `root` and the Python version `python`."""
+    """Like `code_digest`, for a copy of the package in the folder `root` and for `python`."""
     files = closure(root, modules)
     path = _file(root, alone) if alone is not None else None
     if path is not None:
@@ -52,7 +52,7 @@ def digest_in(
 
 
 def closure(root: Traversable, modules: Iterable[str]) -> dict[str, bytes]:
-    """All files that `modules` depend on, themselves included: path below `root` → content."""
+    """All files on which `modules` depend, with their own: content by path below `root`."""
     contents: dict[str, bytes] = {}
     waiting = list(modules)
     seen = set(waiting)
@@ -93,7 +93,7 @@ def _imported(source: str) -> Iterator[str]:
 
 
 def _file(root: Traversable, module: str) -> str | None:
-    """The path of a module below `root`; None if there is no such module."""
+    """The path of a module below `root`; None if it does not exist."""
     path = "/".join(module.split(".")[1:])
     choices = (f"{path}.py", f"{path}/__init__.py") if path else ("__init__.py",)
     return next((name for name in choices if root.joinpath(name).is_file()), None)

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
 
-# What a line is not broken within: a word, a span in backquotes, a command of imgbuild, which ends
-# with its line or with a word that ends in punctuation.
+# Units that are not broken: a word, a backquoted span, a command of imgbuild, which ends
+# with the line or with a word that ends in punctuation.
 _UNIT = re.compile(
     r"( *)(`[^`]+`\S*|(?<!\S)imgbuild(?: \S*[^\s;,:.](?!\S))*(?: \S+[;,:.](?!\S))?|\S+)"
 )
 
 
 def wrapped(text: str, width: int, *, taken: int = 0) -> str:
-    """`text` with its lines broken at `width` columns, of which the first line has `taken` less.
+    """Wrap `text` at `width` columns; the first line has `taken` columns less.
 
-    Words, spans in backquotes and commands stay whole, also where they are wider. Lines that fit
-    are unchanged; what continues another line is indented below it.
+    Words, backquoted spans and commands are not broken, even if wider. Lines that fit are
+    unchanged; continuation lines are indented.
     """
     lines = text.split("\n")
     return "\n".join(
@@ -59,7 +59,7 @@ def _broken(line: str, width: int, taken: int) -> str:
 
 
 def escape(text: str) -> str:
-    """`visible(text)`, in which rich finds no markup."""
+    """`visible(text)` with rich markup escaped."""
     from rich.markup import escape as escaped
 
     return escaped(visible(text))
@@ -73,12 +73,12 @@ class Bar:
         self._task = task
 
     def advance(self, amount: int) -> None:
-        """Add `amount` to what is done."""
+        """Add `amount` to the completed amount."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, amount)
 
     def describe(self, text: str) -> None:
-        """Replace the text in front of the bar."""
+        """Replace the title of the bar."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=escape(text))
 
@@ -103,10 +103,9 @@ class Console:
         self.json = json
 
     def data(self, text: str) -> None:
-        """Write `text` to stdout with a newline at its end.
+        """Write `text` and a newline to stdout.
 
-        It is a file for other programs, so it is unchanged, except on a terminal: there control
-        characters are visible escapes.
+        The text is unchanged for other programs; on a terminal control characters are escaped.
         """
         if sys.stdout.isatty():
             text = visible(text)
@@ -114,10 +113,9 @@ class Console:
         sys.stdout.flush()
 
     def styled(self, lines: Iterable[Sequence[tuple[str, str]]]) -> None:
-        """Write lines of a result to a terminal: each a sequence of texts with rich's styles.
+        """Write lines of a result to a terminal: each a sequence of texts with rich styles.
 
-        Control characters are visible escapes. Without colours (NO_COLOR, TERM=dumb) it is as
-        `data`.
+        Control characters are escaped. Without colours (NO_COLOR, TERM=dumb) equal to `data`.
         """
         from rich.console import Console as Rich
         from rich.text import Text
@@ -127,12 +125,12 @@ class Console:
             terminal.print(Text.assemble(*((visible(text), style) for text, style in line)))
 
     def info(self, text: str) -> None:
-        """Report what happens, except with `-q`."""
+        """Print a message, except with `-q`."""
         if self.verbosity >= 0:
             self._message(text)
 
     def detail(self, text: str) -> None:
-        """Report details, only with `-v`."""
+        """Print details, only with `-v`."""
         if self.verbosity >= 1:
             self._message(text, style="dim")
 
@@ -141,7 +139,7 @@ class Console:
         self._labelled("warning:", "bold yellow", text)
 
     def error(self, text: str, *, hint: str | None = None) -> None:
-        """Print an error, and `hint`, which says what to do."""
+        """Print an error, and `hint`, its remedy."""
         self._labelled("error:", "bold red", text)
         if hint:
             self._labelled("hint:", "bold cyan", hint)
@@ -154,7 +152,7 @@ class Console:
         self._terminal.print(f"[{style}]{label}[/] {fitted}")
 
     def _message(self, text: str, *, style: str | None = None) -> None:
-        """A line on stderr."""
+        """Print a line to stderr."""
         if _plain():
             sys.stderr.write(f"{visible(text).expandtabs()}\n")
             sys.stderr.flush()
@@ -162,7 +160,7 @@ class Console:
             self._terminal.print(self._fitted(text), style=style)
 
     def _fitted(self, text: str, *, taken: int = 0) -> str:
-        """`text` for rich, on a terminal wrapped at its width."""
+        """`text` for rich, wrapped if stderr is a terminal."""
         shown = visible(text)
         if self._terminal.file.isatty():
             shown = wrapped(shown, self._terminal.width, taken=taken)
@@ -170,7 +168,7 @@ class Console:
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Report the start of a step and, at its end, how long it took."""
+        """Report the start of a step and, at its end, its duration."""
         started = time.monotonic()
         self.info(f"{title} …")
         yield
@@ -178,16 +176,16 @@ class Console:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether messages go to a terminal, where progress can be drawn, and are enabled."""
+        """Whether messages are enabled and go to a terminal, which can show progress."""
         return self.verbosity >= 0 and not _plain() and self._terminal.is_terminal
 
     @contextlib.contextmanager
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> Iterator[Bar]:
-        """A bar on a terminal only. `unit`: "bytes", or the name of what is counted.
+        """A progress bar, on a terminal only. `unit` is "bytes" or the name of the items.
 
-        There is one line at a time: a bar within another one is shown instead of it.
+        Only one bar is shown at a time: a nested bar replaces the outer one until it ends.
         """
         if not self.on_terminal:
             yield Bar(None, None)
@@ -206,7 +204,7 @@ class Console:
 
 
 def _plain() -> bool:
-    """Whether stderr is neither a terminal nor, by a variable that rich reads, treated as one."""
+    """Whether stderr is no terminal and no variable of rich makes it one."""
     named = os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
     return not (named or sys.stderr.isatty())
 
@@ -215,7 +213,7 @@ def _plain() -> bool:
 def _instead(
     progress: Progress, unit: str, title: str, total: int | None, done: int
 ) -> Iterator[Bar]:
-    """A bar in place of the one that `progress` shows, which is shown again at the end."""
+    """Show a nested bar in place of that of `progress` until it ends."""
     hidden = [task.id for task in progress.tasks if task.visible]
     for task in hidden:
         progress.update(task, visible=False)
@@ -230,7 +228,7 @@ def _instead(
 
 
 def _line(terminal: Rich) -> Progress:
-    """What is done, how much of it, its elapsed and its remaining time, in one line."""
+    """Columns of a progress line: title, bar, amount, elapsed and remaining time."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column
     from rich.text import Text
@@ -255,7 +253,7 @@ def _line(terminal: Rich) -> Progress:
 
 
 def amount_text(task: Task) -> str:
-    """How much of a task is done: "0.9 of 2.9 GB, 11.5 MB/s", "12 of 80 packages read"."""
+    """The completed amount of a task: "0.9 of 2.9 GB, 11.5 MB/s", "12 of 80 packages read"."""
     done, total, unit = int(task.completed), task.total, task.fields["unit"]
     if unit != "bytes":
         return f"{done} {unit}" if total is None else f"{done} of {int(total)} {unit}"
@@ -268,7 +266,7 @@ def amount_text(task: Task) -> str:
 
 
 def time_text(task: Task) -> str:
-    """The time since the task began, and the estimated remaining time, if there is one."""
+    """The elapsed time of a task and, if known, the estimated remaining time."""
     elapsed = f"elapsed {_clock(task.elapsed or 0)}"
     if task.total is None or task.time_remaining is None:
         return elapsed

@@ -1,4 +1,4 @@
-"""Escape sequences and invisible characters, made visible in texts from elsewhere."""
+"""Escapes control sequences and invisible characters in untrusted texts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from imgbuild.values import CONTROLS
 
 IN_LINES = re.compile(rf"(?![\t\n])[{CONTROLS}]")  # a text of several lines may have tabs
-# A set for a regular expression: format characters (Unicode 15.1, category Cf), which show nothing
-# or change what is near them. A text could look like another one, or hide what it says.
+# A regular expression set: format characters (Unicode 15.1, category Cf), which are invisible
+# or change the display of adjacent text, and so can disguise it.
 FORMATS = (
     r"\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
@@ -21,7 +21,7 @@ _HIDDEN = re.compile(rf"(?![\t\n])[{CONTROLS}{FORMATS}]")
 def visible(text: str) -> str:
     """`text` with control and format characters, except tab and newline, as visible escapes.
 
-    Text from servers and files could otherwise control the terminal, or deceive its reader.
+    Otherwise text from servers and files could control the terminal or mislead its reader.
     """
     return _HIDDEN.sub(_escaped, text)
 
@@ -34,7 +34,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def ascii_controls(document: str) -> str:
-    """JSON with all control and format characters in its strings as JSON's own escapes."""
+    """A JSON document with all control and format characters in strings as JSON escapes."""
     return _HIDDEN.sub(
         lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), document
     )

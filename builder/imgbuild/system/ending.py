@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that work is cleaned up."""
+"""SIGTERM and SIGHUP raise an exception, like Ctrl-C, so that work is cleaned up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNALLED = 128  # plus the number of a signal: the status of a process that it 
 
 
 class EndSignal(KeyboardInterrupt):
-    """A signal, by its number, that another program has sent to end this process."""
+    """A signal that another program sent to end this process, by its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -22,12 +22,12 @@ _received: list[int] = []
 
 
 def received() -> int | None:
-    """The number of the first signal that was raised as `EndSignal`."""
+    """The number of the first signal raised as `EndSignal`."""
     return _received[0] if _received else None
 
 
 def raise_signals() -> None:
-    """Raise `SIGNALS` as EndSignal in the main thread from now on, but not those ignored before."""
+    """Raise `SIGNALS` as EndSignal in the main thread, except those that were ignored before."""
     if threading.current_thread() is not threading.main_thread():
         return
     for sign in SIGNALS:

@@ -1,6 +1,6 @@
 """Files: locks, atomic replacement, fsync, disk full, XDG folders, errors with a hint.
 
-Locks end with their process, and files are complete or missing, even if the process is killed.
+Locks end with their process. Files are complete or missing, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_SPACE_HINT = (
     "free some space: imgbuild cache prune --max-size 20G; or set IMGBUILD_CACHE to another disk"
 )
 
-CACHE_HINT = "set IMGBUILD_CACHE to a folder that you may write to"
+CACHE_HINT = "set IMGBUILD_CACHE to a writable folder"
 FULL_HINT = "free some space on that file system"
 OUTPUT_HINT = "choose another folder with --output"
 
@@ -35,12 +35,12 @@ _LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def data(name: str) -> Path:
-    """The path of `name` in the package's folder `data`. imgbuild is always installed unpacked."""
+    """The path of `name` in the package's folder `data`; imgbuild is always installed unpacked."""
     return Path(str(resources.files("imgbuild").joinpath("data", name)))
 
 
 def home() -> Path:
-    """The user's home folder. InputError if there is none: no HOME, no entry in /etc/passwd."""
+    """The user's home folder; InputError if there is none: no HOME, no entry in /etc/passwd."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -49,24 +49,23 @@ def home() -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """`path` with the home folder in place of `~` or `~USER`; unchanged if there is none."""
+    """`path` with `~` or `~USER` expanded; unchanged if there is no home folder."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib raises RuntimeError
 
 
 def xdg_folder(variable: str, default: str) -> Path:
-    """The folder that $`variable` names, else `default` in the home folder; InputError without one.
+    """The XDG folder of $`variable`, else `default` in the home folder; InputError without one.
 
-    The XDG specification says to ignore a relative path in the variable.
+    Relative paths in the variable are ignored, as the XDG specification requires.
     """
     named = os.environ.get(variable, "")
     return Path(named) if named.startswith("/") else home() / default
 
 
 def described(error: OSError, place: Path, *, hint: str | None = None) -> ImgbuildError:
-    """`error`, which occurred at `place`, as an error with a hint.
+    """Convert `error`, which occurred at `place`, to an error with a hint.
 
-    `hint` says what to do if `place` is full or cannot be written to; by default what to do if it
-    is the cache.
+    `hint` is the remedy if `place` is full or not writable; the default is for the cache.
     """
     reason = error.strerror or str(error)
     if error.errno in FULL:
@@ -78,7 +77,7 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
         message = f"cannot write to {place}: {reason}"
         return InputError(message, hint=hint or CACHE_HINT)
     if error.errno in _NO_FOLDER:
-        message = f"cannot write to {place}: it is not a folder, or below a file"
+        message = f"cannot write to {place}: it is not a folder, or a parent is a file"
         return InputError(message, hint=hint or CACHE_HINT)
     if error.errno in _LOCKLESS:
         message = f"the file system of {place} has no file locks: {reason}"
@@ -87,7 +86,7 @@ def described(error: OSError, place: Path, *, hint: str | None = None) -> Imgbui
 
 
 def free_bytes(place: Path) -> int | None:
-    """The free bytes of the file system that `place` is on, or will be; None if that is unknown.
+    """The free bytes of the file system of `place`, which need not exist; None if unknown.
 
     Root may use the reserve. Some file systems report no sizes.
     """
@@ -117,7 +116,7 @@ def plain_errors(place: Path, *, hint: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_if_full(place: Path) -> Iterator[None]:
-    """Name `place` in errors of full disks that have no path, as of writes to an open file."""
+    """Set the path of disk-full errors without one, as of writes to an open file, to `place`."""
     try:
         yield
     except OSError as error:
@@ -127,11 +126,10 @@ def named_if_full(place: Path) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """An error if one of `paths` cannot be written: called before long work that ends there.
+    """Check that `paths` are writable, before long work whose results go there.
 
-    InputError, or WorkFailed if the file system has no space at all.
-
-    A path is a folder to write into, or a file or folder that will be made or replaced.
+    InputError if one is not, WorkFailed if the file system has no space at all. A path is an
+    existing folder, or a file or folder to be created or replaced.
     """
     for path in paths:
         folder = path.absolute()
@@ -144,7 +142,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
             raise InputError(message, hint=hint)
         if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
             read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
-            reason = "is on a read-only file system" if read_only else "may not be written to"
+            reason = "is on a read-only file system" if read_only else "is not writable"
             message = f"cannot write {path}: {folder} {reason}"
             raise InputError(message, hint=hint)
         if free_bytes(folder) == 0:
@@ -153,7 +151,7 @@ def require_writable(paths: Iterable[Path], *, hint: str) -> None:
 
 
 def is_own(folder: Path, *, hint: str) -> bool:
-    """Whether no other user may change what is in `folder`; True if it is missing.
+    """Whether no other user can change the content of `folder`; True if it is missing.
 
     InputError with `hint` if another user owns it, or it is not a folder.
     """
@@ -168,7 +166,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Whether `path` is still the open file, and has not been removed or replaced."""
+    """Whether `path` is still the open file, not removed or replaced."""
     try:
         named = path.lstat()
     except FileNotFoundError:
@@ -202,7 +200,7 @@ def _lock_file(path: Path) -> int:
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of the file at `path`, after waiting for it. The file is never removed.
+    """Wait for the lock of the file at `path` and hold it. The file is never removed.
 
     Each call opens its own descriptor: threads and forked processes must not share one.
     """
@@ -215,7 +213,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the file or folder at `path` is written to the disk."""
+    """Flush the file or folder at `path` to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -224,10 +222,10 @@ def sync(path: Path) -> None:
 
 
 def move(source: Path, destination: Path) -> None:
-    """Rename `source`, a finished file, to `destination` in one step, read-only from then on.
+    """Rename the complete file `source` to `destination` atomically and make it read-only.
 
-    Read-only because layouts get hard links to it: a write in place would damage the cache. Bytes
-    and name are flushed, so that a power cut cannot leave the name without its bytes.
+    Read-only because layouts have hard links to it, and a write would damage the cache. Content and
+    name are flushed, so that a power failure cannot leave the name without the content.
     """
     source.chmod(0o444)
     sync(source)
@@ -238,16 +236,16 @@ def move(source: Path, destination: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file, to be written, that becomes `path` at the end: see `OpenFolder.replacing`.
+    """A new file for writing that replaces `path` at the end: see `OpenFolder.replacing`.
 
-    The folder that has it, which may be reached through links, is made if it is missing.
+    Its parent folder, which may be reached through links, is created if missing.
     """
     with OpenFolder.open(path.parent, make=True) as folder, folder.replacing(path.name) as file:
         yield file
 
 
 def unshared_bytes(folder: Path) -> int:
-    """The bytes of `folder`: of folders, links, and files that have no other name."""
+    """The size of `folder` in bytes: folders, links, and files without other hard links."""
     total = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -261,7 +259,7 @@ def unshared_bytes(folder: Path) -> int:
 
 
 def remove_tree(place: Path) -> None:
-    """Remove a folder with its content, as far as that is possible; no error if it is missing.
+    """Remove a folder and its content as far as possible; no error if it is missing.
 
     See `folder.remove_all`.
     """

@@ -1,9 +1,9 @@
 """Folders opened by descriptor: reads, writes and removes files without following links.
 
-A checkout or a shared folder may have a symbolic link, a pipe or a folder of another user wherever
-imgbuild writes. So a name is resolved part by part, relative to the descriptor of a folder that the
-user named (the project, `--output`, the cache), and a link is an error. Only that folder itself may
-be reached through links. What is replaced or removed is a regular file.
+A checkout or shared folder may contain symbolic links, pipes or folders of other users at any path
+that imgbuild writes. Names are therefore resolved component by component, relative to the
+descriptor of a folder given by the user (the project, `--output`, the cache), and links are errors.
+Only that folder itself may be reached through links. Only regular files are replaced or removed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ LINK_REMEDY = "remove it: links are not followed there"
 class OpenFolder:
     """An open folder. `path` is its name in messages.
 
-    The methods take names relative to it, of one or several parts. InputError if a part is a link
-    or something else than a folder, if the last one is not a regular file, or if a name is absolute
-    or has `..`.
+    Names are relative to it, of one or several components. Methods raise InputError if a component
+    is a link or not a folder, if the last one is not a regular file, or if a name is absolute or
+    has `..`.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -64,16 +64,16 @@ class OpenFolder:
 
     @classmethod
     def open(cls, path: Path, *, make: bool = False) -> Self:
-        """The folder at `path`, which the user named: links on it are followed. OSError if absent.
+        """Open the folder at `path`, given by the user: links are followed. OSError if missing.
 
-        With `make` it is made with its parents.
+        With `make` it is created with its parents.
         """
         if make:
             path.mkdir(parents=True, exist_ok=True)
         return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> OpenFolder:
-        """The folder `name`; FileNotFoundError if it is missing and not to be made."""
+        """Open the folder `name`; FileNotFoundError if it is missing and `make` is false."""
         place, descriptor = self.path, os.dup(self.descriptor)
         try:
             for part in self._parts(name):
@@ -94,7 +94,7 @@ class OpenFolder:
         return OpenFolder(place, descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The state of `name`, of a link itself; None if it or a folder above it is missing."""
+        """The status of `name`, for a link its own; None if it or a parent folder is missing."""
         try:
             with self._above(name) as (above, last):
                 return _status(last, above.descriptor)
@@ -102,14 +102,14 @@ class OpenFolder:
             return None
 
     def require_file(self, name: str) -> os.stat_result | None:
-        """As `status`; InputError if it is not a regular file."""
+        """Like `status`; InputError if it is not a regular file."""
         status = self.status(name)
         if status is not None and not stat.S_ISREG(status.st_mode):
             raise _refusal(self.path / name, status, "a file")
         return status
 
     def file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-        """A descriptor of the regular file `name`; OSError if it cannot be opened."""
+        """Open the regular file `name`; OSError if it cannot be opened."""
         with self._above(name) as (above, last):
             return regular_file(self.path / name, flags, mode, name=last, above=above.descriptor)
 
@@ -119,9 +119,10 @@ class OpenFolder:
             return file.read()
 
     def write(self, name: str, data: bytes) -> bool:
-        """Make `data` the content of the file `name`; False if this user's file has it already.
+        """Write `data` to the file `name`; False if a file of this user already has this content.
 
-        Folders on its path are made. The content is flushed and renamed: it is whole or not there.
+        Parent folders are created. The content is flushed and renamed: the file is complete or
+        missing.
         """
         status = self.require_file(name)
         if status is not None and status.st_uid == os.geteuid() and status.st_size == len(data):
@@ -136,10 +137,10 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[BinaryIO]:
-        """A new file, to be written, that becomes `name` at the end; it is removed after an error.
+        """A new file for writing that becomes `name` at the end; it is removed after an error.
 
-        Its path, which it has as `name`, is random. It is locked, so that the next writer of `name`
-        can remove what a killed one has left; of several writers the last one wins.
+        Its random path is in `name` of the file object. It is locked, so that the next writer of
+        `name` can remove the leftovers of killed ones; of several writers the last one wins.
         """
         with self._above(name, make=True) as (above, last):
             above.require_file(last)
@@ -166,7 +167,7 @@ class OpenFolder:
                     os.unlink(temporary, dir_fd=above.descriptor)
 
     def new_file(self, name: str) -> BinaryIO:
-        """The new file `name` of this folder; FileExistsError if anything has that name."""
+        """Create the file `name` in this folder; FileExistsError if the name exists."""
 
         def _opened(_: str, flags: int) -> int:
             return os.open(name, flags | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
@@ -174,27 +175,27 @@ class OpenFolder:
         return open(self.path / name, "x+b", opener=_opened)
 
     def rename(self, name: str, other: str) -> None:
-        """Give the file `name` of this folder the name `other`, whose regular file it replaces."""
+        """Rename the file `name` in this folder to `other`, replacing a regular file."""
         self.require_file(other)
         os.replace(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def rename_folder(self, name: str, other: str) -> None:
-        """Give the folder `name` of this folder the name `other`, which nothing but a folder has.
+        """Rename the folder `name` to `other`, which must be missing or an empty folder.
 
-        OSError if a folder with that name is not empty.
+        OSError if it is not empty.
         """
         os.rename(name, other, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def link(self, descriptor: int, name: str) -> None:
-        """Give the open file `descriptor` the new name `name` here; OSError if it cannot be linked.
+        """Create the hard link `name` to the open file `descriptor`; OSError if that fails.
 
-        It is the file that is open, whatever its old name leads to by now.
+        The link is to the open file, even if its former name was replaced.
         """
         source = f"/proc/self/fd/{descriptor}"
         os.link(source, name, dst_dir_fd=self.descriptor, follow_symlinks=True)
 
     def remove(self, name: str) -> bool:
-        """Remove the regular file `name`; False if there is none."""
+        """Remove the regular file `name`; False if it is missing."""
         if self.require_file(name) is None:
             return False
         with self._above(name) as (above, last), contextlib.suppress(FileNotFoundError):
@@ -208,16 +209,16 @@ class OpenFolder:
             os.rmdir(last, dir_fd=above.descriptor)
 
     def names(self) -> list[str]:
-        """What is in this folder, sorted."""
+        """The names of all entries, sorted."""
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - no path
 
     def tree(self, levels: int = LEVELS) -> Iterator[str]:
-        """The names of all regular files below this folder.
+        """The paths of all regular files below this folder.
 
-        InputError for a link, and for folders below folders of more than so many levels.
+        InputError for a link, and for folders nested deeper than `levels`.
         """
         if not levels:
-            message = f"{self.path} is more than {LEVELS} folders deep"
+            message = f"{self.path} is nested deeper than {LEVELS} folders"
             raise InputError(message, hint=REMEDY)
         for name in self.names():
             status = _status(name, self.descriptor)
@@ -232,7 +233,7 @@ class OpenFolder:
                 raise _refusal(self.path / name, status, "a file")
 
     def remove_leftovers(self, name: str) -> None:
-        """Remove the temporary files for `name` of killed processes: they are not locked."""
+        """Remove temporary files for `name` of killed processes, which are not locked."""
         pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp")
         for leftover in filter(pattern.fullmatch, self.names()):
             with (
@@ -244,7 +245,7 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[OpenFolder, str]]:
-        """The folder that has `name`, and the last part of `name`."""
+        """The parent folder of `name`, and the last component of `name`."""
         *folders, last = self._parts(name)
         if not folders:
             yield self, last
@@ -255,8 +256,8 @@ class OpenFolder:
     def _parts(self, name: str) -> list[str]:
         parts = name.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            message = f"{self.path}: {name!r} is not a path below it"
-            raise InputError(message, hint="name it by a relative path without `..`")
+            message = f"{self.path}: {name!r} is not a relative path below it"
+            raise InputError(message, hint="use a relative path without `..`")
         return parts
 
 
@@ -269,10 +270,10 @@ def regular_file(
     above: int | None = None,
     links: bool = False,
 ) -> int:
-    """A descriptor of the regular file at `path`, or of `name` in the folder `above`.
+    """Open the regular file at `path`, or `name` in the folder `above`.
 
-    InputError for a pipe, a device or a folder, without waiting for a writer, and for a link unless
-    `links` are followed; OSError if it cannot be opened.
+    InputError for a pipe, a device or a folder, without blocking, and for a link unless `links` are
+    followed; OSError if it cannot be opened.
     """
     name = os.fspath(path) if name is None else name
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
@@ -291,11 +292,11 @@ def regular_file(
 
 
 def remove_all(place: str | Path, above: int | None = None) -> None:
-    """Remove the folder at `place`, relative to the descriptor `above`, with all that is in it.
+    """Remove the folder at `place`, relative to the descriptor `above`, with its content.
 
-    One level after the other, with one descriptor: a tree may be deeper than a path can be long, or
-    a process can open files. Read-only folders are made writable. The first OSError is raised when
-    all else is removed. A link is an OSError: it is not followed, and stays.
+    Works level by level with one descriptor, because a tree may be deeper than the longest path or
+    the limit of open files. Read-only folders are made writable. The first OSError is raised after
+    everything else was removed. Links are not followed or removed, but raise an OSError.
     """
     errors: list[OSError] = []
     descriptor = _writable(place, above)
@@ -333,7 +334,7 @@ def remove_all(place: str | Path, above: int | None = None) -> None:
 
 
 def _writable(name: str | Path, above: int | None) -> int:
-    """A descriptor of the folder `name`, in which this user can remove files."""
+    """Open the folder `name`, with permission to remove files."""
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:
@@ -350,7 +351,7 @@ def _writable(name: str | Path, above: int | None) -> int:
 
 
 def _remove_files(descriptor: int, errors: list[OSError]) -> list[str]:
-    """Remove all but folders from the open folder; the names of these."""
+    """Remove all entries of the open folder except folders; returns the names of these."""
     with os.scandir(descriptor) as scanned:
         entries = list(scanned)
     folders = []
@@ -372,9 +373,9 @@ def _try(errors: list[OSError], remove: Callable[..., None], name: str, above: i
 
 
 def require_below(top: Path, path: Path) -> Path:
-    """`path`, a default place for output below `top`, whether it is there or not.
+    """`path`, a default output location below `top`, which need not exist.
 
-    InputError if a link leads to it, or it is one.
+    InputError if it is a link or reached through one.
     """
     try:
         with contextlib.suppress(FileNotFoundError), OpenFolder.open(top) as folder:
@@ -382,16 +383,16 @@ def require_below(top: Path, path: Path) -> Path:
             if status is not None and stat.S_ISLNK(status.st_mode):
                 raise _refusal(path, status, "a folder")
     except InputError as error:
-        hint = "remove it, or name another place with --output: only that may be a link"
+        hint = "remove it, or choose another folder with --output, which may be a link"
         raise InputError(error.message, hint=hint) from error
     return path
 
 
 def make_private(top: Path, *names: str, make: bool = True) -> bool:
-    """Let only this user write to `top` and the folders `names` below it, each in the one before.
+    """Restrict write access to `top` and the nested folders `names` below it to this user.
 
-    False if a mode had to be changed for that. Missing ones are made with `make`; without it, they
-    are a FileNotFoundError. InputError if one belongs to another user or, below `top`, is a link.
+    False if a mode had to be changed. Missing folders are created with `make`, else
+    FileNotFoundError. InputError if one belongs to another user or, below `top`, is a link.
     """
     private = True
     with contextlib.ExitStack() as stack:
@@ -404,9 +405,9 @@ def make_private(top: Path, *names: str, make: bool = True) -> bool:
 
 
 def is_shared(path: Path) -> bool:
-    """Whether `path` is a folder in which each user has files of its own, as /tmp: mode 1777.
+    """Whether `path` is a folder shared by all users, such as /tmp: mode 1777.
 
-    Its owner, who could rename all of them, is this user or root.
+    Its owner, who could rename all entries, is this user or root.
     """
     try:
         status = path.stat()
@@ -417,7 +418,7 @@ def is_shared(path: Path) -> bool:
 
 
 def make_own(top: Path, name: str) -> Path:
-    """This user's folder `name` in the shared folder `top`, made if missing; see `make_private`."""
+    """This user's folder `name` in the shared folder `top`, created if missing."""
     with OpenFolder.open(top) as shared, shared.folder(name, make=True, mode=0o755) as folder:
         _is_made_private(folder)
         return folder.path
@@ -427,8 +428,8 @@ def _is_made_private(folder: OpenFolder) -> bool:
     status = os.fstat(folder.descriptor)
     if status.st_uid != os.geteuid():
         message = (
-            f"{folder.path} belongs to user id {status.st_uid}, who could change what this user"
-            f" (user id {os.geteuid()}) builds from it"
+            f"{folder.path} belongs to user id {status.st_uid}, who could change the builds of"
+            f" this user (user id {os.geteuid()})"
         )
         hint = "set IMGBUILD_CACHE to a folder of this user, or to a shared one (mode 1777, root's)"
         raise InputError(message, hint=hint)
@@ -436,7 +437,7 @@ def _is_made_private(folder: OpenFolder) -> bool:
         return True
     with contextlib.suppress(PermissionError):
         os.fchmod(folder.descriptor, stat.S_IMODE(status.st_mode) & ~OTHERS)
-    # A file system without modes stays as it is.
+    # File systems without modes are left as they are.
     return bool(os.fstat(folder.descriptor).st_mode & OTHERS)
 
 
@@ -447,7 +448,7 @@ def is_private(status: os.stat_result) -> bool:
 
 
 def copy(source: BinaryIO, target: BinaryIO) -> Sha256:
-    """Copy what is left of `source` to `target`: the hash of the bytes that were copied."""
+    """Copy the rest of `source` to `target`; returns the hash of the copied bytes."""
     copied = hashlib.sha256()
     while piece := source.read(CHUNK):
         copied.update(piece)
@@ -475,7 +476,7 @@ def _status(name: str, above: int | None) -> os.stat_result | None:
 
 
 def _refusal(path: Path, status: os.stat_result | None, expected: str) -> InputError:
-    """The error for what is at `path` in place of what was `expected`."""
+    """The error for an entry of the wrong type at `path`."""
     kind = 0 if status is None else stat.S_IFMT(status.st_mode)
     message = f"cannot use {path}: it is {_KINDS.get(kind, 'something else')}, not {expected}"
     return InputError(message, hint=LINK_REMEDY if kind == stat.S_IFLNK else REMEDY)

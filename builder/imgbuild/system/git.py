@@ -1,7 +1,7 @@
-"""Runs git read-only in a repository of another author: no hook or filter of it runs.
+"""Runs git read-only in an untrusted repository, without its hooks and filters.
 
-Only commands that read objects: those that read files of the checkout, such as `git diff` and
-`git status`, would run the filters that its configuration names.
+Only commands that read objects: those that read files of the checkout, such as `git diff` and `git
+status`, would run filters from the repository's configuration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from imgbuild.system import process
 Reading = Literal[
     "cat-file", "grep", "log", "ls-files", "ls-tree", "remote", "rev-list", "rev-parse"
 ]
-# Options that keep a command from running programs that attributes and configuration name.
+# Options that prevent commands from running programs of attributes and configuration.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "grep": ("--no-textconv",),
     "log": ("--no-ext-diff", "--no-textconv"),
@@ -23,9 +23,9 @@ LIMIT = 120.0  # seconds; a pipe in place of a repository's file would be waited
 
 
 def run(folder: Path, command: Reading, *words: str, stdin: str | None = None) -> process.Result:
-    """Run `git COMMAND WORDS` in `folder`; any status is returned.
+    """Run `git COMMAND WORDS` in `folder`; any exit status is returned.
 
-    ToolMissing without git, WorkFailed if it is not done after LIMIT.
+    ToolMissing without git, WorkFailed on a timeout of LIMIT.
     """
     program = process.find("git", remedy="install git")
     full = [program, "-c", "core.fsmonitor=false", command, *OPTIONS.get(command, ()), *words]

@@ -1,8 +1,8 @@
-"""Fetches git repositories, which may be another author's, and reads their objects.
+"""Fetches untrusted git repositories and reads their objects.
 
-Objects go into a new bare repository of this program, so no hook and no configuration of the other
-repository is used, and git checks nothing out: no filter of its attributes runs. Logins are the
-user's own: credential helpers, netrc, ssh. No command asks a question.
+Objects go into a new bare repository, so that hooks and configuration of the remote repository are
+not used, and nothing is checked out, so that no filter runs. Credentials are those of the user:
+credential helpers, netrc, ssh. Commands do not prompt.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from imgbuild.system import process
 
 LIMIT = 900.0  # seconds of a command that uses the network
 SHOWN = 300  # characters of git's message
-# The protocols of an address and of what the user's `insteadOf` makes of it. A server's redirect
-# from https to http is refused.
+# The protocols of a URL and of its replacements by the user's `insteadOf`. Redirects of a server
+# from https to http are refused.
 PROTOCOLS = {
     "https": "https:ssh",
     "ssh": "ssh:https",
@@ -36,7 +36,7 @@ SETTINGS = (
     *("-c", "fetch.writeCommitGraph=false", "-c", "http.lowSpeedLimit=1000"),
     *("-c", "http.lowSpeedTime=60"),
 )
-# A repository that is only read: no object is replaced by another or fetched from a remote.
+# Read-only use of a repository: no replacement objects, no fetches from a remote.
 READING = (
     *("--no-replace-objects", "-c", "protocol.allow=never"),
     *("-c", "core.fsmonitor=false"),
@@ -48,7 +48,7 @@ LARGEST = 64 << 20  # bytes of a file that is written to a folder
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SHORT = re.compile(r"[0-9a-f]{4,63}")
 NAMED = 4  # branches and tags in a hint
-HINT = "git uses your own logins (credential helper, netrc, ssh); try: git ls-remote ADDRESS"
+HINT = "git uses your credentials (credential helper, netrc, ssh); try: git ls-remote URL"
 
 
 class TreeEntry(msgspec.Struct, frozen=True):
@@ -61,9 +61,9 @@ class TreeEntry(msgspec.Struct, frozen=True):
 
 
 def remote_refs(url: str, *patterns: str) -> dict[str, str]:
-    """Name → object of the refs of the repository at `url` that match; all without a pattern.
+    """Objects by ref of the repository at `url`, of refs that match; all without a pattern.
 
-    FetchFailed if it does not answer.
+    FetchFailed if the server does not respond.
     """
     words = (*SETTINGS, "ls-remote", "--quiet", "--", url, *patterns)
     done = _run(words, env=_transport(url))
@@ -74,10 +74,10 @@ def remote_refs(url: str, *patterns: str) -> dict[str, str]:
 
 
 def commit_of(url: str, revision: str, folder: Path) -> str:
-    """The commit of a branch, a tag or a short hash; the default branch's without a revision.
+    """The commit of a branch, tag or short hash; of the default branch without a revision.
 
-    `folder` is new, for a repository that is fetched to look for a short hash. InputError if the
-    repository has no such revision, FetchFailed if it does not answer.
+    `folder` is a new folder for a repository, fetched to find a short hash. InputError if the
+    repository has no such revision, FetchFailed if the server does not respond.
     """
     if COMMIT.fullmatch(revision):
         return revision
@@ -94,7 +94,7 @@ def commit_of(url: str, revision: str, folder: Path) -> str:
             return commit
     if not revision:
         message = f"{url}: the repository has no default branch"
-        raise InputError(message, hint="name a branch, a tag or a commit: …@REV")
+        raise InputError(message, hint="use a branch, a tag or a commit: …@REV")
     names = sorted(name.rpartition("/")[2] for name in remote_refs(url))
     some = ", ".join([name for name in names if not name.endswith("^{}")][:NAMED])
     message = f"{url} has no branch, tag or commit {revision}"
@@ -102,7 +102,7 @@ def commit_of(url: str, revision: str, folder: Path) -> str:
 
 
 def _patterns(revision: str) -> tuple[str, ...]:
-    """The refs that a revision may mean, the most likely first: a tag's commit before the tag."""
+    """The refs that a revision can match, by priority: a tag's commit before the tag."""
     if not revision:
         return ("HEAD",)
     if revision.startswith("refs/"):
@@ -112,7 +112,7 @@ def _patterns(revision: str) -> tuple[str, ...]:
 
 
 def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
-    """Write the files of a commit into the new folder `place`, as git's objects have them.
+    """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
     `folder` is new, for the repository. Files over LARGEST and submodules are left out. FetchFailed
     if the commit cannot be fetched or written.
@@ -121,7 +121,7 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     repository = FetchedRepository(folder, sha256=len(commit) == 64)
     repository.fetch(url, commit)
     place.mkdir(parents=True)
-    # Links come last, the deepest first, so that nothing is written through one.
+    # Links are created last, the deepest first, so that nothing is written through one.
     entries = sorted(
         repository.entries(commit), key=lambda each: (each.mode == LINK, -each.path.count("/"))
     )
@@ -132,7 +132,7 @@ def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
                     _write(entry, reader, place / entry.path)
     except OSError as error:
         message = f"{url} at {commit[:12]} cannot be written to {place}: {error.strerror}"
-        raise FetchFailed(message, hint="name another revision, or files of a clone") from error
+        raise FetchFailed(message, hint="use another revision, or a local clone") from error
 
 
 def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
@@ -150,34 +150,34 @@ def _write(entry: TreeEntry, reader: ObjectReader, path: Path) -> None:
 
 
 class GitObjects:
-    """The objects of the repository whose git folder is `folder`; none of its programs is run."""
+    """The objects of the repository with the git folder `folder`; none of its programs is run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._words: tuple[str, ...] = ("--git-dir", str(folder), *READING)
 
     def has(self, commit: str) -> bool:
-        """Whether the object `commit` is here."""
+        """Whether the object `commit` exists."""
         return self._git("cat-file", "-e", commit).status == 0
 
     def resolved(self, name: str) -> str | None:
-        """The object that `name` means: "REV^{commit}", "COMMIT:folder"; None if there is none."""
+        """The object of a revision: "REV^{commit}", "COMMIT:folder"; None if it does not exist."""
         done = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", name)
         return done.stdout.strip() if done.status == 0 else None
 
     def nearest_tag(self, commit: str) -> tuple[str, int] | None:
-        """The nearest tag with a digit that `commit` has, and how many commits are after it."""
+        """The nearest tag of `commit` that contains a digit, and the number of commits since it."""
         pattern = ("--tags", "--long", "--abbrev=40", "--match", "*[0-9]*")
         done = self._git("describe", *pattern, commit)
         parts = done.stdout.strip().rsplit("-", 2)
         return (parts[0], int(parts[1])) if done.status == 0 and len(parts) == 3 else None
 
     def count(self, commit: str) -> int:
-        """How many commits the history of `commit` has."""
+        """The number of commits in the history of `commit`."""
         return int(self._git("rev-list", "--count", commit).stdout.strip() or 0)
 
     def entries(self, commit: str) -> list[TreeEntry]:
-        """All files of a commit or tree; a byte that is not UTF-8 in a path is U+FFFD."""
+        """All files of a commit or tree; path bytes that are not UTF-8 become U+FFFD."""
         done = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
         entries = []
         for line in filter(None, done.stdout.split("\0")):
@@ -188,7 +188,7 @@ class GitObjects:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[ObjectReader]:
-        """Reads the contents of objects, one after the other."""
+        """A reader for the contents of objects, one after the other."""
         command = [*_program(), *self._words, "cat-file", "--batch"]
         with process.piped(command) as running:
             if running.stdin is None or running.stdout is None:
@@ -204,9 +204,9 @@ class GitObjects:
 
 
 class FetchedRepository(GitObjects):
-    """A bare repository in `folder`, which is empty, for objects that are fetched.
+    """A bare repository in the empty `folder`, for fetched objects.
 
-    `sha256`: objects are named by SHA-256.
+    `sha256`: object names are SHA-256.
     """
 
     def __init__(self, folder: Path, *, sha256: bool = False) -> None:
@@ -219,7 +219,7 @@ class FetchedRepository(GitObjects):
         )
 
     def fetch(self, url: str, commit: str) -> None:
-        """Fetch `commit` without its history; with all branches and tags where that is refused.
+        """Fetch `commit` without history; with all branches and tags if the server refuses that.
 
         FetchFailed if the repository does not have it.
         """
@@ -229,7 +229,7 @@ class FetchedRepository(GitObjects):
         self.fetch_all(url)
         if not self.has(commit):
             message = f"{url}: no branch and no tag has the commit {commit}"
-            raise FetchFailed(message, hint="name another revision; this one may have been removed")
+            raise FetchFailed(message, hint="use another revision; this one may have been removed")
 
     def fetch_all(self, url: str) -> None:
         """Fetch all branches and tags with their history; FetchFailed if that fails."""
@@ -238,7 +238,7 @@ class FetchedRepository(GitObjects):
             raise _failure(url, done)
 
     def fetch_history(self, url: str, commit: str) -> None:
-        """Fetch the history of `commit`, which is here, and all tags; FetchFailed as above."""
+        """Fetch all tags and the history of `commit`, already fetched; FetchFailed on failure."""
         shallow = self._git("rev-parse", "--is-shallow-repository").stdout.strip() == "true"
         deeper = ("--unshallow",) if shallow else ()
         done = self._fetch(url, commit, "+refs/tags/*:refs/tags/*", *deeper)
@@ -253,20 +253,20 @@ class FetchedRepository(GitObjects):
 
 
 class ObjectReader:
-    """The two ends of `git cat-file --batch`."""
+    """The pipes of `git cat-file --batch`."""
 
     def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
         self._requests = requests
         self._answers = answers
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The content of an object; read to its end before the next one."""
+        """The content of an object; must be read to its end before the next one."""
         self._requests.write(f"{name}\n".encode())
         self._requests.flush()
         head = self._answers.readline().split()
         if len(head) != 3:
             message = f"the repository lacks the object {name}"
-            raise FetchFailed(message, hint="it is damaged at its server: name another revision")
+            raise FetchFailed(message, hint="it is damaged on the server: use another revision")
         left = int(head[2])
         while left:
             piece = self._answers.read(min(left, PIECE))
@@ -278,7 +278,7 @@ class ObjectReader:
         self._answers.read(1)
 
     def content(self, name: str) -> bytes:
-        """All of a small object."""
+        """The complete content of a small object."""
         return b"".join(self.pieces(name))
 
 
@@ -293,7 +293,7 @@ def _run(
 
 
 def _transport(url: str) -> dict[str, str]:
-    """Variables that allow the protocol of `url` and no question."""
+    """Variables that allow only the protocol of `url` and disable prompts."""
     variables = {
         "GIT_ALLOW_PROTOCOL": PROTOCOLS[url.partition(":")[0]],
         "GIT_TERMINAL_PROMPT": "0",

@@ -1,12 +1,11 @@
-"""Hashes of files, remembered: a file is hashed again only if it has changed.
+"""Stored hashes of files: a file is hashed again only if it has changed.
 
-A record holds device, inode, size, mtime and ctime of a file with its hash. A ctime cannot be set:
-every change of content, links or mode moves it. Records lie in a folder that only the user can
-enter, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed each
-time. Files that others own or may write to are not recorded, not even for the time of the process:
-a write through a memory mapping may leave their times unchanged. Damage below the file system,
-such as a bit that flips on the disk, moves no ctime either: `imgbuild cache verify` hashes
-everything.
+A record maps device, inode, size, mtime and ctime of a file to its hash. A ctime cannot be set:
+every change of content, links or mode updates it. The records are in a folder that only the user
+can access, $XDG_STATE_HOME/imgbuild, else ~/.local/state/imgbuild; without one, files are hashed
+each time. Files that other users own or can write to are never recorded, because a write through a
+memory mapping may leave their times unchanged. Corruption below the file system, such as a flipped
+bit on the disk, does not update ctime either: `imgbuild cache verify` hashes everything.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _CORRUPT = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 
 
 class KnownHashes:
-    """The records in `folder`; None: they last as long as this process.
+    """The records in `folder`; None keeps them in this process only.
 
-    Safe for several threads and processes. Errors of the folder or of its database are not raised:
-    the files are then hashed.
+    Safe for several threads and processes. Errors of the folder or its database are not raised:
+    files are hashed instead.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -61,10 +60,10 @@ class KnownHashes:
             return self.matches_file(file, sha256)
 
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
-        """As `matches`, for an open file at its beginning.
+        """Like `matches`, for an open file at its beginning.
 
-        A file whose times move meanwhile is read again: another process may have used it. False if
-        they move each time.
+        A file whose times change meanwhile is read again: another process may have used it. False
+        if they change each time.
         """
         for _ in range(READINGS):
             before = os.fstat(file.fileno())
@@ -74,7 +73,7 @@ class KnownHashes:
             started = time.time_ns()
             actual = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())
-            # A change within the step of the clock in which reading began would not show.
+            # A change within the clock tick in which reading began would not be visible.
             if _state(before) == _state(after) and started - before.st_ctime_ns > TICK_NS:
                 self._record(after, actual)
             if _content(before) == _content(after):
@@ -84,7 +83,7 @@ class KnownHashes:
     def note(self, path: Path, sha256: Sha256, seen: os.stat_result | None = None) -> None:
         """Record that the file at `path`, which no other process changes, has the hash `sha256`.
 
-        With `seen`, only if it is still that file, with that content: it may have been replaced.
+        With `seen`, only if it still has this status: it may have been replaced.
         """
         with contextlib.suppress(OSError):
             before = path.stat()
@@ -93,7 +92,7 @@ class KnownHashes:
             age = time.time_ns() - before.st_ctime_ns
             if 0 <= age <= TICK_NS:
                 time.sleep((TICK_NS - age) / 1e9)
-            # A negative age: the clock of the disk's server is ahead of ours.
+            # A negative age: the clock of the file server is ahead.
             if age >= 0 and _state(before) == _state(path.stat()):
                 self._record(before, sha256)
 
@@ -101,7 +100,7 @@ class KnownHashes:
     def relinked(self, file: Path | int) -> Iterator[None]:
         """Keep the record of a file, or open file, while its links change in the `with` block.
 
-        Not if others could change the file: they can set its mtime, and its ctime moves here.
+        Not if others could change the file: they can set its mtime, and its ctime changes here.
         """
         try:
             descriptor = (
@@ -126,7 +125,7 @@ class KnownHashes:
         """Set the time of last use of the file at `path`, and keep its record."""
         before = path.stat()
         sha256 = self._look_up(before)
-        # Whole microseconds, which the kernel's clock hardly gives: a write in between shows.
+        # Whole microseconds, rare in the kernel's clock, so that a write in between is visible.
         now = time.time_ns() // 1000 * 1000
         os.utime(path, ns=(now, now))
         after = path.stat()
@@ -168,9 +167,9 @@ class KnownHashes:
     def _ask(
         self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
     ) -> list[tuple[str, ...]]:
-        """The rows of the last statement, after all of them in one transaction; none if it failed.
+        """Run `statements` in one transaction; returns the rows of the last, or none on failure.
 
-        Without `make` the database is not made if it is missing.
+        Unless `make` is true, a missing database is not created.
         """
         place = None if self._folder is None else self._folder / NAME
         if place is None or not _is_safe(place.parent, make=make):
@@ -186,7 +185,7 @@ class KnownHashes:
             with contextlib.closing(
                 sqlite3.connect(place, timeout=WAIT_SECONDS, isolation_level=None)
             ) as database:
-                # Records may be lost in a power cut: files are hashed again then.
+                # Records may be lost in a power failure: files are hashed again then.
                 database.execute("pragma synchronous = off")
                 database.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
                 database.execute("begin immediate" if make else "begin")
@@ -202,7 +201,7 @@ class KnownHashes:
 
 
 def of_user() -> KnownHashes:
-    """The records of the user that runs this process, one object for each folder."""
+    """The records of the user of this process, one object per folder."""
     return _shared(state_folder(), os.geteuid())
 
 
@@ -220,7 +219,7 @@ def state_folder() -> Path | None:
 
 
 def _is_safe(folder: Path, *, make: bool) -> bool:
-    """Whether `folder` is there, or created, and no other user can enter it."""
+    """Whether `folder` exists, or was created, and no other user can enter it."""
     try:
         if make and not folder.exists():
             above = next(each for each in folder.parents if each.exists())
@@ -241,7 +240,7 @@ def _file(status: os.stat_result) -> str:
 
 
 def _content(status: os.stat_result) -> tuple[int, int]:
-    """What changes with the content, but not with links."""
+    """The parts of a status that change with the content, but not with links."""
     return status.st_size, status.st_mtime_ns
 
 

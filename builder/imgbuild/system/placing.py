@@ -18,11 +18,11 @@ from imgbuild.values import Sha256
 def place(
     folder: OpenFolder, name: str, source: Path, sha256: Sha256, reporter: Reporter, *, prefix: str
 ) -> None:
-    """Make `name` in `folder` the file at `source`; IntegrityError if its hash is not `sha256`.
+    """Link or copy `source` as `name` in `folder`; IntegrityError unless its hash is `sha256`.
 
-    What is hashed is what is linked or copied, since the file is opened once. A file that another
-    user owns or may write to is copied: a link would let that user change it later. So is one on
-    another file system. The temporary name begins with `prefix`.
+    The file is opened once, so that the hashed file is the one that is linked or copied. A file
+    that another user owns or can write to is copied, because a link would let that user change it
+    later; so is one on another file system. The temporary name begins with `prefix`.
     """
     temporary = f"{prefix}{secrets.token_hex(16)}"
     hashes = known_hashes.of_user()
@@ -32,7 +32,7 @@ def place(
             raise _damaged(source)
         try:
             with hashes.relinked(file.fileno()):
-                refusal = "others may change it"
+                refusal = "others can change it"
                 if private:
                     refusal = _link(folder, file.fileno(), temporary)
                 if refusal:
@@ -50,7 +50,7 @@ def place(
 
 
 def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
-    """Link the open file as `name`; the reason if that cannot be done."""
+    """Link the open file as `name`; returns the reason if that fails."""
     try:
         folder.link(descriptor, name)
     except OSError as error:  # another file system, no support for links, or too many links
@@ -59,5 +59,5 @@ def _link(folder: OpenFolder, descriptor: int, name: str) -> str:
 
 
 def _damaged(source: Path) -> IntegrityError:
-    message = f"{source} is damaged: it has another digest"
+    message = f"{source} is damaged: its digest differs"
     return IntegrityError(message, hint="remove that file and build again")

@@ -1,6 +1,6 @@
 """Runs commands (subprocess): output, exit status, timeouts, signals, `-v` prints them.
 
-`system.programs` tells which file a command runs, and with which environment.
+`system.programs` determines the executable and the environment of a command.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Result(msgspec.Struct, frozen=True):
 def find(program: str, *, remedy: str) -> str:
     """The path of `program`, from PATH or a folder for system programs.
 
-    ToolMissing, with `remedy` as its hint, if there is none.
+    ToolMissing, with `remedy` as its hint, if it is not installed.
     """
     path = programs.located(program)
     if path is None:
@@ -59,7 +59,7 @@ def _resolved(command: Sequence[str]) -> list[str]:
 
 
 def warn(text: str) -> None:
-    """Warn about how commands are run, such as of a library that is not installed."""
+    """Print a warning about how commands are run, such as a missing library."""
     console.warn(text)
 
 
@@ -81,8 +81,8 @@ def run(
     """Run `command` and wait for its end.
 
     `env` is added to this process's environment, and the open `descriptors` are inherited.
-    WorkFailed, with the end of stderr, if `check` and the status is not 0; also if it is not done
-    after `limit` seconds.
+    WorkFailed if it runs longer than `limit` seconds or, with `check`, if its status is not 0; the
+    error has the end of stderr.
     """
     console.detail(f"$ {pasted(command)}")
     started = time.monotonic()
@@ -99,8 +99,8 @@ def run(
             timeout=limit,
         )
     except subprocess.TimeoutExpired as error:
-        message = f"{pasted(command)} is not done after {limit:.0f} s"
-        raise WorkFailed(message, hint="run it yourself to see what it waits for") from error
+        message = f"{pasted(command)} timed out after {limit:.0f} s"
+        raise WorkFailed(message, hint="run the command manually to see why") from error
     seconds = time.monotonic() - started
     result = Result(done.returncode, _text(done.stdout), _text(done.stderr), seconds)
     if check and result.status != 0:
@@ -117,13 +117,13 @@ def foreground(
     descriptors: Sequence[int] = (),
     meanwhile: Callable[[], None] | None = None,
 ) -> int:
-    """Run `command` with this process's terminal, input and output; its status, as in a shell.
+    """Run `command` with this process's terminal and streams; returns its status as in a shell.
 
-    `env` is added to this process's environment. The command decides what an interrupt means: this
-    process waits for it, and passes SIGINT and SIGTERM on, unless the terminal has sent SIGINT to
-    both. At the second one the command `end` is run. With `kill` SIGKILL is passed on instead, for
-    a command that ignores the others. It inherits the open `descriptors`.
-    `meanwhile` is called while it runs.
+    `env` is added to this process's environment; the open `descriptors` are inherited. The command
+    handles interrupts itself: this process waits for it and forwards SIGINT and SIGTERM, unless the
+    terminal has sent SIGINT to both. On the second one the command `end` is run. With `kill`,
+    SIGKILL is sent instead, for a command that ignores the others. `meanwhile` is called while it
+    runs.
     """
     console.detail(f"$ {pasted(command)}")
     started: list[subprocess.Popen[bytes]] = []
@@ -169,8 +169,8 @@ def feed(
 ) -> Result:
     """Run `command` with `chunks` as its stdin; WorkFailed if its status is not 0.
 
-    `env` is added to this process's environment. Only the last lines of its output are kept. If
-    `chunks` raises an error, the program is killed, so that it does not accept half of its input.
+    `env` is added to this process's environment. Only the last lines of its output are retained. If
+    `chunks` raises an error, the program is killed, so that it does not process incomplete input.
     """
     console.detail(f"$ … | {pasted(command)}")
     output = [collections.deque[bytes](maxlen=TAIL) for _ in range(2)]
@@ -181,7 +181,7 @@ def feed(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        # Read while writing: a program whose output pipe is full stops reading its input.
+        # Read while writing: a program blocked on a full output pipe stops reading its input.
         readers = [
             threading.Thread(target=tail.extend, args=(stream or (),), daemon=True)
             for tail, stream in zip(output, (process.stdout, process.stderr), strict=True)
@@ -205,7 +205,7 @@ def feed(
 
 
 def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    """Write `chunks` to the stdin of `process`, as long as it reads, and close it."""
+    """Write `chunks` to the stdin of `process` until it stops reading, and close it."""
     if process.stdin is None:
         return
     try:
@@ -228,9 +228,9 @@ def follow(
 ) -> int:
     """Run `command`, call `line` with each line of its output, and return its status.
 
-    Without `line` it writes to this process's own stderr, where it may draw on a terminal. With
+    Without `line` it writes to this process's stderr, where it can draw on a terminal. With
     `answer` its stdout goes into that file, and only its stderr to `line`. An interrupt is
-    passed on once, so that the command can clean up, and then goes on as it came.
+    forwarded once, so that the command can clean up, and then raised.
     """
     console.detail(f"$ {pasted(command)}")
     with subprocess.Popen(
@@ -255,7 +255,7 @@ def follow(
 def piped(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start `command` with pipes as its stdin and stdout; the caller closes them and waits.
 
-    It is in a process group of its own, so that Ctrl-C in a terminal does not reach it.
+    It is in a separate process group, so that Ctrl-C in a terminal does not reach it.
     """
     console.detail(f"$ {pasted(command)}")
     return subprocess.Popen(
@@ -296,7 +296,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def failure(command: Sequence[str], result: Result) -> WorkFailed:
-    """The error for a failed command: the end of its output, and how to repeat it."""
+    """The error for a failed command: the end of its output, and the command line to repeat it."""
     tail = "\n".join((result.stderr or result.stdout).strip().splitlines()[-TAIL:])
     message = f"{Path(command[0]).name} ended with status {result.status}"
     return WorkFailed(

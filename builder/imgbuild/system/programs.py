@@ -1,8 +1,8 @@
-"""Which program a command runs (PATH), its environment variables, and settings of git.
+"""Resolves programs (PATH), and their environment variables and git settings.
 
-The current folder is often another author's checkout. A program there, a module that Python
-would import from there, and the configuration of a git repository must not run by themselves.
-`system.process` applies this to every process that it starts.
+The current folder is often an untrusted checkout. Programs in it, modules that Python would import
+from it, and the configuration of its git repository must not run implicitly. `system.process`
+applies this to every process that it starts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SYSTEM_PATH = "/usr/sbin:/sbin:/usr/local/sbin"
-# Lists of folders in the environment in which an empty entry is the current folder, and what
-# separates their entries: the dynamic linker also splits at semicolons.
+# Lists of folders in the environment in which an empty entry is the current folder, with the
+# separators of their entries: the dynamic linker also splits at semicolons.
 FOLDER_LISTS = {"PATH": ":", "PYTHONPATH": ":", "LD_LIBRARY_PATH": "[:;]"}
-# Programs that read the git repository of the folder in which they run. buildx starts git.
+# Programs that read the git repository of their current folder. buildx starts git.
 REPOSITORY_PROGRAMS = ("git", "docker", "docker-buildx", "buildx")
-# Settings that keep these programs from running what a repository's configuration names, and from
-# using a bare repository among the files of a checkout. No transport: a partial clone
-# would fetch what it lacks, by a command that it names. Source: git-config(1), git(1) of 2.39.
+# Settings that prevent these programs from running commands of a repository's configuration and
+# from using a bare repository among the files of a checkout. No transport: a partial clone would
+# fetch missing objects by a configured command. Source: git-config(1), git(1) of 2.39.
 GIT_SETTINGS = {
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
@@ -33,9 +33,9 @@ GIT_VARIABLES = {"GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0", "BUILDX_GI
 
 
 def which(program: str, *, path: str | None = None) -> str | None:
-    """The file that `program` runs, None if there is none.
+    """The path of the executable `program`, None if it is not installed.
 
-    As shutil.which, but only absolute folders of PATH, or of `path`, count. A `program` with a
+    Like shutil.which, but searches only absolute folders of PATH, or of `path`. A `program` with a
     slash is a path.
     """
     if os.sep in program:
@@ -45,7 +45,7 @@ def which(program: str, *, path: str | None = None) -> str | None:
 
 
 def located(program: str) -> str | None:
-    """As `which`, and also from the folders for system programs."""
+    """Like `which`, including the folders for system programs."""
     return which(program) or which(program, path=SYSTEM_PATH)
 
 
@@ -57,9 +57,8 @@ def python() -> list[str]:
 def environment(program: str, added: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which `program` starts: this process's, with `added`.
 
-    Relative and empty entries of lists of folders are left out. Programs that read git
-    repositories run no command that a repository's configuration names, and use no transport
-    unless `added` allows it.
+    Relative and empty entries of lists of folders are left out. Programs that read git repositories
+    run no command from a repository's configuration, and use no transport unless `added` allows it.
     """
     env = {**os.environ, **(added or {})}
     for name, separator in FOLDER_LISTS.items():
@@ -80,7 +79,7 @@ def _absolute(folders: str, separator: str) -> str:
 
 
 def _git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """`GIT_SETTINGS` as variables, after those that `env` has: the last one counts."""
+    """`GIT_SETTINGS` as variables, after those in `env`, so that they have priority."""
     count = env.get("GIT_CONFIG_COUNT", "")
     first = int(count) if count.isdecimal() else 0
     settings = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}

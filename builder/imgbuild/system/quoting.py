@@ -1,7 +1,7 @@
 """Quotes texts for shell, Dockerfile, YAML comment, sbatch, requirements and Markdown.
 
-Every rendered file, and each command that is shown, uses these functions. They return `Quoted`,
-which is the mark that a template may write a text as it is. None lets control characters through.
+Every rendered file and each displayed command uses these functions. They return `Quoted`, which
+templates insert unescaped. All of them reject or escape control characters.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from imgbuild.system import control_characters
 from imgbuild.system.control_characters import visible
 from imgbuild.values import CONTROLS
 
-HINT = "change it where it comes from: matrix.yaml, the lock, or the command line"
+HINT = "change it in matrix.yaml, the lock, or on the command line"
 WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./!-]*")
 _CONTROL = re.compile(f"[{CONTROLS}]")
 _NO_URL = re.compile(rf"[{CONTROLS}\s\\#$]")
-# An underscore between letters or digits is none of emphasis (CommonMark 0.31, section 6.2).
+# An underscore between letters or digits is not emphasis (CommonMark 0.31, section 6.2).
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|#~&$]|(?<![^\W_])_|_(?![^\W_])")
 
 
 class Quoted(str):
-    """A text that is already in the syntax of the language around it."""
+    """A text that is already quoted for its context."""
 
     __slots__ = ()
 
     def __html__(self) -> str:
-        """The text, for Jinja: it is not to be escaped."""
+        """The text, for Jinja, which does not escape it again."""
         return str(self)
 
 
@@ -53,11 +53,11 @@ def plain(text: str) -> Quoted:
 def word(text: str, *, lines: bool = False) -> Quoted:
     """`text` as one word of a shell; InputError for control characters.
 
-    With `lines` it may have line breaks and tabs, which only a shell script can hold.
+    With `lines` it may contain line breaks and tabs, which only shell scripts support.
     """
     _refuse(text, control_characters.IN_LINES if lines else _CONTROL)
     quoted = shlex.quote(text)
-    # In a definition file of Apptainer a line that begins with % is the head of a section.
+    # In a definition file of Apptainer a line that begins with % starts a section.
     return Quoted(f"'{quoted}'" if quoted.startswith("%") else quoted)
 
 
@@ -67,7 +67,7 @@ def words(texts: Iterable[str], *, lines: bool = False) -> Quoted:
 
 
 def patterns(texts: Iterable[str]) -> Quoted:
-    """Names of variables, or starts of names with `*`, as the patterns of a "case" of a shell."""
+    """Names of variables, or prefixes with `*`, as the patterns of a shell's "case"."""
     names = list(texts)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
@@ -77,13 +77,13 @@ def patterns(texts: Iterable[str]) -> Quoted:
 
 
 def double(text: str) -> str:
-    """`text` for between double quotes of a shell; InputError for control characters."""
+    """`text` for use between double quotes of a shell; InputError for control characters."""
     _refuse(text, _CONTROL)
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
 def line(text: str) -> Quoted:
-    """`text` for the rest of a line of a comment: on one line, control characters as escapes."""
+    """`text` for the rest of a comment line: on one line, control characters escaped."""
     return Quoted(visible(" ".join(text.split())))
 
 
@@ -117,16 +117,16 @@ def dockerfile_value(text: str) -> Quoted:
 def sbatch(text: str) -> Quoted:
     """`text` as a word of an #SBATCH line; InputError for control characters.
 
-    sbatch reads quotes, backslashes and # there: src/sbatch/opt.c of Slurm 22.05.
+    sbatch interprets quotes, backslashes and # there: src/sbatch/opt.c of Slurm 22.05.
     """
     _refuse(text, _CONTROL)
     return Quoted(re.sub(r"[\\\"'# ]", r"\\\g<0>", text))
 
 
 def requirement(package: str, version: str, hashes: Collection[str], url: str = "") -> Quoted:
-    """A line of a requirements file: a package at one version, or at an address, with its hashes.
+    """A line of a requirements file: a package with a version or URL, and hashes.
 
-    InputError if one of its parts could be read as more than that.
+    InputError if one of its parts contains other syntax.
     """
     _refuse(url, _NO_URL)
     parts = (package, *hashes) if url else (package, version, *hashes)
@@ -156,5 +156,5 @@ def _reference(match: re.Match[str]) -> str:
 
 def _refuse(text: str, signs: re.Pattern[str]) -> None:
     if match := signs.search(text):
-        message = f"{text!r} has {match[0]!r}, which cannot be written there"
+        message = f"{text!r} has {match[0]!r}, which cannot be quoted there"
         raise InputError(message, hint=HINT)

@@ -1,4 +1,4 @@
-"""The interface of progress and warnings: stages report through it, and print nothing."""
+"""The interface for progress and warnings: stages report through it and do not print."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ class ProgressBar(Protocol):
     """One line of progress, counted in bytes or in items."""
 
     def advance(self, amount: int) -> None:
-        """Add `amount` to what is done."""
+        """Add `amount` to the completed amount."""
 
     def describe(self, text: str) -> None:
-        """Replace the text in front of the bar."""
+        """Replace the title of the bar."""
 
 
 class Reporter(Protocol):
-    """What a stage may report. `system.console.Console` shows it on a terminal."""
+    """Messages of a stage. `system.console.Console` shows them on a terminal."""
 
     def info(self, text: str) -> None:
-        """Report what happens."""
+        """Report a step of the work."""
 
     def detail(self, text: str) -> None:
-        """Report what only `-v` shows."""
+        """Report a detail, shown only with `-v`."""
 
     def warn(self, text: str) -> None:
-        """Report what the user should look at, though the work goes on."""
+        """Report a problem that does not stop the work."""
 
     def error(self, text: str, *, hint: str | None = None) -> None:
-        """Report that one of several pieces of work failed, and what to do about it."""
+        """Report the failure of one of several operations, with its remedy."""
 
     def step(self, title: str) -> AbstractContextManager[None]:
-        """Report the start of a step and, at its end, how long it took."""
+        """Report the start of a step and, at its end, its duration."""
 
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> AbstractContextManager[ProgressBar]:
-        """A bar from `done` to `total`. `unit` is "bytes" or the name of what is counted."""
+        """A bar from `done` to `total`. `unit` is "bytes" or the name of the items."""
 
 
 class Silent:
-    """A reporter that reports nothing: for library use and tests."""
+    """A reporter without output, for use as a library and tests."""
 
     def info(self, text: str) -> None:
         """Ignore `text`."""
@@ -72,7 +72,7 @@ class Silent:
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> Iterator[ProgressBar]:
-        """Ignore all of it."""
+        """Ignore all arguments."""
         yield self
 
 

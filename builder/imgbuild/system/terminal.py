@@ -18,15 +18,15 @@ SIZE = struct.pack("4H", 0, 0, 0, 0)  # struct winsize
 
 
 class SentTerminal:
-    """A terminal that a command makes in its own namespaces; it sends the master to `sender`."""
+    """A terminal that a command creates in its namespaces; its master is sent to `sender`."""
 
     def __init__(self) -> None:
         self._receiver, self.sender = socket.socketpair()
 
     def join(self) -> None:
-        """Join this process's terminal to it until its end, if the command, now started, has one.
+        """Connect this process's terminal to it until its end, if the started command creates one.
 
-        Otherwise the command keeps the terminal that it was started with.
+        Otherwise the command uses the terminal with which it was started.
         """
         self.sender.close()
         with self._receiver:
@@ -36,11 +36,11 @@ class SentTerminal:
 
 
 def _join(master: int) -> None:
-    """Copy between this process's stdin and stdout, a terminal, and the terminal of `master`.
+    """Copy between this process's terminal (stdin and stdout) and the terminal of `master`.
 
-    Ends when nothing has the other terminal open. Until then this one is in raw mode, so that keys
-    such as Ctrl-C and Ctrl-Z reach the programs in the other one, and their sizes are equal.
-    Closes `master`.
+    Ends when no process has the other terminal open. Until then this terminal is in raw mode, so
+    that keys such as Ctrl-C and Ctrl-Z reach the programs in the other one, and both have the same
+    size. Closes `master`.
     """
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     before = termios.tcgetattr(stdin)
@@ -83,7 +83,7 @@ def _copy(stdin: int, stdout: int, master: int) -> None:
 
 
 def _read(descriptor: int) -> bytes:
-    """The next bytes; none if the terminal is gone, or nothing has it open."""
+    """The next bytes; empty if the terminal was closed or no process has it open."""
     try:
         return os.read(descriptor, CHUNK)
     except OSError:

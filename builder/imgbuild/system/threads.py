@@ -1,6 +1,6 @@
-"""A pool of threads for downloads and uploads: how many at once, and how it stops on errors.
+"""A pool of threads for downloads and uploads: concurrency, errors, interrupts.
 
-The threads are daemons that share one list: an executor would wait for slow reads after Ctrl-C.
+The threads are daemons with a shared queue: an executor would wait for slow reads after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ GRACE = 1.0  # seconds that threads have to end after Ctrl-C
 
 
 class Stopped(Signal):
-    """Raised in a thread whose work must end: another one failed, or the user interrupted it."""
+    """Raised in a thread that must end: another one failed, or the user interrupted it."""
 
 
 class Stop:
-    """Whether the work must end early. Long work calls `check` between its parts."""
+    """A flag to end work early. Long work calls `check` between its parts."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -31,7 +31,7 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Make all threads stop."""
+        """Stop all threads."""
         self._event.set()
 
     def wait(self, seconds: float) -> None:
@@ -56,10 +56,10 @@ class Stop:
 def each(
     items: Sequence[T], work: Callable[[T, Stop], R], *, threads: int = 4, retained: str = ""
 ) -> list[R]:
-    """The results of `work` for each of `items`, in their order, with `threads` threads.
+    """Call `work` for each of `items` in `threads` threads; returns the results in order.
 
-    The first failure stops the other threads and is raised. Interrupted on Ctrl-C; `retained` says
-    in its message what is not lost.
+    The first failure stops the other threads and is raised. Interrupted on Ctrl-C; its message
+    includes `retained`, the part of the work that is not lost.
     """
     pool = _Pool(items, work)
     workers = [
@@ -83,7 +83,7 @@ def each(
 
 
 class _Pool(Generic[T, R]):
-    """The items left to do, and the results so far."""
+    """The remaining items, and the results so far."""
 
     def __init__(self, items: Sequence[T], work: Callable[[T, Stop], R]) -> None:
         self._left = list(enumerate(items))[::-1]
@@ -94,7 +94,7 @@ class _Pool(Generic[T, R]):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Do one item after another until none is left or the work must stop."""
+        """Process items until none is left or the work must stop."""
         while not self.stop():
             with self._lock:
                 if not self._left:

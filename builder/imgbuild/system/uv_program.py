@@ -1,4 +1,4 @@
-"""The pinned uv of this environment: its path, and the start of a command without its variables."""
+"""The pinned uv of this environment: its path, and a command prefix that clears its variables."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def binary() -> str:
     except ImportError as error:
         message = "uv is not installed in the environment of imgbuild"
         raise ToolMissing(
-            message, hint="install imgbuild again: uv is one of its dependencies"
+            message, hint="reinstall imgbuild: uv is one of its dependencies"
         ) from error
     return str(find_uv_bin())
 
 
 def clean() -> list[str]:
-    """The words before a command of uv that keep its many variables from it.
+    """The start of a command that runs uv without its environment variables.
 
     They would add indexes, files or strategies.
     """
     env = programs.environment("uv")
     variables = [f"{name}={env[name]}" for name in ("HOME", "PATH", "TMPDIR") if name in env]
-    # A page may wait for a build from an sdist; what fails at the local index fails again.
+    # A page may require a build from an sdist; failures of the local index are permanent.
     timeouts = ["UV_HTTP_TIMEOUT=7200", "UV_HTTP_RETRIES=0"]
     return [process.find("env", remedy="install coreutils"), "-i", *variables, *timeouts]

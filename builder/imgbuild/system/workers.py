@@ -1,7 +1,7 @@
 """Worker processes: calls functions of imgbuild in several new Python processes.
 
-Not the processes of `multiprocessing`: these would import from the current folder, before any of
-imgbuild's code runs. A call is a pickle on the worker's stdin, its replies are pickles on stdout.
+Processes of `multiprocessing` would import from the current folder before any code of imgbuild
+runs. A call is a pickle on the worker's stdin, its replies are pickles on stdout.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 REPORT_SECONDS = 0.1  # between two reports of a worker's progress
 START = "import sys; sys.path.append({!r}); from imgbuild.system.workers import serve; serve()"
-DIED = "use fewer processes with --jobs if memory was short; dmesg may name the cause"
+DIED = "use fewer processes with --jobs if memory was exhausted; dmesg may have the cause"
 
 
 class Workers:
-    """`count` processes, each started by the first call for which no other is idle.
+    """Up to `count` processes, each started by the first call that finds none idle.
 
     `advance` is called with the amounts that functions pass to `report`, by one thread at a time.
     """
@@ -46,11 +46,11 @@ class Workers:
         self._all: list[_Worker] = []
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call a module's `function` in a process; a WorkFailed is raised if that ends early."""
+        """Call a module's `function` in a process; WorkFailed if the process ends early."""
         return self._threads.submit(self._call, function, args, kwargs)
 
     def close(self) -> None:
-        """Wait for the calls that have begun, drop the others, and end the processes."""
+        """Wait for the running calls, drop the others, and end the processes."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._end()
 
@@ -98,7 +98,7 @@ class _Worker:
         self._process = process.piped([*programs.python(), "-c", START.format(folder)])
 
     def call(self, task: object, report: Callable[[int], None]) -> tuple[bool, Any]:
-        """Whether the call `task` succeeded, and its result or its error."""
+        """Run the call `task`: whether it succeeded, and its result or its error."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None and replies is not None  # noqa: PT018, S101
         try:
@@ -117,7 +117,7 @@ class _Worker:
             raise WorkFailed(message, hint=DIED) from error
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -150,13 +150,13 @@ _progress: _Progress | None = None
 
 
 def report(amount: int) -> None:
-    """Report progress from a function that a worker runs."""
+    """Report progress from a function that runs in a worker."""
     if _progress is not None:
         _progress.add(amount)
 
 
 def serve() -> None:
-    """Answer the calls on stdin until it is closed; then this process is killed at once."""
+    """Process the calls on stdin until it is closed; then kill this process."""
     global _progress  # noqa: PLW0603 (callers of `report` have no reference to the worker)
     for number in (signal.SIGINT, *ending.SIGNALS):
         signal.signal(number, signal.SIG_IGN)  # the parent ends its workers
@@ -165,7 +165,7 @@ def serve() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def _read() -> None:
-        # A thread, so that the end of the parent is seen during a call, too.
+        # A thread, so that the end of the parent is detected during a call, too.
         try:
             while True:
                 tasks.put(pickle.load(sys.stdin.buffer))  # noqa: S301 (the parent wrote it)

@@ -62,7 +62,7 @@ def test_digests_of_other_lock_are_refused(tmp_path: Path) -> None:
     assert "that published them" in str(caught.value.hint)
 
 
-def test_layers_are_copied_from_a_layout_and_checked(tmp_path: Path) -> None:
+def test_layers_are_copied_from_layout_and_checked(tmp_path: Path) -> None:
     image = images.tiny(tmp_path)
     planned = plan(extended.published(), Arch.X86_64)
     known = extended.records([planned])

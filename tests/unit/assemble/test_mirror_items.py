@@ -73,7 +73,7 @@ def test_every_kind_of_input_is_listed_once_with_its_hash():
     assert mirror_items.inputs_of_all(lock).keys() == {item.sha256 for item in inputs}
 
 
-def test_the_archive_of_a_standalone_python_is_an_input():
+def test_standalone_python_archive_is_an_input():
     archive = standalone_matrix.archive()
     (item,) = (
         item

@@ -152,7 +152,7 @@ def test_user_packages_image_has_pip_uv_and_constraints() -> None:
     assert text.count(b"\n") == 1, "of a line that begins with `import` Python runs that line"
 
 
-def test_the_standalone_python_has_the_packages_of_the_image_in_its_own_folder() -> None:
+def test_standalone_python_finds_image_packages() -> None:
     site = "/opt/python/lib/python3.12/site-packages"
     recipe = msgspec.structs.replace(
         FILES, user_packages=msgspec.structs.replace(USER_PACKAGES, site=site)

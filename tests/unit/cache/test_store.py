@@ -193,7 +193,7 @@ def test_cache_root_at_or_below_file_is_refused_with_hint(tmp_path: Path, place:
     (tmp_path / "cache").write_bytes(b"")
     with pytest.raises(InputError, match=f"cannot write to .*/{place}: it is not a fold") as caught:
         Store.open(tmp_path / place)
-    assert caught.value.hint == "set IMGBUILD_CACHE to a folder that you may write to"
+    assert caught.value.hint == "set IMGBUILD_CACHE to a writable folder"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -54,7 +54,7 @@ def test_a_target_without_a_lock_names_one_that_has_one(imgbuild: Command, verb:
     done = imgbuild(verb, "cu124-flashinfer", "--json")
     assert done.status == 5
     hint = json.loads(done.stdout)["hint"]
-    assert "the locked target with the nearest name is cu1" in hint
+    assert "the locked target with the most similar name is cu1" in hint
     assert "imgbuild lock" not in hint
 
 

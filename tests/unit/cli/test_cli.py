@@ -144,7 +144,7 @@ def test_an_unknown_target_is_reported_with_the_nearest(imgbuild: Command, verb:
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["show", "digest", "build", "lock", "load", "smoke", "run"])
 def test_no_target_at_all(imgbuild: Command, verb: str) -> None:
-    error(imgbuild, [verb], 3, "no target was named", "imgbuild list", "--all")
+    error(imgbuild, [verb], 3, "no target was selected", "imgbuild list", "--all")
 
 
 @pytest.mark.usefixtures("sample")
@@ -181,7 +181,7 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
             "out of date",
             'the matrix has "2025-06-21", the lock "2025-06-20"',
             "trl 0.18.2 is locked, trl==0.19.0 is required",
-            "requirements-x86_64.txt does not follow from the lock",
+            "requirements-x86_64.txt does not match the lock",
             f"imgbuild lock {TARGET}",
         )
         assert result["error"] == "LockStale"
@@ -370,7 +370,7 @@ def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: Sample) 
     folder = sample.folder / "images" / TARGET
     (folder / "requirements-x86_64.txt").write_bytes(b"\xff\xfe")
     check = ["lock", "--check", TARGET]
-    error(imgbuild, check, 5, "requirements-x86_64.txt does not follow from the lock")
+    error(imgbuild, check, 5, "requirements-x86_64.txt does not match the lock")
     for name, what in (("digests.json", "list of digests"), ("lock.json", "lock")):
         path = folder / name
         text = path.read_bytes()

@@ -1,4 +1,4 @@
-"""`_sysconfigdata_*.py` of standalone builds: both of its forms, and what is replaced."""
+"""`_sysconfigdata_*.py` of standalone builds: both of its forms, and replaced values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def adapted(source: str) -> dict[str, object]:
     return namespace["build_time_vars"]
 
 
-def test_the_relocatable_form_has_expressions_of_the_folder():
+def test_relocatable_form_uses_folder_expressions():
     source = (
         "from pathlib import Path\n"
         "installed_base = str(Path(__file__).resolve().parent.parent.parent)\n"
@@ -35,7 +35,7 @@ def test_the_relocatable_form_has_expressions_of_the_folder():
     }
 
 
-def test_a_folder_is_replaced_only_as_the_start_of_a_path():
+def test_folder_is_replaced_only_at_start_of_path():
     source = (
         "build_time_vars = {'prefix': '/install', 'A': '/install', 'B': '/installed /x/install',\n"
         " 'C': \"'--prefix=/install' -Wl,-rpath,/install/lib\", 'INSTALL': '/usr/bin/install -c'}"
@@ -63,7 +63,7 @@ def test_a_folder_is_replaced_only_as_the_start_of_a_path():
         ("CONFIG_ARGS", "'CC=clang' -flto=thin", "'CC=clang' -flto=thin"),
     ],
 )
-def test_compilers_and_flags_are_those_of_the_image(name, value, now):
+def test_compilers_and_flags_are_replaced(name, value, now):
     source = f"build_time_vars = {{'prefix': '/install', {name!r}: {value!r}}}"
     assert adapted(source)[name] == now
 

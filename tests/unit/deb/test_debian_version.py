@@ -35,7 +35,7 @@ def test_equal_spellings_of_debian_version(left: str, right: str) -> None:
 
 
 @given(VERSIONS, VERSIONS)
-def test_order_has_two_sides(left: str, right: str) -> None:
+def test_comparison_is_antisymmetric(left: str, right: str) -> None:
     assert compare(left, right) == -compare(right, left)
 
 

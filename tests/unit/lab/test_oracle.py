@@ -1,4 +1,4 @@
-"""Which failures of a forced set lab/oracle.py counts."""
+"""The failures of a forced set that lab/oracle.py counts."""
 
 from pathlib import Path
 
@@ -24,20 +24,20 @@ def _installed(*failures, modules=()):
     )
 
 
-def test_a_module_that_both_sets_have_counts():
+def test_failure_of_module_in_both_sets_counts():
     control = _installed(modules=("one", "space.part"))
     forced = _installed("one", "space.part", modules=("one", "space.part"))
     oracle.ignore_incomparable(control, forced)
     assert [failure.name for failure in forced.failures] == ["one", "space.part"]
 
 
-def test_a_part_of_a_namespace_that_the_control_lacks_does_not_count():
+def test_failure_of_namespace_part_missing_in_control_is_ignored():
     forced = _installed("space.part", modules=("space.part",))
     oracle.ignore_incomparable(_installed(modules=("space",)), forced)
     assert not forced.fails
 
 
-def test_a_shared_object_counts_only_if_the_control_can_open_its_own():
+def test_failure_of_shared_object_counts_only_if_control_opens_one():
     control, forced = _installed("one/a.so"), _installed("one/b.so")
     oracle.ignore_incomparable(control, forced)
     assert not control.fails
@@ -47,7 +47,7 @@ def test_a_shared_object_counts_only_if_the_control_can_open_its_own():
     assert forced.fails
 
 
-def test_a_set_that_was_only_imported_has_no_verdict_yet():
+def test_unaudited_set_has_no_verdict():
     result = _installed("one").result()
     assert result.fails
     assert verdict(result, "one") is Verdict.UNANSWERED

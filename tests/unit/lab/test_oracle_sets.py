@@ -20,7 +20,7 @@ def _distribution(site, name, files, requires=()):
     (info / "RECORD").write_text("".join(f"{file_name},,\n" for file_name in files))
 
 
-def test_modules_of_an_installed_package(tmp_path):
+def test_modules_of_installed_package(tmp_path):
     files = [
         *("one/__init__.py", "one/inner/__init__.py", "space/two/__init__.py", "space/two/x.py"),
         *("three.py", "four.cpython-311-x86_64-linux-gnu.so", "_private.py", "tests/__init__.py"),
@@ -32,7 +32,7 @@ def test_modules_of_an_installed_package(tmp_path):
     assert oracle_sets.modules_of(tmp_path, "another") == ()
 
 
-def test_unmet_requirements_are_those_without_extras(tmp_path):
+def test_unmet_requirements_exclude_extras(tmp_path):
     requires = ["two>=2", "absent", "three>=1; extra == 'more'", "four; sys_platform == 'win32'"]
     _distribution(tmp_path, "one", (), [*requires, "elsewhere>=3"])
     _distribution(tmp_path, "two", ())
@@ -40,13 +40,13 @@ def test_unmet_requirements_are_those_without_extras(tmp_path):
     assert conflicts == ("one: absent", "one: two>=2")
 
 
-def test_every_main_package_is_in_the_table_of_a_group():
+def test_main_packages_are_in_a_group():
     table = oracle_sets.load()
     missing = {name for group in table.groups for name in group.mains} - table.packages.keys()
     assert not missing
 
 
-def test_names_are_read_beside_the_package_that_they_need():
+def test_names_are_read_only_with_required_package():
     listed = oracle_sets.Listed("1.0", ("one.name",), {"torch": ("one.model",)})
     assert listed.names_in({"one"}) == ("one.name",)
     assert listed.names_in({"one", "torch"}) == ("one.name", "one.model")

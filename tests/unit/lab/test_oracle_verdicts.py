@@ -54,7 +54,7 @@ def _result(*alarms, failures=(), unmet=(), audited=""):
         pytest.param(_alarm("metadata"), Verdict.TRUE, id="an error of another check"),
     ],
 )
-def test_an_error_is_true_if_it_is_about_the_failure(alarm, expected):
+def test_error_about_failure_is_true_positive(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     if alarm.finding.check == "metadata":
         expected = Verdict.MISS  # METADATA has a verdict of its own
@@ -70,13 +70,13 @@ def test_an_error_is_true_if_it_is_about_the_failure(alarm, expected):
         (_alarm("support", relation=Relation.WINDOW, subject="pyarrow 21.0.0"), True),
     ],
 )
-def test_an_error_has_the_reason_of_python_if_it_names_its_file_or_name(alarm, expected):
+def test_error_with_file_or_name_of_failure_has_same_reason(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     assert verdict(result, "pyarrow") is Verdict.TRUE
     assert same_reason(result, "pyarrow") is expected
 
 
-def test_a_failure_without_an_error_is_a_miss():
+def test_failure_without_error_is_a_miss():
     assert verdict(_result(failures=(FAILURE,)), "pyarrow") is Verdict.MISS
 
 
@@ -91,7 +91,7 @@ NUMPY = "ImportError: pyarrow requires NumPy 2.0 or newer, found 1.26.4"
         ("ImportError: pyarrow", ("pyarrow/__init__.py:59",), Verdict.MISS),
     ],
 )
-def test_words_that_name_both_packages(error: str, trace: tuple[str, ...], expected: Verdict):
+def test_error_message_with_both_packages(error: str, trace: tuple[str, ...], expected: Verdict):
     failure = Failure(package="optimum", name="optimum.gptq", error=error, trace=trace)
     alarm = _alarm("rules", package="pyarrow", other="numpy", file="pyarrow/a.h", fact="unknown")
     result = _result(alarm, failures=(failure,))
@@ -99,7 +99,7 @@ def test_words_that_name_both_packages(error: str, trace: tuple[str, ...], expec
     assert same_reason(result, "optimum") is (expected is Verdict.TRUE)
 
 
-def test_what_needs_a_gpu_does_not_fail():
+def test_gpu_errors_are_not_failures():
     error = "ImportError: libcuda.so.1: cannot open shared object file"
     failure = Failure(package="flashinfer", name="flashinfer", error=error)
     assert verdict(_result(failures=(failure,)), "flashinfer") is Verdict.HEALTHY
@@ -114,15 +114,15 @@ def test_what_needs_a_gpu_does_not_fail():
         ("unknown", Verdict.FALSE_ALARM),
     ],
 )
-def test_an_error_in_a_set_that_imports_is_judged_by_its_fact(fact, expected):
+def test_error_in_importable_set_depends_on_claim(fact, expected):
     assert verdict(_result(_alarm(fact=fact)), "pyarrow") is expected
 
 
-def test_errors_that_no_cpu_can_test_are_not_false_alarms():
+def test_errors_untestable_on_cpu_are_not_false_alarms():
     assert verdict(_result(_alarm("rules", fact="unknown")), "pyarrow") is Verdict.HEALTHY
 
 
-def test_an_audit_that_ended_without_an_answer_has_no_other_verdict():
+def test_failed_audit_has_separate_verdict():
     result = _result(failures=(FAILURE,), audited="no answer after 900 s")
     assert verdict(result, "pyarrow") is Verdict.UNANSWERED
     assert metadata_verdict(result) is Verdict.UNANSWERED
@@ -141,7 +141,7 @@ def test_an_audit_that_ended_without_an_answer_has_no_other_verdict():
         ),
     ],
 )
-def test_metadata_is_judged_by_package(alarms, unmet, expected):
+def test_metadata_verdict_by_package(alarms, unmet, expected):
     assert metadata_verdict(_result(*alarms, unmet=unmet)) is expected
 
 
@@ -175,7 +175,7 @@ def _row(seed, forced, *, fails=False, clean=True, reported=False):
     )
 
 
-def test_the_table_counts_each_half():
+def test_table_counts_each_half():
     rows = [
         _row(2, Verdict.TRUE, fails=True),
         _row(4, Verdict.MISS, fails=True, clean=False, reported=True),

@@ -1,4 +1,4 @@
-"""Addresses of packages: their forms, and what is none."""
+"""URLs of packages: valid formats, and rejected ones."""
 
 import pytest
 
@@ -21,13 +21,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("git+http://127.0.0.1:8000/a@main", "http://127.0.0.1:8000/a", "main", ""),
     ],
 )
-def test_a_repository(text, url, rev, subdirectory):
+def test_repository_url_is_parsed(text, url, rev, subdirectory):
     address = addresses.read(text)
     assert address == GitAddress(url=url, rev=rev, subdirectory=subdirectory)
     assert addresses.read(str(address)) == address
 
 
-def test_a_wheel_by_url_or_path():
+def test_wheel_url_or_path_is_parsed():
     name = "demo-1.0%2Bcu12-py3-none-any.whl"
     address = addresses.read(f"https://files.example/a/{name}?v=1#sha256=AB&md5=1")
     assert address == WheelAddress(

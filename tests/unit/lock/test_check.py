@@ -1,4 +1,4 @@
-"""A lock from elsewhere: its texts pass the checks of a matrix, whichever way it is read."""
+"""Untrusted locks: their texts pass the checks of a matrix, by every reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = "x\ntargets:\n  evil: '\"$(id)`id`\x1b]0;\x07\u202e%setup {{ x }}"
 
 
 def texts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The paths of all texts in a document of JSON, keys of mappings included (as "KEY?")."""
+    """The paths of all texts in a JSON document, keys of mappings included (as "KEY?")."""
     match value:
         case str():
             yield path
@@ -53,7 +53,7 @@ def decoded(document: Any) -> Lock:
 
 
 def sample() -> Any:
-    """A document with each part that a lock can have."""
+    """A document with every part of a lock."""
     lock = render_sample.lock()
     document = json.loads(codec.encode(lock))
     document["arch"]["x86_64"]["security"] = "2025-06-20"
@@ -78,12 +78,12 @@ def sample() -> Any:
 
 
 DOCUMENT = sample()
-# What is text of the base image's own accounts, and may have lines.
+# Text of the base image's own accounts, which may have several lines.
 LINES = ("base_files",)
 
 
 @pytest.mark.parametrize("path", [p for p in texts(DOCUMENT) if not set(LINES) & set(p)], ids=str)
-def test_no_text_of_a_lock_has_control_characters(path: tuple[str | int, ...]) -> None:
+def test_control_characters_in_lock_are_refused(path: tuple[str | int, ...]) -> None:
     decoded(DOCUMENT)
     with pytest.raises(InputError) as caught:
         decoded(replaced(DOCUMENT, path, HOSTILE))
@@ -104,7 +104,7 @@ MAPPINGS = (
 
 @pytest.mark.parametrize("path", MAPPINGS, ids=str)
 @pytest.mark.parametrize("key", ["a\nb", "$(id)", "a b", "../x", 'a"', "\x1b", ""])
-def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str) -> None:
+def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str) -> None:
     document = json.loads(json.dumps(DOCUMENT))
     place = document
     for part in path:
@@ -120,36 +120,36 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
     ("path", "text", "message"),
     [
         (("as_of",), "2025-02-30", "no such day"),
-        (("as_of",), "2025-06-20\n", "expected form"),
-        (("settings", "cache"), "/", "expected form"),
-        (("settings", "cache"), "cache", "expected form"),
-        (("settings", "cache"), "/a/../b", "expected form"),
-        (("settings", "cache"), "/c:/usr,/x", "expected form"),
-        (("settings", "workdir"), "/work dir", "expected form"),
+        (("as_of",), "2025-06-20\n", "expected format"),
+        (("settings", "cache"), "/", "expected format"),
+        (("settings", "cache"), "cache", "expected format"),
+        (("settings", "cache"), "/a/../b", "expected format"),
+        (("settings", "cache"), "/c:/usr,/x", "expected format"),
+        (("settings", "workdir"), "/work dir", "expected format"),
         (("settings", "user", "home"), "/home/../etc", "not normal"),
-        (("settings", "user", "name"), "root\n", "expected form"),
+        (("settings", "user", "name"), "root\n", "expected format"),
         (("settings", "env", "LD_LIBRARY_PATH"), "/x", "would hide the driver"),
         (("settings", "env", "IMGBUILD_FLASHINFER"), "prebuilt", "contradicts the rest"),
-        (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands do not come first"),
+        (("settings", "env", "PATH"), "/tmp:/usr/bin", "commands are not first"),
         (("settings", "env", "VIRTUAL_ENV"), "/tmp", "not the environment of the image"),
         (("settings", "labels", "dev.imgbuild.target"), "other", "contradicts the rest"),
-        (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "expected form"),
+        (("settings", "labels", "dev.imgbuild.gpu"), "9.0; x", "expected format"),
         (("settings", "links", "/opt/venv/x"), "a/../../b", "not normal"),
-        (("settings", "entrypoint", 0), "sh", "expected form"),
+        (("settings", "entrypoint", 0), "sh", "expected format"),
         (("drop", 0, "paths", 0), "../../etc/*", "not a path in the package"),
         (("extends", "files", "/opt/team/a", "file"), "../.env", "outside the repository"),
         (("extends", "files", "/opt/team/a", "file"), "/etc/shadow", "outside the repository"),
         (("extends", "links", "/tmp/x"), "a", "not a plain folder of the image"),
-        (("arch", "x86_64", "wheels", 0, "file"), "../../x.whl", "expected form"),
-        (("arch", "x86_64", "wheels", 0, "file"), "a.whl", "expected form"),
-        (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "expected form"),
-        (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "expected form"),
-        (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "expected form"),
+        (("arch", "x86_64", "wheels", 0, "file"), "../../x.whl", "expected format"),
+        (("arch", "x86_64", "wheels", 0, "file"), "a.whl", "expected format"),
+        (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "expected format"),
+        (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "expected format"),
+        (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "expected format"),
         (("project", "trees", "demo"), "main", "not a hash of git"),
         (
             ("project", "sources", "demo"),
             "git+https://git.example/demo@main",
-            "does not name a commit",
+            "is not a commit",
         ),
         (
             ("project", "sources", "demo"),
@@ -181,7 +181,7 @@ def test_no_key_of_a_lock_has_another_form(path: tuple[str | int, ...], key: str
         ),
     ],
 )  # fmt: skip
-def test_what_a_matrix_cannot_say_a_lock_cannot_either(
+def test_values_invalid_in_matrix_are_refused_in_lock(
     path: tuple[str | int, ...], text: str, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -194,14 +194,14 @@ def test_what_a_matrix_cannot_say_a_lock_cannot_either(
 
 
 @pytest.mark.parametrize("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
-def test_what_follows_an_invalid_text_is_an_error_too(end: str) -> None:
+def test_content_after_invalid_text_is_still_checked(end: str) -> None:
     """The text is searched for in the whole document, of which the decoder has read a part."""
     data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")
     with pytest.raises(InputError, match=r"there/lock\.json is not a valid lock"):
         lock_file.decode_lock(data, "there/lock.json", hint="no", remedy="no")
 
 
-def test_existing_locks_are_read_and_stay_as_they_are() -> None:
+def test_committed_locks_round_trip() -> None:
     lock_paths = sorted(ROOT.glob("images/*/lock.json"))
     assert len(lock_paths) > 20
     for path in lock_paths:
@@ -210,8 +210,8 @@ def test_existing_locks_are_read_and_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("field", ["as_of", "target"])
-def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: Path) -> None:
-    """`init --lock`: what the lock has is put into matrix.yaml."""
+def test_hostile_lock_cannot_inject_into_matrix(field: str, tmp_path: Path) -> None:
+    """`init --lock` writes values of the lock to matrix.yaml."""
     extended.publish(tmp_path / "server/small", extended.published())
     path = tmp_path / "server/small/lock.json"
     document = json.loads(path.read_bytes())
@@ -226,8 +226,8 @@ def test_a_server_cannot_write_into_the_matrix_of_a_user(field: str, tmp_path: P
     assert not (tmp_path / "matrix.yaml").exists()
 
 
-def test_a_document_of_a_hostile_lock_is_quoted_or_refused(tmp_path: Path) -> None:
-    """The second layer: as if the types did not hold."""
+def test_documents_of_hostile_lock_are_quoted_or_refused(tmp_path: Path) -> None:
+    """The second safeguard: as if the types were not checked."""
     extended.publish(tmp_path / "small", extended.published())
     below = init.copied(str(tmp_path / "small"), "small", tmp_path / "copy", Http(offline=True))
     for text in (HOSTILE, "2025-06-20\n    files: {/a: {from: .env}}", "a: b", "&a", "\x85x", "🙂"):
@@ -245,5 +245,5 @@ def test_a_document_of_a_hostile_lock_is_quoted_or_refused(tmp_path: Path) -> No
         assert read["targets"] == {"ours": {"extends": text, "summary": text}}
 
 
-def test_the_sample_has_every_field_of_a_lock() -> None:
+def test_sample_has_every_lock_field() -> None:
     assert DOCUMENT.keys() == set(Lock.__struct_fields__)

@@ -1,4 +1,4 @@
-"""Differences are reported by key, shortly, and never as two texts that look the same."""
+"""Differences are reported by key, shortened, and never as two equal texts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from imgbuild.matrix.model import User
 from tests.support import samples
 
 
-def test_nothing_differs():
+def test_equal_values_have_no_differences():
     assert drift.lines("settings", samples.lock().settings, samples.lock().settings) == []
 
 
-def test_keys_of_mappings_and_fields_of_structs_are_named():
+def test_differences_name_keys_and_fields():
     assert drift.lines("m", {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}) == [
         "m.a.c: the matrix has 2, the lock 3",
         "m.a.d: only the lock has it",
@@ -21,14 +21,14 @@ def test_keys_of_mappings_and_fields_of_structs_are_named():
     assert differences == ["user.uid: the matrix has 1000, the lock 1001"]
 
 
-def test_many_differences_are_counted():
+def test_many_differences_are_shortened_with_count():
     differences = drift.lines("m", {}, {f"key{number:02}": 1 for number in range(20)})
     assert len(differences) == 8
     assert differences[-1] == "m: 13 more differences"
     assert len(drift.lines("m", {}, {str(number): 1 for number in range(8)})) == 8
 
 
-def test_long_texts_are_cut_where_they_differ():
+def test_long_texts_are_cut_at_difference():
     (line,) = drift.lines("m", "a" * 500 + "b" + "c" * 500, "a" * 500 + "d" + "c" * 500)
     assert "aaabccc" in line
     assert "aaadccc" in line
@@ -38,7 +38,7 @@ def test_long_texts_are_cut_where_they_differ():
     assert ours.count("a") != theirs.count("a")
 
 
-def test_long_lists_tell_their_items():
+def test_long_list_differences_show_items():
     shared = [{"package": "p", "paths": [str(number)]} for number in range(20)]
     gone = {"package": "q", "paths": []}
     differences = drift.lines("drop", shared, [*shared, gone])

@@ -1,4 +1,4 @@
-"""The lock of an extension: the sum, nothing published changed; when it is out of date."""
+"""The lock of an extension: published parts unchanged, with additions; when it is stale."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def extension_lock(path: Path, *more: Wheel) -> Lock:
     return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
 
 
-def test_what_is_added_is_at_the_end_of_the_lock(path: Path) -> None:
+def test_additions_are_last_in_lock(path: Path) -> None:
     text = codec.encode(extension_lock(path)).decode()
     folder = path.parent / "published/small"
     expected = GOLDEN.replace("LOCK", sha256((folder / published.LOCK).read_bytes()))
@@ -72,7 +72,7 @@ def test_what_is_added_is_at_the_end_of_the_lock(path: Path) -> None:
     assert codec.decode(text.encode(), Lock, file="lock.json") == extension_lock(path)
 
 
-def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
+def test_row_overrides_published_settings(path: Path) -> None:
     lock, old = extension_lock(path), extended.published()
     assert lock.settings.env == {**old.settings.env, "WANDB_MODE": "offline"}
     changed = {
@@ -98,14 +98,14 @@ def test_settings_are_the_published_ones_changed_by_the_row(path: Path) -> None:
     )
 
 
-def test_a_row_may_say_another_command(path: Path) -> None:
+def test_row_overrides_command(path: Path) -> None:
     text = path.read_text(encoding="utf-8") + "    cmd: [/opt/team/train.sh]\n    entrypoint: []\n"
     path.write_text(text, encoding="utf-8")
     settings = extension_lock(path).settings
     assert (settings.entrypoint, settings.cmd) == ((), ("/opt/team/train.sh",))
 
 
-def test_the_published_layers_come_first_and_are_the_same(path: Path) -> None:
+def test_published_layers_are_first_and_unchanged(path: Path) -> None:
     below = plan(extended.published(), Arch.X86_64).layers
     layers = plan(extension_lock(path), Arch.X86_64).layers
     assert layers[: len(below)] == below, "a drop beside an added package touches none of them"
@@ -123,13 +123,13 @@ def test_the_published_layers_come_first_and_are_the_same(path: Path) -> None:
     assert isinstance(files.below, FilesRecipe)
 
 
-def test_a_base_has_its_added_system_packages(path: Path) -> None:
+def test_base_includes_added_system_packages(path: Path) -> None:
     names = [layer.name for layer in base_of(plan(extension_lock(path), Arch.X86_64)).layers]
     assert names == ["debian-12", "added-debs"]
 
 
-def test_the_base_of_added_system_packages_has_the_tools(tmp_path: Path) -> None:
-    """A published image with tools and user packages: its layers, settings and text stay."""
+def test_base_with_added_system_packages_has_tools(tmp_path: Path) -> None:
+    """A published image with tools and user packages: layers, settings and text are kept."""
     below = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
     settings = msgspec.structs.replace(below.settings, readme="# small\n")
     below = msgspec.structs.replace(below, settings=settings)
@@ -148,7 +148,7 @@ def test_the_base_of_added_system_packages_has_the_tools(tmp_path: Path) -> None
     assert extension.stale(lock, matrix) == ()
 
 
-def test_added_layers_may_go_over_the_published_limit(path: Path) -> None:
+def test_added_layers_may_exceed_published_limit(path: Path) -> None:
     matrix = extended.read(path)
     more = [samples.wheel(f"big-{number}", size=5000) for number in range(60)]
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *more))
@@ -170,14 +170,14 @@ def test_added_layers_may_go_over_the_published_limit(path: Path) -> None:
         ),
     ],
 )
-def test_a_change_moves_its_own_layer_only(path: Path, change, moved: str) -> None:
+def test_change_affects_only_its_layer(path: Path, change, moved: str) -> None:
     before = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
     change(path.parent)
     after = {layer.name: layer.id for layer in plan(extension_lock(path), Arch.X86_64).layers}
     assert {name for name in before if before[name] != after[name]} == {moved}
 
 
-def test_nothing_of_an_ordinary_lock_changes() -> None:
+def test_lock_without_extension_is_unchanged() -> None:
     assert b"extends" not in codec.encode(samples.lock())
     for file in sorted((REPOSITORY / "images").glob("*/lock.json")):
         lock = lock_file.read_lock(REPOSITORY / "images", file.parent.name)
@@ -188,11 +188,11 @@ def test_nothing_of_an_ordinary_lock_changes() -> None:
 # -- out of date
 
 
-def test_a_fresh_lock_is_current(path: Path) -> None:
+def test_new_lock_is_current(path: Path) -> None:
     assert extension.stale(extension_lock(path), extended.read(path)) == ()
 
 
-def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
+def test_base_folders_do_not_make_lock_stale(path: Path) -> None:
     lock = extension_lock(path)
     assert lock.extends is not None
     added = lock.extends.arch[Arch.X86_64]
@@ -203,7 +203,7 @@ def test_folders_of_the_base_do_not_make_a_lock_stale(path: Path) -> None:
     assert extension.stale(lock, extended.read(path)) == ()
 
 
-def test_a_changed_file_is_reported(path: Path) -> None:
+def test_changed_added_file_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     (path.parent / "train.sh").write_bytes(b"other")
     (result,) = extension.stale(lock, extended.read(path))
@@ -212,10 +212,10 @@ def test_a_changed_file_is_reported(path: Path) -> None:
     )
     (path.parent / "train.sh").unlink()
     (result,) = extension.stale(lock, extended.read(path))
-    assert "train.sh: No such file or directory, and matrix.yaml adds it" in result
+    assert "train.sh: No such file or directory, but matrix.yaml adds it" in result
 
 
-def test_another_published_target_is_reported(path: Path) -> None:
+def test_other_published_target_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     extended.publish(path.parent / "published/small", extended.published(samples.wheel("new")))
     (result,) = extension.stale(lock, extended.read(path))
@@ -223,7 +223,7 @@ def test_another_published_target_is_reported(path: Path) -> None:
     assert str(path.parent / "published/small/lock.json") in result
 
 
-def test_a_published_package_that_is_gone_is_reported(path: Path) -> None:
+def test_missing_published_package_is_reported(path: Path) -> None:
     lock = extension_lock(path)
     resolution = lock.arch[Arch.X86_64]
     less = tuple(wheel for wheel in resolution.wheels if wheel.package != "numpy")
@@ -234,7 +234,7 @@ def test_a_published_package_that_is_gone_is_reported(path: Path) -> None:
     )
 
 
-def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> None:
+def test_built_published_package_is_unchanged(tmp_path: Path) -> None:
     lock = extended.published()
     old = msgspec.structs.replace(lock.arch[Arch.X86_64], built=(render_sample.BUILT,))
     lock = msgspec.structs.replace(lock, arch={Arch.X86_64: old})
@@ -258,14 +258,14 @@ def test_a_published_package_that_was_built_stays_what_it_is(tmp_path: Path) -> 
         ("value: offline", "value: online", "settings.env.WANDB_MODE: the matrix has"),
     ],
 )
-def test_a_changed_row_is_reported(path: Path, old: str, new: str, result: str) -> None:
+def test_changed_row_is_reported(path: Path, old: str, new: str, result: str) -> None:
     lock = extension_lock(path)
     path.write_text(extended.MATRIX.replace(old, new), encoding="utf-8")
     reasons = extension.stale(lock, extended.read(path))
     assert any(reason.startswith(result) for reason in reasons), reasons
 
 
-def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> None:
+def test_extension_lock_is_stale_in_other_matrix(path: Path) -> None:
     lock = extension_lock(path)
     reasons = extension.stale(lock, samples.matrix())
     assert reasons == ("the matrix has no target ours",)
@@ -274,7 +274,7 @@ def test_a_lock_of_an_extension_is_stale_in_an_ordinary_matrix(path: Path) -> No
 # -- files
 
 
-def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_path: Path) -> None:
+def test_added_files_are_stored_as_locked(path: Path, tmp_path: Path) -> None:
     lock, matrix = extension_lock(path), extended.read(path)
     store = Store.open(tmp_path / "cache")
     inputs = Inputs(matrix, Context(store, Http(offline=True)))
@@ -289,14 +289,14 @@ def test_added_files_come_into_the_store_as_they_were_locked(path: Path, tmp_pat
     assert caught.value.hint == "imgbuild lock ours"
 
 
-def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
+def test_missing_added_file_is_refused(path: Path) -> None:
     (path.parent / "train.sh").unlink()
     with pytest.raises(InputError, match=r"train\.sh: No such file or directory") as caught:
         extension_lock(path)
-    assert caught.value.hint == "add the file, or take it out of `files`"
+    assert caught.value.hint == "add the file, or remove it from `files`"
 
 
-def test_a_build_of_an_sdist_may_need_a_published_or_an_added_package(tmp_path: Path) -> None:
+def test_sdist_build_may_require_published_or_added_package(tmp_path: Path) -> None:
     text = extended.MATRIX.replace(
         "targets:\n",
         "sdists:\n  deepspeed: {reason: only an sdist exists, requires: [torch, numpy, einops]}\n"

@@ -1,4 +1,4 @@
-"""The lock says what the matrix has, is read back as written, and its staleness is detected."""
+"""The lock contains the matrix values, round-trips, and its staleness is detected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.values import Arch
 from tests.support import samples
 
 
-def test_a_lock_is_read_back_as_written(tmp_path):
+def test_lock_round_trip(tmp_path):
     small_lock = samples.lock(samples.wheel("trl"))
     path = lock_file.lock_path(tmp_path, "small")
     codec.write(path, small_lock)
@@ -23,29 +23,29 @@ def test_a_lock_is_read_back_as_written(tmp_path):
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
-def test_each_wheel_is_on_a_separate_line():
+def test_lock_has_one_line_per_wheel():
     lines = codec.encode(samples.lock(samples.wheel("trl"))).decode().splitlines()
     assert sum('"package": "trl"' in line and '"sha256"' in line for line in lines) == 1
 
 
-def test_a_lock_holds_no_address():
+def test_lock_contains_no_url():
     assert b"://" not in codec.encode(samples.lock())
 
 
-def test_an_absent_lock_says_how_to_make_it(tmp_path):
+def test_missing_lock_error_has_remedy(tmp_path):
     with pytest.raises(LockStale) as caught:
         lock_file.read_lock(tmp_path, "small")
-    assert caught.value.hint == "make it with: imgbuild lock small"
+    assert caught.value.hint == "create it with: imgbuild lock small"
 
 
-def test_another_format_is_refused_before_it_is_read(tmp_path):
+def test_other_format_is_refused_before_decoding(tmp_path):
     path = lock_file.lock_path(tmp_path, "small")
     codec.write(path, {"format": 99, "unheard": "of"})
     with pytest.raises(LockStale, match="lock format 99"):
         lock_file.read_lock(tmp_path, "small")
 
 
-def test_the_lock_of_another_target_is_refused(tmp_path):
+def test_lock_of_other_target_is_refused(tmp_path):
     path = lock_file.lock_path(tmp_path, "large")
     codec.write(path, samples.lock())
     with pytest.raises(InputError, match="is the lock of another target") as caught:
@@ -54,7 +54,7 @@ def test_the_lock_of_another_target_is_refused(tmp_path):
     assert (problem.file, problem.value, problem.expected) == (str(path), "small", "large")
 
 
-def test_a_broken_lock_names_the_file(tmp_path):
+def test_damaged_lock_error_names_file(tmp_path):
     path = lock_file.lock_path(tmp_path, "small")
     damages: tuple[object, ...] = ({"format": 1, "target": 5}, {"format": "one"}, [])
     for damage in damages:
@@ -66,7 +66,7 @@ def test_a_broken_lock_names_the_file(tmp_path):
         assert caught.value.hint == remedy
 
 
-def test_a_fresh_lock_is_current():
+def test_new_lock_is_current():
     assert lock_file.stale(samples.lock(), samples.matrix()) == ()
 
 
@@ -82,12 +82,12 @@ def test_a_fresh_lock_is_current():
         ({"requires": {"pip": Wanted(spec=">=25", reason=samples.REASON)}}, "pip 1.0 is locked"),
     ],
 )
-def test_a_change_of_the_matrix_is_seen_without_solving(changes, word):
+def test_matrix_change_is_detected_without_solving(changes, word):
     reasons = lock_file.stale(samples.lock(), samples.matrix(**changes))
     assert any(word in reason for reason in reasons), reasons
 
 
-def test_a_reason_names_the_keys_that_differ():
+def test_stale_reason_names_changed_keys():
     small_lock = samples.lock(of=samples.matrix(labels={"x": "1", "y": "1"}))
     changed_matrix = samples.matrix(
         env={"FOO": Variable(value="a", reason=samples.REASON)}, labels={"y": "2"}
@@ -99,7 +99,7 @@ def test_a_reason_names_the_keys_that_differ():
     }
 
 
-def test_a_missing_debian_package_is_seen():
+def test_missing_debian_package_is_detected():
     small_lock = samples.lock()
     less = msgspec.structs.replace(small_lock.arch[Arch.X86_64], debs=(samples.deb("bash"),))
     reasons = lock_file.stale(
@@ -108,12 +108,12 @@ def test_a_missing_debian_package_is_seen():
     assert reasons == ("x86_64: Debian package python3 is not locked",)
 
 
-def test_a_target_that_left_the_matrix_is_seen():
+def test_target_removed_from_matrix_is_detected():
     small_lock = msgspec.structs.replace(samples.lock(), target="gone")
     assert lock_file.stale(small_lock, samples.matrix()) == ("the matrix has no target gone",)
 
 
-def test_the_targets_words_win_over_the_images():
+def test_target_settings_override_image_settings():
     target = samples.matrix(
         env={"PATH": Variable(value="/own", reason=samples.REASON)}, labels={"own": "1"}
     )
@@ -123,14 +123,14 @@ def test_the_targets_words_win_over_the_images():
     assert settings.labels["dev.imgbuild.gpu"] == "9.0"
 
 
-def test_a_lock_with_tools_and_user_packages_is_read_back(tmp_path):
+def test_lock_with_tools_and_user_packages_round_trip(tmp_path):
     lock = samples.with_tools_lock(samples.wheel("trl"))
     codec.write(lock_file.lock_path(tmp_path, "small"), lock)
     assert lock_file.read_lock(tmp_path, "small") == lock
     assert (lock.base.tools, lock.settings.user_packages) == (("htop",), True)
 
 
-def test_a_tool_that_is_not_locked_is_seen_and_the_text_of_the_readme_is_not():
+def test_unlocked_tool_is_detected_but_readme_text_is_ignored():
     lock, matrix = samples.with_tools_lock(), samples.with_tools("htop")
     settings = msgspec.structs.replace(lock.settings, readme="# an earlier text\n")
     lock = msgspec.structs.replace(lock, settings=settings)

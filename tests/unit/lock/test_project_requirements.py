@@ -1,4 +1,4 @@
-"""What a row of a project asks the resolver for, on each Python."""
+"""The requirements of a row of a project for the resolver, on each Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def required(folder: Path, python: str, row: Extension) -> ProjectRequirements:
         (["fast==2"], ()),
     ],
 )
-def test_a_package_is_left_out_where_no_override_of_it_holds(
+def test_package_is_excluded_if_no_override_applies(
     overrides: list[str], left_out: tuple[str, ...], tmp_path: Path
 ) -> None:
     text = PYPROJECT.format(", ".join(f'"{line}"' for line in overrides))
@@ -44,7 +44,7 @@ def test_a_package_is_left_out_where_no_override_of_it_holds(
         assert (f"fast ; {NEVER}" in overridden) == (python in left_out)
 
 
-def test_a_wheel_of_the_project_is_required_by_its_path(tmp_path: Path) -> None:
+def test_project_wheel_is_required_by_path(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/tool-1.0-py3-none-any.whl").write_bytes(b"")
     (tmp_path / "requirements.txt").write_text("./wheels/tool-1.0-py3-none-any.whl\n")
@@ -53,7 +53,7 @@ def test_a_wheel_of_the_project_is_required_by_its_path(tmp_path: Path) -> None:
     assert (direct.package, direct.path) == ("tool", "wheels/tool-1.0-py3-none-any.whl")
 
 
-def test_the_place_of_an_added_requirement_is_the_matrix(tmp_path: Path) -> None:
+def test_added_requirement_refers_to_matrix(tmp_path: Path) -> None:
     row = Extension(summary="x", like="t", add=("tool>=1", "other @ https://a.example/other.whl"))
     result = required(tmp_path, "3.11", row)
     assert str(result.places["tool"]) == "matrix.yaml"

@@ -1,4 +1,4 @@
-"""A matrix that extends: what it omits is the published lock's, and errors are reported."""
+"""A matrix with extensions: omitted values come from the published lock; errors are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[3]
 MARK = "§"
 
 
-def test_what_a_row_leaves_out_is_the_published_locks(tmp_path: Path) -> None:
+def test_omitted_row_values_come_from_published_lock(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     target, lock = matrix.targets[extended.OWN], extended.published()
     assert (target.cuda, target.base, target.arch) == ("12.4", "debian-12", (Arch.X86_64,))
@@ -47,7 +47,7 @@ def test_what_a_row_leaves_out_is_the_published_locks(tmp_path: Path) -> None:
     assert overlay.row.packages == ("rsync",)
 
 
-def test_the_base_of_a_published_lock_is_hardened_if_its_own_was() -> None:
+def test_base_of_extension_is_hardened_like_published_base() -> None:
     lock = samples.lock()
     hard = msgspec.structs.replace(lock.base, hardened=True)
     for base, hardened in ((lock.base, False), (hard, True)):
@@ -56,7 +56,7 @@ def test_the_base_of_a_published_lock_is_hardened_if_its_own_was() -> None:
         assert target_base.hardened is hardened
 
 
-def test_rows_on_a_published_target_keep_its_tools_and_user_packages(tmp_path: Path) -> None:
+def test_rows_keep_tools_and_user_packages_of_published_target(tmp_path: Path) -> None:
     lock = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
     text = extended.MATRIX + "  alike:\n    like: small\n    summary: as it\n"
     matrix = extended.read(extended.repository(tmp_path, text, lock))
@@ -81,20 +81,20 @@ def test_row_with_like_may_be_for_other_gpus(tmp_path: Path) -> None:
     assert "a compute capability, such as" in problems
 
 
-def test_a_row_that_says_least(tmp_path: Path) -> None:
+def test_minimal_row(tmp_path: Path) -> None:
     text = extended.MATRIX.partition("    as_of")[0]
     target = extended.read(extended.repository(tmp_path, text)).targets[extended.OWN]
     assert target.as_of == datetime.date(2025, 6, 20)
     assert target.requires == {}
 
 
-def test_a_table_shows_what_publishers_and_users_pinned(tmp_path: Path) -> None:
+def test_table_shows_pins_of_publisher_and_user(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     (row,) = published.shown(matrix, select(matrix, [extended.OWN], everything=False, arches=[]))
     assert row.target.pins == {"torch": "2.6.0", "wandb": "0.20.1"}
 
 
-def test_an_ordinary_matrix_is_read_as_ever(tmp_path: Path) -> None:
+def test_matrix_without_extensions_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(RIGHT, encoding="utf-8")
     matrix = published.load(tmp_path / "matrix.yaml")
     assert matrix == load(tmp_path / "matrix.yaml")
@@ -135,25 +135,25 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "packages provide everything",
+        "belongs to packages",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",
         "§/opt/venv: {",
         "files./opt/venv",
-        "has this path, or needs one below it",
+        "has this path, or requires one below it",
     ),
     "the interpreter's folder": (
         "/opt/team/start: {",
         "§/usr/bin: {",
         "links./usr/bin",
-        "has this path, or needs one below it",
+        "has this path, or requires one below it",
     ),
     "no absolute path": (
         "/opt/team/train.sh: {",
         "§train.sh: {",
         "files.train.sh",
-        "the text does not have the expected form",
+        "the text does not have the expected format",
     ),
     "a file and a link": (
         "/opt/team/start: {to",
@@ -183,10 +183,10 @@ PROBLEMS = {
         "from: train.sh",
         "from: §/etc/passwd",
         "files./opt/team/train.sh.from",
-        "the path is absolute, so it may not exist on another machine",
+        "the path is absolute and may not exist on other machines",
     ),
-    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "expected form"),
-    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "expected form"),
+    "no permissions": ('"0755"', "§rwxr-xr-x", "files./opt/team/train.sh.mode", "expected format"),
+    "no package of Debian's": ("[rsync]", "[§Rsync_]", "packages[0]", "expected format"),
     "a package twice": ("[rsync]", "[rsync, §rsync]", "packages[1]", "rsync is listed twice"),
     "an index without address": (
         "    labels:",
@@ -204,13 +204,13 @@ PROBLEMS = {
         "WANDB_MODE: {",
         "PATH: §{",
         "env.PATH",
-        "the environment's commands do not come first",
+        "the environment's commands are not first",
     ),
     "a label of imgbuild's": (
         "org.example.team",
         "§dev.imgbuild.target",
         "labels.dev.imgbuild.target",
-        "imgbuild sets this label itself",
+        "imgbuild sets this label",
     ),
     "files of published packages": (
         "    labels:",
@@ -229,7 +229,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_what_is_wrong_is_reported_with_its_place(name: str, tmp_path: Path) -> None:
+def test_invalid_extension_is_reported_with_place(name: str, tmp_path: Path) -> None:
     old, new, path, message = PROBLEMS[name]
     assert extended.MATRIX.count(old) == 1
     text = extended.MATRIX.replace(old, new)
@@ -248,11 +248,11 @@ def test_what_is_wrong_is_reported_with_its_place(name: str, tmp_path: Path) -> 
     ("image", "message"),
     [
         ("registry.example.org/team/small:v1", "a tag is not needed"),
-        ("Registry", "expected form"),
+        ("Registry", "expected format"),
         (f"registry.example.org/small@sha256:{'0' * 64}", "digests.json has sha256:"),
     ],
 )
-def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_path: Path) -> None:
+def test_mismatched_image_is_refused(image: str, message: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     with pytest.raises(InputError) as caught:
         published.load(extended.repository(tmp_path, text))
@@ -261,12 +261,12 @@ def test_an_image_that_is_not_the_published_one(image: str, message: str, tmp_pa
 
 
 @pytest.mark.parametrize("image", ["registry.example.org:5000/a/b", "oci:../image", "localhost/x"])
-def test_places_of_an_image(image: str, tmp_path: Path) -> None:
+def test_image_locations(image: str, tmp_path: Path) -> None:
     text = extended.MATRIX.replace("    from: ../project", f"    image: {image}")
     assert extended.below(extended.read(extended.repository(tmp_path, text))).image == image
 
 
-def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
+def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
     path = extended.repository(tmp_path / "ours")
     (path.parent / "train.sh").rename(path.parent / "other.sh")
     (path.parent / "train.sh").symlink_to("other.sh")
@@ -284,7 +284,7 @@ def test_a_link_that_leads_out_of_the_repository(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["train.sh", "folder/train.sh"])
-def test_links_in_a_circle(source: str, tmp_path: Path) -> None:
+def test_circular_links_are_refused(source: str, tmp_path: Path) -> None:
     path = extended.repository(
         tmp_path, extended.MATRIX.replace("from: train", f"from: {source[:-3]}")
     )
@@ -296,8 +296,8 @@ def test_links_in_a_circle(source: str, tmp_path: Path) -> None:
         extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
 
 
-def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
-    """Two publishers call their bases alike, and their default indexes not."""
+def test_published_targets_keep_separate_bases(tmp_path: Path) -> None:
+    """Two publishers use the same name for their bases, but different default indexes."""
     lock = extended.published()
     base = msgspec.structs.replace(lock.base, suite="trixie", python="3.13", glibc="2.41")
     wheels = tuple(
@@ -319,10 +319,10 @@ def test_two_published_targets_keep_their_own_bases(tmp_path: Path) -> None:
     assert matrix.indexes.keys() >= set(matrix.targets["theirs"].indexes.values())
 
 
-def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
+def test_system_packages_use_mirrors_of_target_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other target's base, which is called the same, is an image of a registry."""
+    """The other target's base, with the same name, is an image of a registry."""
     monkeypatch.setattr(apt, "mirrors", lambda base: base.mirrors)  # not this machine's own
     lock = extended.published()
     image = f"quay.example/base:1@sha256:{'c' * 64}"
@@ -341,7 +341,7 @@ def test_system_packages_come_from_the_mirrors_of_the_targets_own_base(
     assert [url.partition("pool/")[0] for url in urls] == ["https://mirror.example/debian/"]
 
 
-def test_a_registry_of_ones_own(tmp_path: Path) -> None:
+def test_custom_registry(tmp_path: Path) -> None:
     text = extended.MATRIX + "registry: registry.example.org/team/images\n"
     path = extended.repository(tmp_path, text)
     assert extended.read(path).registry == "registry.example.org/team/images"
@@ -358,7 +358,7 @@ def test_a_registry_of_ones_own(tmp_path: Path) -> None:
         ("mirrors: ['https://a.org/debian', 'https://me:hunter2@x.org/debian']\n", "mirrors[1]"),
     ],
 )
-def test_an_address_with_a_login_is_refused_and_not_repeated(
+def test_url_with_credentials_is_refused_without_showing_it(
     tmp_path: Path, more: str, place: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -368,21 +368,21 @@ def test_an_address_with_a_login_is_refused_and_not_repeated(
     assert "hunter2" not in str(problem)
 
 
-def test_an_index_whose_address_the_lock_does_not_tell(tmp_path: Path) -> None:
+def test_index_without_url_is_reported(tmp_path: Path) -> None:
     wheel = msgspec.structs.replace(samples.wheel("flash", "1.0"), index="special")
     lock = msgspec.structs.replace(extended.published(wheel), indexes={"flash": "special"})
     path = extended.repository(tmp_path, lock=lock)
     with pytest.raises(InputError) as caught:
         published.load(path)
     (problem,) = caught.value.problems
-    assert "its flash comes from the index special" in problem.message
+    assert "its flash is from the index special" in problem.message
     assert problem.path == "published.small.lock"
     text = extended.MATRIX + "indexes: {special: {url: 'https://example.org/simple'}}\n"
     path.write_text(text, encoding="utf-8")
     assert extended.read(path).targets[extended.OWN].indexes == {"flash": "special"}
 
 
-def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
+def test_other_published_target_is_refused(tmp_path: Path) -> None:
     text = extended.MATRIX.replace("  small:\n", "  tiny:\n").replace(
         "extends: small", "extends: tiny"
     )
@@ -392,7 +392,7 @@ def test_a_published_target_that_is_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [published.LOCK, published.DIGESTS_FILE])
-def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
+def test_missing_published_copy_is_refused(file: str, tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     (tmp_path / "published/small" / file).unlink()
     with pytest.raises(InputError, match=f"{file}: no such file, and matrix.yaml extends small"):
@@ -402,11 +402,11 @@ def test_a_copy_that_is_not_there(file: str, tmp_path: Path) -> None:
 # -- the schema
 
 
-def test_the_published_schema_is_current(golden: Callable[[Path, str], None]) -> None:
+def test_extension_schema_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(REPOSITORY / EXTENSION_FILE, published_extension().decode())
 
 
-def test_the_schema_accepts_what_is_right_and_refuses_unknown_keys() -> None:
+def test_schema_accepts_valid_rows_and_refuses_unknown_keys() -> None:
     import jsonschema  # which takes a second to load
 
     validator = jsonschema.Draft202012Validator(extension_schema())
@@ -416,7 +416,7 @@ def test_the_schema_accepts_what_is_right_and_refuses_unknown_keys() -> None:
     assert not validator.is_valid(document)
 
 
-def test_a_row_accepts_findings_and_vulnerabilities(tmp_path: Path) -> None:
+def test_row_may_waive_findings_and_vulnerabilities(tmp_path: Path) -> None:
     text = f"""{extended.MATRIX}\
     accept_cves:
       - {{id: CVE-2025-32434, reason: we load no files of others, expires: 2999-01-01}}

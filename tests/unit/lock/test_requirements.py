@@ -1,4 +1,4 @@
-"""Requirements files: pinned, hashed, without an address."""
+"""Requirements files: pinned, hashed, without URLs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.values import Arch
 from tests.support import samples
 
 
-def test_each_package_has_one_line_with_its_hash():
+def test_requirements_have_one_line_with_hash_per_package():
     lock = samples.lock(samples.wheel("trl"))
     text = requirements.text(lock, Arch.X86_64)
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -22,12 +22,12 @@ def test_each_package_has_one_line_with_its_hash():
     assert "://" not in text
 
 
-def test_the_head_gives_the_command():
+def test_requirements_header_has_install_commands():
     text = requirements.text(samples.lock(), Arch.X86_64)
     assert "pip install --no-deps --require-hashes -r requirements-x86_64.txt" in text
 
 
-def test_packages_by_address_have_their_address():
+def test_url_packages_keep_url():
     built = BuiltWheel(
         package="demo",
         version="1.0",
@@ -51,7 +51,7 @@ def test_packages_by_address_have_their_address():
     assert "Built from its sdist" not in text
 
 
-def test_what_is_built_has_the_hashes_of_its_sdist_and_of_its_wheel():
+def test_built_package_has_hashes_of_sdist_and_wheel():
     built = BuiltWheel(
         package="antlr4-python3-runtime",
         version="4.9.3",

@@ -1,4 +1,4 @@
-"""Locks of targets on a standalone Python: what they hold, when they are stale, what is refused."""
+"""Locks of targets on a standalone Python: content, staleness, rejected values."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def with_python(lock: Lock, **changes: object) -> Lock:
     return msgspec.structs.replace(lock, arch={**lock.arch, X86: resolution})
 
 
-def test_a_lock_of_debians_python_has_no_key_more():
+def test_lock_with_debian_python_has_no_additional_key():
     text = codec.encode(samples.lock()).decode()
     assert "standalone" not in text
     assert '"python": {' not in text
 
 
-def test_the_interpreter_is_that_of_the_archive():
+def test_interpreter_is_from_archive():
     lock = standalone_matrix.lock()
     assert lock.base.interpreter == "/opt/python/bin/python3.12"
     assert lock.base.standalone == ARCHIVES
@@ -45,7 +45,7 @@ def test_the_interpreter_is_that_of_the_archive():
     assert again == lock
 
 
-def test_a_layer_of_its_own_is_between_base_and_environment():
+def test_python_layer_is_between_base_and_environment():
     planned = plan(standalone_matrix.lock(), X86)
     assert [layer.name for layer in planned.layers[:3]] == ["debian-12", "python", "venv"]
     python, venv = (layer.recipe for layer in planned.layers[1:3])
@@ -56,7 +56,7 @@ def test_a_layer_of_its_own_is_between_base_and_environment():
     assert [layer.name for layer in base_of(planned).layers] == ["debian-12", "python"]
 
 
-def test_the_layer_follows_from_the_archive_alone():
+def test_python_layer_depends_only_on_archive():
     lock = standalone_matrix.lock()
     python = plan(lock, X86).layers[1].id
     renamed = with_python(lock, file="another-name.tar.gz")
@@ -65,7 +65,7 @@ def test_the_layer_follows_from_the_archive_alone():
     assert plan(other, X86).layers[1].id != python
 
 
-def test_a_lock_is_stale_after_another_url_release_or_checksum():
+def test_changed_url_release_or_checksum_makes_lock_stale():
     lock = standalone_matrix.lock()
     assert stale(lock, standalone_matrix.matrix()) == ()
     right = {X86: archive().sha256}
@@ -81,13 +81,13 @@ def test_a_lock_is_stale_after_another_url_release_or_checksum():
     )
 
 
-def test_a_lock_is_stale_after_a_change_between_debians_python_and_another():
+def test_change_of_python_source_makes_lock_stale():
     assert any("standalone" in line for line in stale(standalone_matrix.lock(), samples.matrix()))
     lines = stale(samples.lock(), standalone_matrix.matrix())
     assert "x86_64: the archive of Python is not locked" in lines
 
 
-def test_a_matrix_of_a_lock_has_the_checksums_that_were_downloaded():
+def test_matrix_of_lock_has_downloaded_checksums():
     lock = standalone_matrix.lock()
     base = locked_matrix.base_of(lock, ())
     assert isinstance(base, DebianBase)
@@ -107,7 +107,7 @@ def test_a_matrix_of_a_lock_has_the_checksums_that_were_downloaded():
         (("arch", "x86_64", "python"), None, "arch.x86_64.python"),
     ],
 )
-def test_a_lock_that_contradicts_itself_is_refused(path, value, place):
+def test_inconsistent_lock_is_refused(path, value, place):
     document = msgspec.json.decode(codec.encode(standalone_matrix.lock()))
     part = document
     for key in path[:-1]:

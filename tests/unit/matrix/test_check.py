@@ -1,4 +1,4 @@
-"""What types cannot say: names that do not exist and parts that contradict each other."""
+"""Checks beyond types: names that do not exist and contradicting parts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.support.matrix_text import RIGHT, broken, check, only, problems
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
 
-# Each row: what is replaced, by what (§ is where the problem must be reported), and path, part of
-# the message, value found, part of what is expected, nearest name.
+# Each row: the replaced text, its replacement (§ marks the place of the problem), and path, part of
+# the message, value, part of the expectation, most similar name.
 SHARED = {
     "unknown default index": (
         "default_index: main",
@@ -75,7 +75,7 @@ SHARED = {
         ),
         (
             "bases.debian-12.python.archives.x86_64",
-            "expected form",
+            "expected format",
             "https://example.org/a.tar.zst",
             "NAME.tar.gz",
             None,
@@ -92,12 +92,12 @@ SHARED = {
     "a text that is no Debian package": (
         "packages: [python3, g++]",
         "packages: [python3, §G++ 12]",
-        ("bases.debian-12.packages[1]", "expected form", "G++ 12", "Debian package name", None),
+        ("bases.debian-12.packages[1]", "expected format", "G++ 12", "Debian package name", None),
     ),
     "prefix not absolute": (
         "workdir: /workspace",
         "workdir: §workspace",
-        ("image.workdir", "expected form", "workspace", "an absolute path", None),
+        ("image.workdir", "expected format", "workspace", "an absolute path", None),
     ),
     "a path that climbs": (
         "cache: /var/cache/imgbuild",
@@ -107,12 +107,12 @@ SHARED = {
     "entry point not absolute": (
         "entrypoint: [/opt/entry]",
         "entrypoint: [§entry]",
-        ("image.entrypoint[0]", "expected form", "entry", "an absolute path", None),
+        ("image.entrypoint[0]", "expected format", "entry", "an absolute path", None),
     ),
     "PATH without the environment": (
         "PATH: {value: '/opt/venv/bin:/bin'",
         "PATH: {value: §'/bin'",
-        ("image.env.PATH.value", "do not come first", "/bin", "/opt/venv/bin:", None),
+        ("image.env.PATH.value", "are not first", "/bin", "/opt/venv/bin:", None),
     ),
     "another virtual environment": (
         "VIRTUAL_ENV: {value: /opt/venv,",
@@ -122,17 +122,17 @@ SHARED = {
     "a variable that no shell takes": (
         "    VIRTUAL_ENV: {",
         "    §VIRTUAL-ENV: {",
-        ("image.env.VIRTUAL-ENV", "expected form", "VIRTUAL-ENV", "as a shell takes them", None),
+        ("image.env.VIRTUAL-ENV", "expected format", "VIRTUAL-ENV", "as in a shell", None),
     ),
     "a label without a domain": (
         "labels: {org.example.team: rl}",
         "labels: {§Team Name: rl}",
-        ("image.labels.Team Name", "expected form", "Team Name", "reversed domain", None),
+        ("image.labels.Team Name", "expected format", "Team Name", "reversed domain", None),
     ),
     "a label of imgbuild's own": (
         "labels: {org.example.team: rl}",
         "labels: {§dev.imgbuild.cuda: rl}",
-        ("image.labels.dev.imgbuild.cuda", "sets this label itself", None, "another name", None),
+        ("image.labels.dev.imgbuild.cuda", "sets this label", None, "another name", None),
     ),
     "unknown package with a layer": (
         "named: [vllm, trl]",
@@ -195,17 +195,17 @@ TARGETS = {
     "no compute capability": (
         'gpu: ["9.0"]',
         "gpu: [§sm_90]",
-        (f"{TARGET}.gpu[0]", "expected form", "sm_90", 'such as "9.0"', None),
+        (f"{TARGET}.gpu[0]", "expected format", "sm_90", 'such as "9.0"', None),
     ),
     "no version": (
         'vllm: "0.8.5.post1"',
         "vllm: §0.8.x",
-        (f"{TARGET}.pins.vllm", "not a version", "0.8.x", "as PEP 440 has it", None),
+        (f"{TARGET}.pins.vllm", "not a version", "0.8.x", "a normalized PEP 440 version", None),
     ),
     "a version in another form": (
         'vllm: "0.8.5.post1"',
         "vllm: §0.8.5.Post1",
-        (f"{TARGET}.pins.vllm", "not in its normal form", "0.8.5.Post1", "0.8.5.post1", None),
+        (f"{TARGET}.pins.vllm", "not normalized", "0.8.5.Post1", "0.8.5.post1", None),
     ),
     "a package pinned and required": (
         "setuptools: {reason: triton imports it}",
@@ -269,7 +269,7 @@ TARGETS = {
         "    flashinfer: {mode: §prebuilt, reason: fast to start}",
         (
             f"{TARGET}.flashinfer.mode",
-            "need flashinfer-python pinned and assigned",
+            "require flashinfer-python to be pinned and assigned",
             "prebuilt",
             "in pins and in indexes",
             None,
@@ -282,14 +282,14 @@ TARGETS = {
             f"{TARGET}.flashinfer.mode",
             "no index has a wheel with nvcc for CUDA 12.4",
             "jit",
-            "from CUDA 13.0 on",
+            "requires CUDA 13.0 or newer",
             None,
         ),
     ),
     "a finding waived without a reason": (
         "    drop:\n",
         "    waive:\n      - §{check: imports, package: trl, subject: 'vllm:X'}\n    drop:\n",
-        (f"{TARGET}.waive[0]", "key reason is missing", None, "reason: why", None),
+        (f"{TARGET}.waive[0]", "key reason is missing", None, "reason: the reason", None),
     ),
     "a waiver of a check that there is not": (
         "    drop:\n",
@@ -301,7 +301,7 @@ TARGETS = {
             f"{TARGET}.waive[0].check",
             "unknown value",
             "import",
-            "the check that finds it",
+            "the check that reports it",
             "imports",
         ),
     ),
@@ -345,7 +345,7 @@ TARGETS = {
     "a link not absolute": (
         "      /opt/lib64: {",
         "      opt/lib64: §{",
-        (f"{TARGET}.links.opt/lib64", "expected form", "opt/lib64", "an absolute path", None),
+        (f"{TARGET}.links.opt/lib64", "expected format", "opt/lib64", "an absolute path", None),
     ),
     "a link to itself": (
         "{to: lib, reason: linkers",
@@ -376,47 +376,47 @@ def test_target(name: str) -> None:
     check(*TARGETS[name])
 
 
-def test_a_secret_is_not_repeated() -> None:
+def test_secret_is_not_shown_in_error() -> None:
     text, _, _ = broken(
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'", "url: §https://me:hunter2@x.org/"
     )
     assert "hunter2" not in str(only(text))
 
 
-def test_an_environment_value_is_one_line() -> None:
+def test_environment_value_with_newline_is_refused() -> None:
     text, line, column = broken('VLLM_USE_V1: {value: "1"', 'VLLM_USE_V1: {value: §"1\\n2"')
     problem = only(text)
     assert (problem.line, problem.column) == (line, column)
     assert "several lines" in problem.message
 
 
-def test_an_index_of_another_cuda() -> None:
+def test_index_of_other_cuda_is_refused() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace("whl/{cuda_tag}/torch{torch}", "whl/cu126"))
     assert (problem.line, problem.column) == (line, column)
     assert problem.message == "this index is for cu126, the target for cu124"
 
 
-def test_an_index_by_torch_needs_a_pin_of_torch() -> None:
+def test_torch_index_requires_torch_pin() -> None:
     text, line, column = broken("indexes: {torch: torch}", "indexes: {torch: §torch}")
     problem = only(text.replace('      torch: "2.6.0"\n', ""))
     assert (problem.line, problem.column) == (line - 1, column)
     assert "does not pin torch" in problem.message
 
 
-def test_a_name_too_long_for_a_tag() -> None:
+def test_name_too_long_for_tag_is_refused() -> None:
     text, line, column = broken("  cu124-vllm:", "  §" + "a" * 129 + ":")
     problem = only(text)
     assert (problem.line, problem.column, problem.expected) == (line, column, "at most 128 letters")
 
 
-def test_a_matrix_without_targets() -> None:
+def test_matrix_without_targets_is_refused() -> None:
     text = RIGHT[: RIGHT.index("targets:")] + "targets: {}\n"
     messages = [problem.message for problem in problems(text)]
     assert "no target is defined" in messages
 
 
-def test_the_prefix_is_a_path() -> None:
+def test_invalid_prefix_is_refused() -> None:
     text, line, column = broken("prefix: /opt/venv", "prefix: §venv")
     prefix_problem = next(problem for problem in problems(text) if problem.path == "image.prefix")
     assert (prefix_problem.line, prefix_problem.column, prefix_problem.value) == (
@@ -426,7 +426,7 @@ def test_the_prefix_is_a_path() -> None:
     )
 
 
-def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets() -> None:
+def test_standalone_python_requires_archive_for_each_architecture() -> None:
     source = "{version: '3.12', from: standalone, archives: {arm64: 'https://a.example/b.tar.gz'}}"
     (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
     assert (problem.path, problem.value) == (f"{TARGET}.arch[0]", "x86_64")
@@ -435,7 +435,7 @@ def test_a_standalone_python_has_an_archive_for_each_architecture_of_its_targets
 
 
 @pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
-def test_nothing_of_the_image_is_where_the_standalone_python_is(folder: str) -> None:
+def test_image_folders_overlapping_standalone_python_are_refused(folder: str) -> None:
     source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"
     text = RIGHT.replace('python: "3.11"', f"python: {source}")
     (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))

@@ -1,4 +1,4 @@
-"""The matrix of the catalogue as JSON is the same as the YAML file, and only used for it."""
+"""The matrix of the catalogue as JSON equals the YAML file, and is used only for it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SETUP = module_of(ROOT / "setup.py")
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Path:
-    """A copy of the matrix with its JSON beside it, as in a wheel."""
+    """A copy of the matrix with its JSON, as in a wheel."""
     path = tmp_path / "matrix.yaml"
     shutil.copy(ROOT / "matrix.yaml", path)
     path.with_suffix(".json").write_bytes(SETUP.compiled(path.read_bytes()))
     return path
 
 
-def test_json_and_yaml_are_the_same_matrix(catalogue: Path) -> None:
+def test_json_and_yaml_matrix_are_equal(catalogue: Path) -> None:
     assert load.compiled(catalogue) == load.loads(catalogue.read_bytes(), "matrix.yaml")
 
 
@@ -33,7 +33,7 @@ def test_json_of_another_file_is_not_used(catalogue: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
-def test_without_valid_json_yaml_is_read(catalogue: Path, content: bytes | None) -> None:
+def test_invalid_json_falls_back_to_yaml(catalogue: Path, content: bytes | None) -> None:
     file = catalogue.with_suffix(".json")
     file.unlink()
     if content is not None:
@@ -41,9 +41,7 @@ def test_without_valid_json_yaml_is_read(catalogue: Path, content: bytes | None)
     assert load.compiled(catalogue) is None
 
 
-def test_json_is_used_for_the_catalogue_alone(
-    catalogue: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_is_used_only_for_catalogue(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("the YAML file was parsed")
 

@@ -1,4 +1,4 @@
-"""Learned constraints: their meaning, how they are merged, how they are written."""
+"""Learned constraints: semantics, merging, encoding."""
 
 import threading
 
@@ -18,7 +18,7 @@ def entry(versions=">=0.27,<=1.16.0", needs="vllm>=0.11.1", package="trl", **mor
 TRITON = entry("==3.2.0", "setuptools", "triton", missing=True, check="imports")
 
 
-def test_an_entry_is_violated_in_its_range_and_by_the_other_package_only():
+def test_entry_is_violated_only_in_its_range_by_other_package():
     assert entry().violated({"trl": "1.16.0", "vllm": "0.8.5.post1"})
     assert not entry().violated({"trl": "0.26.2", "vllm": "0.8.5.post1"})
     assert not entry().violated({"trl": "1.16.0", "vllm": "0.11.1"})
@@ -26,19 +26,19 @@ def test_an_entry_is_violated_in_its_range_and_by_the_other_package_only():
     assert not entry().violated({"vllm": "0.8.5.post1"})
 
 
-def test_what_is_missing_must_be_there():
+def test_missing_entry_requires_package():
     assert TRITON.violated({"triton": "3.2.0"})
     assert not TRITON.violated({"triton": "3.2.0", "setuptools": "80.9.0"})
     assert constraints.violations([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
 
 
-def test_a_prerelease_below_the_bound_is_judged_as_packaging_orders_it():
+def test_prereleases_are_ordered_as_in_packaging():
     five = entry("==0.8.5.post1", "transformers<5", "vllm")
     assert five.violated({"vllm": "0.8.5.post1", "transformers": "5.0.0rc1"})
     assert not five.violated({"vllm": "0.8.5.post1", "transformers": "4.57.6"})
 
 
-def test_only_what_is_present_is_required():
+def test_constraints_require_only_present_packages():
     entries = [entry(), TRITON, entry(needs="transformers<5")]
     assert constraints.required(entries, "trl", "1.0.0", ()) == ()
     assert constraints.required(entries, "trl", "1.0.0", {"vllm"}) == ("vllm>=0.11.1",)
@@ -61,14 +61,14 @@ def test_only_what_is_present_is_required():
         ("!=1.*", "==1.2", ["!=1.*", "==1.2"]),
     ],
 )
-def test_ranges_that_meet_become_one(first, two, ranges):
+def test_adjacent_ranges_are_merged(first, two, ranges):
     for pair in ((first, two), (two, first)):
         merged = constraints.merge([entry(pair[0])], [entry(pair[1])])
         assert sorted(item.versions for item in merged) in (sorted(ranges), sorted({first, two}))
         assert len(merged) == len(ranges)
 
 
-def test_a_stricter_entry_for_the_same_versions_replaces_the_other():
+def test_stricter_entry_replaces_other():
     loose, tight = entry(needs="transformers<5"), entry(needs="transformers<4.54")
     assert constraints.merge([loose], [tight]) == (tight,)
     assert constraints.merge([tight], [loose]) == (tight,)
@@ -84,17 +84,17 @@ def test_a_stricter_entry_for_the_same_versions_replaces_the_other():
     assert set(constraints.merge([tight], [below])) == {tight, below}
 
 
-def test_two_entries_that_leave_no_version_out_stay_two():
+def test_entries_that_together_allow_all_versions_are_not_merged():
     assert len(constraints.merge([entry("<3")], [entry(">2")])) == 2
 
 
-def test_a_widened_entry_swallows_what_it_then_covers():
+def test_widened_entry_replaces_covered_ones():
     entries = [entry("==0.28.0"), entry("==1.0.0"), entry("==1.9.2")]
     (merged,) = constraints.merge(entries, [entry(">=0.27,<=1.16.0", file="trl/a.py", line=4)])
     assert (merged.versions, merged.file) == (">=0.27,<=1.16.0", "trl/a.py")
 
 
-def test_bounds_on_both_sides_and_other_packages_stay_apart():
+def test_entries_for_different_bounds_or_packages_are_not_merged():
     entries = constraints.merge(
         [entry(needs="vllm>=0.11.1")],
         [entry(needs="vllm<0.20"), entry(needs="torch<2.9"), entry(package="verl")],
@@ -102,7 +102,7 @@ def test_bounds_on_both_sides_and_other_packages_stay_apart():
     assert len(entries) == 4
 
 
-def test_the_file_is_one_entry_a_line_and_reads_back(tmp_path):
+def test_constraints_file_round_trip_with_one_line_per_entry(tmp_path):
     full = entry(
         check="imports",
         file="trl/generation/vllm_client.py",
@@ -131,13 +131,13 @@ def test_the_file_is_one_entry_a_line_and_reads_back(tmp_path):
     assert constraints.encode(constraints.loads(text.encode(), "x")).decode() == text
 
 
-def test_no_file_and_an_empty_one_hold_nothing(tmp_path):
+def test_missing_or_empty_constraints_file(tmp_path):
     assert constraints.read(tmp_path) == ()
     add_constraints(tmp_path, [], Store.open(tmp_path / "cache"))
     assert constraints.read(tmp_path) == ()
 
 
-def test_words_that_yaml_would_take_for_something_else_survive():
+def test_texts_with_other_yaml_types_round_trip():
     odd = entry(name="on", file="a b.py", check="null", needs="yes-no>=1")
     assert constraints.loads(constraints.encode([odd]), "x") == (odd,)
 
@@ -155,7 +155,7 @@ def test_words_that_yaml_would_take_for_something_else_survive():
         ("{package: trl, needs: v<1}", "versions", ""),
     ],
 )
-def test_a_wrong_entry_is_named_with_file_and_line(row, path, words):
+def test_invalid_entry_error_has_file_and_line(row, path, words):
     data = f"version: 1\nconstraints:\n  - {{package: a, versions: ==1, needs: b<1}}\n  - {row}\n"
     with pytest.raises(InputError) as caught:
         constraints.loads(data.encode(), "images/constraints.yaml")
@@ -165,7 +165,7 @@ def test_a_wrong_entry_is_named_with_file_and_line(row, path, words):
     assert words in problem.message
 
 
-def test_values_of_a_wrong_type_and_wrong_entries_are_reported_at_once():
+def test_invalid_types_and_entries_are_reported_together():
     data = b"version: 1\nconstraints:\n  - {package: a, versions: ==1, needs: [b]}\n"
     data += b"  - {package: a, versions: '>>1', needs: b<1}\n"
     with pytest.raises(InputError) as caught:
@@ -177,7 +177,7 @@ def test_values_of_a_wrong_type_and_wrong_entries_are_reported_at_once():
     assert "restore it from git" in str(caught.value.hint)
 
 
-def test_several_processes_that_learn_at_once_lose_nothing(tmp_path):
+def test_concurrent_processes_lose_no_constraints(tmp_path):
     def learn(number):
         learned = Constraint(package="a", versions=f"=={number}", needs="b<1")
         add_constraints(tmp_path / "images", [learned], Store.open(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""A matrix of which parts do not fit their types: what is wrong with the rest is reported too."""
+"""A matrix with values of wrong types: problems of the rest are reported, too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BASES = RIGHT[RIGHT.index("bases:\n") : RIGHT.index("image:\n")]
 INDEXES = RIGHT[RIGHT.index("indexes:\n") : RIGHT.index("default_index:")]
 SAMPLER = "      VLLM_USE_FLASHINFER_SAMPLER: {reason: a sampler of our own}\n"
 
-# What is replaced, by what, and the only problem: its path and message. Each would have others as a
-# consequence if an empty value were checked like any other.
+# The replaced text, its replacement, and the only problem: its path and message. Each would cause
+# others if an empty value were checked like any other.
 CONSEQUENCES = {
     "no bases": (BASES, "bases: []\n", "bases", "not a mapping"),
     "no key bases": (BASES, "", None, "key bases is missing"),
@@ -55,7 +55,7 @@ CONSEQUENCES = {
 
 
 @pytest.mark.parametrize("name", CONSEQUENCES)
-def test_what_follows_from_a_value_that_does_not_fit_is_not_reported(name: str) -> None:
+def test_consequences_of_invalid_value_are_not_reported(name: str) -> None:
     old, new, path, message = CONSEQUENCES[name]
     assert RIGHT.count(old) == 1
     (problem,) = problems(RIGHT.replace(old, new))
@@ -63,7 +63,7 @@ def test_what_follows_from_a_value_that_does_not_fit_is_not_reported(name: str) 
     assert problem.message.startswith(message)
 
 
-def test_the_rest_of_a_row_with_values_that_do_not_fit_is_checked() -> None:
+def test_other_values_of_invalid_row_are_checked() -> None:
     text = (
         RIGHT.replace('cuda: "12.4"', "cuda: {}")
         .replace("base: debian-12", "base: debian-13")
@@ -80,7 +80,7 @@ def test_the_rest_of_a_row_with_values_that_do_not_fit_is_checked() -> None:
     ]
 
 
-def test_a_login_in_the_address_of_a_security_archive_is_refused() -> None:
+def test_security_archive_url_with_credentials_is_refused() -> None:
     address = "https://me:hunter2@example.org/security"
     text = RIGHT.replace("g++]", f"g++]\n    security: ['{address}']")
     (problem,) = problems(text)
@@ -90,7 +90,7 @@ def test_a_login_in_the_address_of_a_security_archive_is_refused() -> None:
 
 
 def _parts(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """A type and those of its parts."""
+    """A type and the types of its parts."""
     yield kind
     match kind:
         case inspect.Metadata():
@@ -117,7 +117,7 @@ STRUCTURE = (inspect.Metadata, inspect.StructType, inspect.UnionType, inspect.No
 
 
 @pytest.mark.parametrize("kind", [Matrix, Extensions, CiFile, constraints._File])
-def test_types_have_only_rules_that_the_reader_checks(kind: type) -> None:
+def test_reader_checks_all_type_constraints(kind: type) -> None:
     for part in _parts(inspect.type_info(kind)):
         assert type(part) in {*convert._SCALARS, *STRUCTURE, inspect.DictType, inspect.VarTupleType}
         used = {rule for rule in RULES if getattr(part, rule, None) is not None}

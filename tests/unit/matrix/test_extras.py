@@ -1,4 +1,4 @@
-"""Sets of extras: what they add to a target, and what is wrong with a reference to one."""
+"""Sets of extras: their effect on a target, and invalid references."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITH = RIGHT.replace("layers:\n", SETS).replace(
 )
 
 
-def test_a_target_has_the_sets_it_names_and_its_own_entries_take_precedence() -> None:
+def test_target_entries_override_its_extras() -> None:
     matrix = loads(WITH.encode(), FILE)
     target = matrix.targets["cu124-vllm"]
     assert {name: extra.spec for name, extra in matrix.requirements_of(target).items()} == {
@@ -35,7 +35,7 @@ def test_a_target_has_the_sets_it_names_and_its_own_entries_take_precedence() ->
     }  # fmt: skip
 
 
-def test_a_target_that_names_no_set_is_as_without_sets() -> None:
+def test_target_without_extras_is_unchanged() -> None:
     plain, beside = loads(RIGHT.encode(), FILE), RIGHT.replace("layers:\n", SETS)
     assert requirements(loads(beside.encode(), FILE), "cu124-vllm") == requirements(
         plain, "cu124-vllm"
@@ -51,14 +51,14 @@ def test_a_target_that_names_no_set_is_as_without_sets() -> None:
         (", source: [docs/extras.md]}\n  unused", "}\n  unused", "extras.rl.setuptools", "source"),
     ],
 )
-def test_what_is_wrong_with_a_set_has_a_place(old: str, new: str, path: str, message: str) -> None:
+def test_invalid_extras_error_has_place(old: str, new: str, path: str, message: str) -> None:
     assert old in WITH
     problem = only(WITH.replace(old, new))
     assert problem.path == path
     assert message in problem.message
 
 
-def test_a_set_where_there_are_none() -> None:
+def test_extras_reference_without_sets_is_refused() -> None:
     check(
         "    requires:\n      setuptools",
         "    extras: [§rl]\n    requires:\n      setuptools",

@@ -1,4 +1,4 @@
-"""FlashInfer's three modes: what each adds to a lock, and what contradicts it in a row."""
+"""FlashInfer's three modes: their effect on a lock, and contradictions in a row."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def locked(mode: str, **changes: object) -> Lock:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
-def test_every_mode_shows_in_label_and_environment(mode: str) -> None:
+def test_flashinfer_mode_is_in_label_and_environment(mode: str) -> None:
     settings = locked(mode).settings
     assert settings.labels["dev.imgbuild.flashinfer"] == mode
     assert settings.env["IMGBUILD_FLASHINFER"] == mode
     assert settings.env["FLASHINFER_WORKSPACE_BASE"] == "/var/cache/imgbuild"
 
 
-def test_jit_adds_the_compiler_of_the_cuda_release() -> None:
+def test_jit_adds_compiler_of_cuda_release() -> None:
     lock = locked("jit")
     assert lock.requirements["nvidia-cuda-nvcc"] == "==13.0.*"
     assert lock.requirements["nvidia-cuda-cccl"] == "==13.0.*"
@@ -48,7 +48,7 @@ def test_jit_adds_the_compiler_of_the_cuda_release() -> None:
 
 
 @pytest.mark.parametrize("mode", ["prebuilt", "jit", "off"])
-def test_every_variable_of_a_mode_has_a_source(mode: str) -> None:
+def test_mode_variables_have_sources(mode: str) -> None:
     settings = Flashinfer(mode=mode, reason=samples.REASON)  # type: ignore[arg-type]
     matrix = samples.matrix(cuda="13.0", flashinfer=settings)
     target, base = matrix.targets["small"], matrix.bases[matrix.targets["small"].base]
@@ -66,19 +66,19 @@ def test_other_modes_add_no_compiler(mode: str) -> None:
     assert lock.settings.env["PATH"] == "/opt/venv/bin:/usr/bin:/bin"
 
 
-def test_off_keeps_vllm_from_sampling_with_it() -> None:
+def test_off_disables_flashinfer_sampling_in_vllm() -> None:
     assert locked("off").settings.env[flashinfer.SAMPLER] == "0"
     assert flashinfer.SAMPLER not in locked("prebuilt").settings.env
 
 
-def test_off_leaves_out_the_cubins_that_make_vllm_use_it() -> None:
+def test_off_excludes_cubins() -> None:
     (dropped,) = locked("off").drop
     assert dropped.package == "flashinfer-cubin"
     assert dropped.paths == ("lib/python3.11/site-packages/flashinfer_cubin/*",)
     assert locked("prebuilt").drop == ()
 
 
-def test_a_rows_own_words_win() -> None:
+def test_row_entry_overrides_mode() -> None:
     nvcc = {"nvidia-cuda-nvcc": Wanted(spec="==13.0.88", reason=samples.REASON)}
     env = {"CUDA_HOME": Variable(value="/usr/local/cuda", reason=samples.REASON)}
     lock = locked("jit", requires=nvcc, env=env)
@@ -86,7 +86,7 @@ def test_a_rows_own_words_win() -> None:
     assert lock.settings.env["CUDA_HOME"] == "/usr/local/cuda"
 
 
-def test_flashinfer_off_and_requested() -> None:
+def test_required_flashinfer_with_mode_off_is_refused() -> None:
     text, line, column = broken('flashinfer: {mode: "off"', 'flashinfer: {mode: §"off"')
     text = text.replace('trl: "0.18.2"', 'trl: "0.18.2"\n      flashinfer-python: "0.2.2"')
     problem = only(text)
@@ -94,29 +94,29 @@ def test_flashinfer_off_and_requested() -> None:
     assert problem.message == "FlashInfer is off, and the target requires flashinfer-python"
 
 
-def test_jit_takes_its_compiler_and_its_place_from_the_mode() -> None:
+def test_jit_compiler_and_location_come_from_mode() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
-def test_jit_with_a_wheel_that_is_compiled_already() -> None:
+def test_jit_with_precompiled_wheel_is_refused() -> None:
     text, line, column = broken(OFF, "    flashinfer: {mode: §jit, reason: compiled at first use}")
     text = text.replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-python: torch}")
     problem = only(text)
     assert (problem.line, problem.column) == (line, column)
-    assert "whose kernels are compiled already" in problem.message
+    assert "index of precompiled kernels" in problem.message
 
 
-def test_jit_may_have_a_cache_of_kernels_beside_it() -> None:
+def test_jit_accepts_kernel_cache_package() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     text = RIGHT.replace(OFF, mode).replace('cuda: "12.4"', 'cuda: "13.0"')
     text = text.replace("indexes: {torch: torch}", "indexes: {flashinfer-jit-cache: torch}")
     assert loads(text.encode(), FILE).targets["cu124-vllm"].flashinfer.mode == "jit"
 
 
-def test_off_cannot_be_turned_on_by_a_variable() -> None:
+def test_variable_contradicting_mode_off_is_refused() -> None:
     text, line, column = broken(
         "      VLLM_USE_V1: {", "      VLLM_USE_FLASHINFER_SAMPLER: §{value: '1', reason: faster}\n"
         "      VLLM_USE_V1: {",
@@ -126,7 +126,7 @@ def test_off_cannot_be_turned_on_by_a_variable() -> None:
     assert "FlashInfer is off" in problem.message
 
 
-def test_flashinfer_in_two_versions() -> None:
+def test_flashinfer_packages_with_different_versions_are_refused() -> None:
     mode = "    flashinfer: {mode: jit, reason: compiled at first use}"
     pins = 'flashinfer-python: §"0.6.12"\n      flashinfer-cubin: "0.6.11"'
     text, line, column = broken('trl: "0.18.2"', f'trl: "0.18.2"\n      {pins}')
@@ -135,8 +135,8 @@ def test_flashinfer_in_two_versions() -> None:
     assert problem.value == "0.6.11 and 0.6.12"
 
 
-def test_the_mode_is_not_to_be_set_by_hand() -> None:
+def test_mode_variable_in_row_is_refused() -> None:
     text, line, column = broken("      VLLM_USE_V1: {", "      §IMGBUILD_FLASHINFER: {")
     problem = only(text)
     assert (problem.line, problem.column) == (line, column)
-    assert "imgbuild sets this variable itself" in problem.message
+    assert "imgbuild sets this variable" in problem.message

@@ -1,4 +1,4 @@
-"""Every class of error in a matrix: each test makes the bad input and checks place and words."""
+"""Every class of error in a matrix: invalid inputs, with place and message."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 REPOSITORY = Path(__file__).parents[3]
 
 
-# Each row: what is replaced, by what (§ is where the problem must be reported), and what the
-# problem must say: path, part of the message, value found, part of what is expected, nearest name.
+# Each row: the replaced text, its replacement (§ marks the place of the problem), and the expected
+# problem: path, part of the message, value, part of the expectation, most similar name.
 STRUCTURE = {
     "unknown key at the top": (
         "default_index:",
@@ -41,7 +41,7 @@ STRUCTURE = {
     "missing key": (
         "  cu124-vllm:\n    summary: an old image\n",
         "  §cu124-vllm:\n",
-        ("targets.cu124-vllm", "key summary is missing", None, "summary: one line", None),
+        ("targets.cu124-vllm", "key summary is missing", None, "summary: one-line", None),
     ),
     "missing cut-off": (
         (
@@ -54,7 +54,7 @@ STRUCTURE = {
         ),
         (
             "targets.cu124-vllm",
-            "as_of is missing: without a cut-off day the newest",
+            "as_of is missing: without a cut-off the newest",
             None,
             "as_of: only files uploaded before this day",
             None,
@@ -63,12 +63,12 @@ STRUCTURE = {
     "missing reason": (
         "pip: {reason: people add packages}",
         "§pip: {}",
-        ("requires.pip", "key reason is missing", None, "reason: why", None),
+        ("requires.pip", "key reason is missing", None, "reason: the reason", None),
     ),
     "reason too short": (
         "pip: {reason: people add packages}",
         "pip: {reason: §yes}",
-        ("requires.pip.reason", "shorter than 8", "yes", "why", None),
+        ("requires.pip.reason", "shorter than 8", "yes", "the reason", None),
     ),
     "a list where a mapping is due": (
         "  pip: {reason: people add packages}",
@@ -83,7 +83,7 @@ STRUCTURE = {
     "a mapping where text is due": (
         "summary: an old image",
         "summary: §{a: b}",
-        ("targets.cu124-vllm.summary", "not text", "a mapping", "one line", None),
+        ("targets.cu124-vllm.summary", "not text", "a mapping", "one-line description", None),
     ),
     "nothing where text is due": (
         "suite: bookworm",
@@ -138,7 +138,7 @@ SCALARS = {
         "reason: the newer engine, source: [docs/x.md, §see the manual]}",
         (
             "targets.cu124-vllm.env.VLLM_USE_V1.source[1]",
-            "the text does not have the expected form",
+            "the text does not have the expected format",
             "see the manual",
             "PACKAGE==VERSION PATH:LINE",
             None,
@@ -149,7 +149,7 @@ SCALARS = {
         "reason: the newer engine, source: [§vllm==0.8.5 vllm/envs.py]}",
         (
             "targets.cu124-vllm.env.VLLM_USE_V1.source[0]",
-            "the text does not have the expected form",
+            "the text does not have the expected format",
             "vllm==0.8.5 vllm/envs.py",
             "PACKAGE==VERSION PATH:LINE",
             None,
@@ -183,22 +183,22 @@ SCALARS = {
     "no truth value": (
         "main: {}",
         "main: {flat: §yes}",
-        ("indexes.main.flat", "not a truth value", "yes", "true or false", None),
+        ("indexes.main.flat", "not a boolean", "yes", "true or false", None),
     ),
     "no date": (
         "as_of: 2025-06-20",
         "as_of: §20 June",
-        ("targets.cu124-vllm.as_of", "not a date", "20 June", "year-month-day", None),
+        ("targets.cu124-vllm.as_of", "not a date", "20 June", "YYYY-MM-DD", None),
     ),
     "no such day": (
         "as_of: 2025-06-20",
         "as_of: §2025-06-31",
-        ("targets.cu124-vllm.as_of", "no such day", "2025-06-31", "year-month-day", None),
+        ("targets.cu124-vllm.as_of", "no such day", "2025-06-31", "YYYY-MM-DD", None),
     ),
     "a target that is no tag": (
         "  cu124-vllm:",
         "  §CU124_:",
-        ("targets.CU124_", "expected form", "CU124_", "valid as an image tag", None),
+        ("targets.CU124_", "expected format", "CU124_", "valid as an image tag", None),
     ),
     "a package that is not normalized": (
         "setuptools: {reason",
@@ -208,12 +208,18 @@ SCALARS = {
     "a version that is a range": (
         'torch: "2.6.0"',
         'torch: §">=2.6"',
-        ("targets.cu124-vllm.pins.torch", "expected form", '">=2.6"', "one exact version", None),
+        ("targets.cu124-vllm.pins.torch", "expected format", '">=2.6"', "one exact version", None),
     ),
     "text with a newline behind it": (
         'torch: "2.6.0"',
         'torch: §"2.6.0\\n"',
-        ("targets.cu124-vllm.pins.torch", "expected form", '"2.6.0\n"', "one exact version", None),
+        (
+            "targets.cu124-vllm.pins.torch",
+            "expected format",
+            '"2.6.0\n"',
+            "one exact version",
+            None,
+        ),
     ),
 }
 
@@ -228,13 +234,13 @@ def test_scalar(name: str) -> None:
     check(*SCALARS[name])
 
 
-def test_the_right_matrix_is_right() -> None:
+def test_valid_matrix_is_loaded() -> None:
     matrix = loads(RIGHT.encode(), FILE)
     assert matrix.targets["cu124-vllm"].as_of == datetime.date(2025, 6, 20)
     assert matrix.indexes["main"].url is None
 
 
-def test_text_is_taken_as_written_where_text_is_due() -> None:
+def test_unquoted_scalars_are_read_as_text() -> None:
     plain = RIGHT.replace('torch: "2.6.0"', "torch: 2.10").replace('cuda: "12.4"', "cuda: 12.4")
     plain = plain.replace('mode: "off"', "mode: off").replace('value: "1"', "value: 0x10")
     plain = plain.replace("summary: an old image", "summary: 1e3")
@@ -244,7 +250,7 @@ def test_text_is_taken_as_written_where_text_is_due() -> None:
     assert target.env["VLLM_USE_V1"].value == "0x10"
 
 
-def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_in_file_order() -> None:
     text = (
         RIGHT.replace("default_index: main", "default_index: mian")
         .replace("suite: bookworm", "suit: bookworm")
@@ -272,7 +278,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
         ("  groups: 4", "  §group: four"),
     ],
 )
-def test_what_follows_from_a_misspelt_key_is_not_reported(old: str, new: str) -> None:
+def test_consequences_of_misspelt_key_are_not_reported(old: str, new: str) -> None:
     text, line, column = broken(old, new)
     matrix_problems = [
         problem for problem in problems(text) if problem.path != "targets.cu124-vllm.waived"
@@ -282,7 +288,7 @@ def test_what_follows_from_a_misspelt_key_is_not_reported(old: str, new: str) ->
     ]
 
 
-def test_a_value_below_a_misspelt_key_is_checked_where_it_fits() -> None:
+def test_value_of_misspelt_key_is_checked() -> None:
     text = RIGHT.replace('    pins:\n      torch: "2.6.0"', '    pinns:\n      torch: "2.06.0"')
     assert [problem.path for problem in problems(text)] == [
         "targets.cu124-vllm.pinns",
@@ -290,13 +296,13 @@ def test_a_value_below_a_misspelt_key_is_checked_where_it_fits() -> None:
     ]
 
 
-def test_a_problem_has_the_text_of_its_line() -> None:
+def test_problem_has_source_line() -> None:
     text, line, _ = broken("base: debian-12", "base: §debain-12")
     problem = only(text)
     assert problem.source == text.splitlines()[line - 1] == "    base: debain-12"
 
 
-def test_a_problem_reads_as_one_line() -> None:
+def test_problem_is_one_line() -> None:
     text, line, column = broken("base: debian-12", "base: §debain-12")
     assert str(only(text)) == (
         f"bad.yaml:{line}:{column}: targets.cu124-vllm.base: unknown base (found debain-12);"
@@ -304,20 +310,20 @@ def test_a_problem_reads_as_one_line() -> None:
     )
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
         load(tmp_path / "none.yaml")
     assert caught.value.hint is not None
     assert "--matrix" in caught.value.hint
 
 
-def test_the_project_matrix_is_what_two_other_readers_read() -> None:
+def test_project_matrix_matches_other_yaml_parsers() -> None:
     path = REPOSITORY / "matrix.yaml"
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert loads(path.read_bytes(), str(path)) == msgspec.convert(plain, Matrix)
 
 
-def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> None:
+def test_wheel_folder_is_relative_to_matrix(tmp_path: Path) -> None:
     text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:a b/{cuda_tag}'}\n")
     (tmp_path / "matrix.yaml").write_text(text, encoding="utf-8")
     indexes = load(tmp_path / "matrix.yaml").indexes
@@ -325,7 +331,7 @@ def test_a_folder_of_wheels_is_looked_for_beside_the_matrix(tmp_path: Path) -> N
     assert indexes["main"].url is None
 
 
-def test_a_folder_of_wheels_below_one_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+def test_wheel_folder_below_non_utf8_path(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"wh\xe9re")
     folder.mkdir()
     text = RIGHT.replace("  main: {}\n", "  main: {}\n  own: {url: 'file:wheels'}\n")
@@ -342,7 +348,7 @@ LINES = RIGHT.splitlines()
     st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),
     st.text(max_size=8),
 )
-def test_any_other_text_is_read_or_refused_with_a_place(number: int, change: str, new: str) -> None:
+def test_arbitrary_text_is_read_or_refused_with_place(number: int, change: str, new: str) -> None:
     line = LINES[number]
     changed = {
         "drop": [],

@@ -1,4 +1,4 @@
-"""What quick starts and examples of frameworks import is in the locks of current targets."""
+"""Imports of quick starts and examples of frameworks are in the locks of current targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.source_code import ROOT
 
 
 class QuickStart(msgspec.Struct, frozen=True):
-    """Distributions that a quick start imports, and where it can be read."""
+    """Distributions imported by a quick start, and its source."""
 
     distributions: tuple[str, ...]
     source: str
@@ -71,13 +71,13 @@ def _current() -> Iterator[str]:
             yield name
 
 
-def test_each_framework_has_a_target_with_extras() -> None:
+def test_each_framework_has_target_with_extras() -> None:
     pinned = {package for name in _current() for package in matrix().targets[name].pins}
     assert pinned >= QUICK_STARTS.keys()
 
 
 @pytest.mark.parametrize("name", list(_current()))
-def test_what_quick_starts_import_is_locked(name: str) -> None:
+def test_quick_start_imports_are_locked(name: str) -> None:
     for arch, resolution in lock_file.read_lock(ROOT / "images", name).arch.items():
         have = {normalize(package) for package in resolution.versions}
         for framework, start in QUICK_STARTS.items():
@@ -87,7 +87,7 @@ def test_what_quick_starts_import_is_locked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(_current()))
-def test_a_target_names_the_sets_of_its_frameworks(name: str) -> None:
+def test_target_includes_extras_of_its_frameworks(name: str) -> None:
     target = matrix().targets[name]
     assert "rl" in target.extras
     assert ("ray" in target.pins) == bool({"ray", "ray-2.47"} & set(target.extras))

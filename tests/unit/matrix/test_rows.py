@@ -1,4 +1,4 @@
-"""The rows of the project's matrix: axes alone, every combination of the facts, no repetition."""
+"""The rows of the project's matrix: only axes, every combination, no repetition."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from imgbuild.show import status
 from imgbuild.values import Arch
 from tests.support.source_code import ROOT
 
-# What a target is chosen by. All else follows: from METADATA, the cut-off, what the audit
-# taught (images/constraints.yaml). transformers is pinned where a model needs an older one:
+# The properties that select a target. Others are derived: from METADATA, the cut-off and learned
+# constraints (images/constraints.yaml). transformers is pinned if a model needs an older one:
 # Qwen2.5-VL with vLLM 0.8.
 AXES = {
     "torch", "vllm", "sglang", "trl", "verl", "tensordict", "ray", "deepspeed", "unsloth",
@@ -39,14 +39,14 @@ NAMES = list(matrix().targets)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_pins_axes_alone(name: str) -> None:
+def test_rows_pin_only_axes(name: str) -> None:
     target = matrix().targets[name]
     assert set(target.pins) <= AXES
     assert set(target.requires) <= BESIDE
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_repeats_nothing_that_follows_from_its_mode(name: str) -> None:
+def test_rows_do_not_repeat_mode_settings(name: str) -> None:
     target, image = matrix().targets[name], matrix().image
     base = matrix().bases[target.base]
     assert not flashinfer.requires(target).keys() & target.requires.keys()
@@ -55,7 +55,7 @@ def test_a_row_repeats_nothing_that_follows_from_its_mode(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_says_what_it_is_for_and_what_is_known_of_it(name: str) -> None:
+def test_rows_have_gpus_tested_use_and_matching_names(name: str) -> None:
     target = matrix().targets[name]
     assert target.gpu
     assert target.tested
@@ -65,7 +65,7 @@ def test_a_row_says_what_it_is_for_and_what_is_known_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_mode_is_in_the_image(name: str) -> None:
+def test_flashinfer_mode_is_set_in_lock(name: str) -> None:
     lock = make_lock(matrix(), name, {Arch.X86_64: Resolution(wheels=())})
     mode = matrix().targets[name].flashinfer.mode
     assert lock.settings.env["IMGBUILD_FLASHINFER"] == mode
@@ -81,7 +81,7 @@ def test_ray_deepspeed_unsloth_and_sglang_have_targets() -> None:
     assert {"ray", "deepspeed", "unsloth", "sglang", "verl"} <= pinned
 
 
-def test_targets_in_need_are_marked_so() -> None:
+def test_targets_requiring_wheels_or_indexes_are_marked() -> None:
     lacking = {name: status.needs(matrix(), name) for name in NAMES}
     wheels = {name for name, reasons in lacking.items() if any("a wheel" in r for r in reasons)}
     pages = {name for name, reasons in lacking.items() if any("the index" in r for r in reasons)}

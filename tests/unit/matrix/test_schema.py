@@ -1,4 +1,4 @@
-"""The published JSON Schema: current, valid, and of one mind with the reader about shapes."""
+"""The published JSON Schema: current, valid, and consistent with the reader."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import jsonschema  # loading it takes a second
 
 REPOSITORY = Path(__file__).parents[3]
-# What JSON Schema cannot see: how a number or truth value was spelled, mistakes in dates (`format`
-# is an annotation), and a newline behind the last character, which `$` lets through in Python.
+# Not detectable by JSON Schema: the spelling of numbers or booleans, mistakes in dates (`format`
+# is an annotation), and a newline after the last character, which `$` matches in Python.
 UNSEEN = {
     "no date",
     "no such day",
@@ -38,21 +38,21 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def as_json(text: str) -> Any:
-    """A YAML file as an editor's YAML 1.2 reader passes it to a schema: dates are text."""
+    """A YAML file as passed to a schema by an editor's YAML 1.2 parser: dates are text."""
     return json.loads(json.dumps(yaml.safe_load(text), default=datetime.date.isoformat))
 
 
-def test_the_published_file_is_current() -> None:
+def test_published_schema_is_current() -> None:
     remedy = "make golden"
     assert (REPOSITORY / FILE).read_bytes() == published(), remedy
 
 
-def test_the_matrix_names_the_published_file() -> None:
+def test_matrix_refers_to_published_schema() -> None:
     first = (REPOSITORY / "matrix.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert first == f"# yaml-language-server: $schema=./{FILE}"
 
 
-def test_the_schema_is_a_valid_one_of_its_dialect() -> None:
+def test_schema_is_valid() -> None:
     import jsonschema
 
     document = schema()
@@ -60,7 +60,7 @@ def test_the_schema_is_a_valid_one_of_its_dialect() -> None:
     assert document["$schema"] == DIALECT
 
 
-def test_every_mapping_of_fixed_keys_refuses_others_and_says_what_it_is() -> None:
+def test_schema_objects_refuse_unknown_keys_and_have_descriptions() -> None:
     for name, definition in schema()["$defs"].items():
         assert definition["title"] == name
         assert definition["description"]
@@ -68,20 +68,20 @@ def test_every_mapping_of_fixed_keys_refuses_others_and_says_what_it_is() -> Non
             assert definition["additionalProperties"] is False, name
 
 
-def test_bases_are_distinguished_by_their_kind() -> None:
+def test_bases_are_distinguished_by_kind() -> None:
     definitions = schema()["$defs"]
     for name, kind in (("DebianBase", "debian"), ("RegistryBase", "registry")):
         assert definitions[name]["properties"]["kind"] == {"const": kind}
         assert "kind" in definitions[name]["required"]
 
 
-def test_the_matrix_of_the_project_is_valid() -> None:
+def test_project_matrix_matches_schema() -> None:
     text = (REPOSITORY / "matrix.yaml").read_text(encoding="utf-8")
     assert [error.message for error in validator().iter_errors(as_json(text))] == []
 
 
 @pytest.mark.parametrize("name", sorted({*STRUCTURE, *SCALARS} - UNSEEN))
-def test_the_schema_refuses_what_the_reader_refuses(name: str) -> None:
+def test_schema_refuses_matrices_that_reader_refuses(name: str) -> None:
     old, new, _ = (STRUCTURE | SCALARS)[name]
     text, _, _ = broken(old, new)
     with pytest.raises(InputError):

@@ -1,4 +1,4 @@
-"""Which targets a command line means, and how refusals explain themselves."""
+"""Selection of targets by a command line, and its error messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_name(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm") == [("cu130-vllm", (X86, ARM))]
 
 
-def test_the_order_is_that_of_the_matrix_and_each_comes_once(matrix: Matrix) -> None:
+def test_selection_is_in_matrix_order_without_duplicates(matrix: Matrix) -> None:
     selection = chosen(matrix, "gh200", "cu1*", "cu124-vllm")
     assert [name for name, _ in selection] == ["cu124-vllm", "cu130-vllm", "gh200"]
 
@@ -51,7 +51,7 @@ def test_a_pattern(matrix: Matrix, pattern: str) -> None:
     assert [name for name, _ in chosen(matrix, pattern)] == ["cu124-vllm", "cu130-vllm"]
 
 
-def test_patterns_heed_case(matrix: Matrix) -> None:
+def test_patterns_are_case_sensitive(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected):
         chosen(matrix, "CU1*")
 
@@ -60,40 +60,40 @@ def test_all(matrix: Matrix) -> None:
     assert len(chosen(matrix, everything=True)) == 3
 
 
-def test_an_architecture_narrows(matrix: Matrix) -> None:
+def test_architecture_restricts_selection(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm", arches=(ARM,)) == [("cu130-vllm", (ARM,))]
 
 
-def test_the_order_of_architectures_is_that_of_the_target(matrix: Matrix) -> None:
+def test_architectures_are_in_target_order(matrix: Matrix) -> None:
     assert chosen(matrix, "cu130-vllm", arches=(ARM, X86)) == [("cu130-vllm", (X86, ARM))]
 
 
-def test_a_name_that_matches_nothing(matrix: Matrix) -> None:
+def test_unknown_name_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NothingSelected, match="no target matches cu124vllm") as caught:
         chosen(matrix, "cu130-vllm", "cu124vllm")
     hint = "did you mean cu124-vllm or cu130-vllm? `imgbuild list` shows all targets"
     assert (caught.value.hint, caught.value.exit_code) == (hint, 3)
 
 
-def test_no_name_at_all(matrix: Matrix) -> None:
-    with pytest.raises(NothingSelected, match="no target was named") as caught:
+def test_missing_name_is_refused(matrix: Matrix) -> None:
+    with pytest.raises(NothingSelected, match="no target was selected") as caught:
         chosen(matrix)
     listed = ", ".join(matrix.targets)
-    assert caught.value.hint == f"name one ({listed}), or pass --all; `imgbuild list` shows them"
+    assert caught.value.hint == f"specify one ({listed}), or pass --all; `imgbuild list` shows them"
 
 
-def test_a_matrix_with_one_target_needs_no_name(matrix: Matrix) -> None:
+def test_single_target_needs_no_name(matrix: Matrix) -> None:
     name = next(iter(matrix.targets))
     alone = msgspec.structs.replace(matrix, targets={name: matrix.targets[name]})
     assert {item[0] for item in chosen(alone)} == {name}
 
 
-def test_all_and_a_name_contradict(matrix: Matrix) -> None:
+def test_all_with_name_is_refused(matrix: Matrix) -> None:
     with pytest.raises(InputError, match="cannot be combined"):
         chosen(matrix, "gh200", everything=True)
 
 
-def test_an_excluded_architecture_requested_by_name(matrix: Matrix) -> None:
+def test_excluded_architecture_is_refused_with_reason(matrix: Matrix) -> None:
     with pytest.raises(NoSolution, match="cu124-vllm is not available on arm64") as caught:
         chosen(matrix, "cu124-vllm", arches=(X86, ARM))
     assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
@@ -112,39 +112,37 @@ def test_an_excluded_architecture_requested_by_name(matrix: Matrix) -> None:
         ("cu126-trl-arm64", X86, "cu126-vllm"),
     ],
 )
-def test_the_nearest_target_of_the_real_matrix(name: str, arch: Arch, near: str) -> None:
+def test_most_similar_target_is_suggested(name: str, arch: Arch, near: str) -> None:
     with pytest.raises(NoSolution) as caught:
         select(load(ROOT / "matrix.yaml"), [name], everything=False, arches=[arch])
     (result,) = caught.value.nearest
     assert result.startswith(f"the target {near} on {arch}: CUDA ")
 
 
-def test_an_absent_architecture_requested_by_name(matrix: Matrix) -> None:
+def test_missing_architecture_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "*", "gh200", arches=(X86,))
     assert caught.value.reasons == ("gh200 on x86_64: the matrix lists only arm64 for it",)
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_a_wildcard_leaves_out_what_has_not_the_architecture(
-    matrix: Matrix, *, everything: bool
-) -> None:
+def test_wildcard_skips_targets_without_architecture(matrix: Matrix, *, everything: bool) -> None:
     patterns = () if everything else ("*",)
     selection = chosen(matrix, *patterns, everything=everything, arches=(ARM,))
     assert selection == [("cu130-vllm", (ARM,)), ("gh200", (ARM,))]
     assert left_out(matrix, patterns, everything=everything, arches=(ARM,)) == (
-        "cu124-vllm on arm64 is left out: no wheel for aarch64",
+        "cu124-vllm on arm64 is skipped: no wheel for aarch64",
     )
     assert left_out(matrix, patterns, everything=everything, arches=()) == ()
 
 
-def test_a_wildcard_of_which_nothing_is_left(matrix: Matrix) -> None:
+def test_wildcard_without_remaining_targets_is_refused(matrix: Matrix) -> None:
     with pytest.raises(NoSolution) as caught:
         chosen(matrix, "cu124*", arches=(ARM,))
     assert caught.value.reasons == ("cu124-vllm on arm64: no wheel for aarch64",)
 
 
-def test_the_table_has_a_column_for_what_some_target_pins(matrix: Matrix) -> None:
+def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
     table_rows = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
     assert [" ".join(line.split()) for line in aligned(cells(table_rows))] == [
         "target CUDA Python torch vllm trl flashinfer arch as of",
@@ -157,7 +155,7 @@ def test_the_table_has_a_column_for_what_some_target_pins(matrix: Matrix) -> Non
     assert len(starts) == 1
 
 
-def test_the_table_as_markdown(matrix: Matrix) -> None:
+def test_markdown_table(matrix: Matrix) -> None:
     table_rows = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
     assert markdown(table_rows) == [
         "| target | CUDA | Python | torch | vllm | trl | flashinfer | arch | as of |",

@@ -1,4 +1,4 @@
-"""What YAML itself can have wrong: each test makes the bad file and checks place and words."""
+"""Invalid YAML: each test creates a file and checks place and message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ YAML = {
     "a key that is a truth value": (
         "labels: {org.example.team: rl}",
         "labels: {§on: rl}",
-        (None, "YAML reads this as a truth value", "on", 'in quotes: "on"', None),
+        (None, "YAML reads this as a boolean", "on", 'in quotes: "on"', None),
     ),
     "a key that is a default value": (
         "labels: {org.example.team: rl}",
@@ -43,17 +43,17 @@ YAML = {
     "an alias": (
         "default_index: main",
         "default_index: §*here",
-        (None, "aliases are not read", "*here", "written out", None),
+        (None, "aliases are not supported", "*here", "written out", None),
     ),
     "a merge key": (
         "labels: {org.example.team: rl}",
         "labels: {§<<: {a: b}}",
-        (None, "merge keys are not read", "<<", "written out", None),
+        (None, "merge keys are not supported", "<<", "written out", None),
     ),
     "a tag": (
         "summary: an old image",
         "summary: §!!python/name:os.system x",
-        (None, "tags are not read", "!!python/name:os.system", "no tag", None),
+        (None, "tags are not supported", "!!python/name:os.system", "no tag", None),
     ),
     "a tab": (
         "    base: debian-12",
@@ -78,7 +78,7 @@ def test_yaml(name: str) -> None:
     check(*YAML[name])
 
 
-def test_the_second_of_two_targets_of_one_name_is_the_problem() -> None:
+def test_second_target_with_same_name_is_reported() -> None:
     text, line, column = broken(
         "targets:\n  cu124-vllm:", "targets:\n  cu124-vllm: {}\n  §cu124-vllm:"
     )
@@ -86,7 +86,7 @@ def test_the_second_of_two_targets_of_one_name_is_the_problem() -> None:
     assert [(problem.line, problem.column) for problem in duplicates] == [(line, column)]
 
 
-def test_a_bracket_that_is_not_closed() -> None:
+def test_unclosed_bracket_is_reported() -> None:
     text = RIGHT.replace("cmd: [bash]", "cmd: [bash")
     problem = only(text)
     place = text.index("env:")
@@ -95,32 +95,32 @@ def test_a_bracket_that_is_not_closed() -> None:
     assert problem.value == "env:"
 
 
-def test_a_byte_that_is_not_utf8() -> None:
+def test_invalid_utf8_is_reported() -> None:
     problem = only(b"version: 1\n# caf\xe9\n")
     assert (problem.line, problem.column, problem.value) == (2, 6, "0xe9")
     assert problem.expected == "a file in UTF-8"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only words\n"])
-def test_an_empty_file(text: str) -> None:
+def test_empty_file_is_reported(text: str) -> None:
     problem = only(text)
     assert (problem.line, problem.column, problem.message) == (1, 1, "the file is empty")
     assert problem.expected is not None
     assert "version: 1" in problem.expected
 
 
-def test_a_file_that_is_a_list() -> None:
+def test_list_at_top_level_is_reported() -> None:
     problem = only("- a\n- b\n")
     assert (problem.line, problem.column, problem.value) == (1, 1, "a list")
 
 
-def test_a_byte_order_mark_is_not_a_problem() -> None:
+def test_byte_order_mark_is_accepted() -> None:
     from imgbuild.matrix.load import loads
 
     assert loads(b"\xef\xbb\xbf" + RIGHT.encode(), FILE) == loads(RIGHT.encode(), FILE)
 
 
-def test_a_bomb_of_aliases_is_refused_alias_by_alias() -> None:
+def test_alias_bomb_is_refused() -> None:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
     aliases = [problem for problem in problems("\n".join(lines)) if problem.value == "*a7"]
@@ -133,14 +133,14 @@ def test_deep_nesting_is_refused() -> None:
     assert "deep" in problem.message
 
 
-def test_a_file_that_is_too_big() -> None:
+def test_oversized_file_is_refused() -> None:
     problem = only(b"#" * (MAX_BYTES + 1))
     assert problem.message == "the file is too large"
     assert problem.expected == f"at most {MAX_BYTES} bytes"
 
 
 def _tree(node: yaml.Node | None) -> object:
-    """A node with everything that its readers use, as nested tuples."""
+    """A node with all attributes used by readers, as nested tuples."""
     if node is None:
         return None
     mark = node.start_mark
@@ -153,7 +153,7 @@ def _tree(node: yaml.Node | None) -> object:
 
 
 def _assert_same(text: str) -> bool:
-    """What libyaml reads, Python reads as the same nodes, without a problem; True if it reads."""
+    """Check that libyaml and Python read `text` as the same nodes; False for a problem."""
     root = yaml_nodes._read_by_libyaml(text)
     if root is not None:
         loader = yaml_nodes._Loader(text)
@@ -162,7 +162,7 @@ def _assert_same(text: str) -> bool:
     return root is not None
 
 
-def test_libyaml_reads_the_matrix_as_python_does() -> None:
+def test_libyaml_and_python_agree_on_matrix() -> None:
     assert _assert_same((ROOT / "matrix.yaml").read_text(encoding="utf-8"))
     assert _assert_same(RIGHT)
 
@@ -177,7 +177,7 @@ PIECES = st.sampled_from([*SINGLE, *LONGER])
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, len(RIGHT)), PIECES, st.integers(0, 2)), max_size=4))
-def test_libyaml_reads_changed_matrices_as_python_does(changes: list[tuple[int, str, int]]) -> None:
+def test_libyaml_and_python_agree_on_changed_matrices(changes: list[tuple[int, str, int]]) -> None:
     text = RIGHT
     for place, piece, removed in changes:
         text = text[:place] + piece + text[place + removed :]
@@ -187,5 +187,5 @@ def test_libyaml_reads_changed_matrices_as_python_does(changes: list[tuple[int, 
 @given(st.lists(PIECES, max_size=12))
 @example(["|", "#"])
 @example([">", "-#"])
-def test_libyaml_reads_short_texts_as_python_does(pieces: list[str]) -> None:
+def test_libyaml_and_python_agree_on_short_texts(pieces: list[str]) -> None:
     _assert_same("".join(pieces))

@@ -86,7 +86,7 @@ def test_docker_archive_lists_config_and_layers(single):
 
 
 def test_docker_archive_of_two_architectures_is_refused(two):
-    with pytest.raises(InputError, match="holds one architecture"):
+    with pytest.raises(InputError, match="has one architecture"):
         next(archive.chunks(two, None, "docker-archive"))
 
 

@@ -26,7 +26,7 @@ def written_layout(folder: Path, *arches: Arch) -> Layout:
 
 
 def paths(summary: image.ImageSummary) -> list[str]:
-    """What the layers really hold."""
+    """The actual content of the layers."""
     tree = Merged()
     for blob in summary.layers:
         with inflated(blob) as stream:
@@ -65,7 +65,7 @@ def test_one_of_several_architectures_is_read(tmp_path):
     folder = written_layout(tmp_path, Arch.X86_64, Arch.ARM64)
     summary = image.read(folder.path, Arch.ARM64)
     assert summary.digest == folder.image(Arch.ARM64).manifest.digest
-    with pytest.raises(InputError, match="holds 2 images: amd64, arm64"):
+    with pytest.raises(InputError, match="has 2 images: amd64, arm64"):
         image.read(folder.path)
     with pytest.raises(InputError, match="no image for arm64"):
         image.read(written_layout(tmp_path / "one").path, Arch.ARM64)
@@ -90,7 +90,7 @@ def test_old_docker_save_archive_is_read(tmp_path):
 
 
 def _with_entries(folder: Path, entries: list[dict[str, object]]) -> None:
-    """Let the layout's top be an index of `entries`."""
+    """Make the layout's top document an index of `entries`."""
     inner = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
     (folder / "blobs/sha256" / sha256(inner)).write_bytes(inner)
     top = {
@@ -150,7 +150,7 @@ def test_two_images_for_same_platform_are_refused(tmp_path):
         platform = {"os": "linux", "architecture": entries[0]["platform"]["architecture"], **more}
         other = {**entries[1], "platform": platform}
         _with_entries(folder, [*entries, other])
-        with pytest.raises(IntegrityError, match="names two images for linux/a"):
+        with pytest.raises(IntegrityError, match="has two images for linux/a"):
             image.manifests(layout.source(folder))
 
 

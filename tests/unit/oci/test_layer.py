@@ -1,4 +1,4 @@
-"""Layers: read by Python's gzip and tarfile, the same however they are made, and golden."""
+"""Layers: read by Python's gzip and tarfile, independent of the writing mode, golden bytes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    """Bytes that no compressor makes smaller."""
+    """Incompressible bytes."""
     return random.Random(seed).randbytes(size)
 
 
 def text(size: int) -> bytes:
-    """Bytes that deflate well, and not to nothing."""
+    """Bytes that deflate well, but not to nothing."""
     words = random.Random(size).choices([b"alpha ", b"beta ", b"gamma\n", b"%d" % size], k=size)
     return b"".join(words)[:size]
 
@@ -42,13 +42,13 @@ def placed(folder: Path, content: bytes, *, deflate: bool, level: int = 6) -> Sl
 
 
 def member(path: str, content: bytes | Slice, size: int | None = None, **more: object) -> Member:
-    """A file with `content`; `size` where the content is a slice."""
+    """A file with `content`; `size` if the content is a slice."""
     true = len(content) if isinstance(content, bytes) else size
     return Member(path=path, content=content, size=true or 0, **more)  # type: ignore[arg-type]
 
 
 def written(members: list[Member]) -> tuple[bytes, LayerRecord]:
-    """The blob, checked to be the same in all three ways of making it, and its record."""
+    """The blob, checked to be the same in all three writing modes, and its record."""
     sink = io.BytesIO()
     seen: list[int] = []
     record = write_layer(members, sink, advance=seen.append)
@@ -117,7 +117,7 @@ def test_layer_with_every_type_of_content(tmp_path: Path) -> None:
 
 
 def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
-    """The stream of the wheel lies in the blob as it is, behind the fixed ten bytes."""
+    """The blob contains the stream of the wheel unchanged, after the fixed ten bytes."""
     big = text(100_000)
     for level in (1, 9):
         part = placed(tmp_path, big, deflate=True, level=level)
@@ -130,7 +130,7 @@ def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
 
 
 def test_packed_runs_are_compressed(tmp_path: Path) -> None:
-    """Also their headers, in runs; other layers are written without any compressor."""
+    """Also their headers, in runs; other layers are written without compression."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)
     assert record.unpacked > 2_000_000
@@ -198,7 +198,7 @@ def test_arbitrary_files_are_read_back(
 
 
 def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
-    """40 MB that inflate to as much, spliced, stored and packed: a few MiB are held at a time."""
+    """Memory is bounded for 40 MB, spliced, stored and packed."""
     raw = noise(1 << 20) * 40
     members = [
         member("a", placed(tmp_path, raw, deflate=False), len(raw)),
@@ -250,7 +250,7 @@ def test_truncated_or_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_over_8_gib_has_pax_size(tmp_path: Path) -> None:
-    """Written as a trusted layer, which does not inflate, so that no 9 GB are needed."""
+    """Written as a trusted layer, which is not inflated, so that no 9 GB are needed."""
     path = tmp_path / "wheel"
     path.write_bytes(GOLDEN_STREAM)
     part = Slice(path=path, offset=0, length=len(GOLDEN_STREAM), deflated=True, crc=1)
@@ -278,8 +278,8 @@ def test_conflicting_paths_are_refused() -> None:
         write_layer([hard, member("b", b"1")], None)
 
 
-# Literal digests: an upgrade of Python, isal or deflate that changes bytes is seen here. If one of
-# them moves, the format numbers of `plan` must be raised too.
+# Literal digests detect an upgrade of Python, isal or deflate that changes bytes. If one of
+# them changes, the format numbers of `plan` must be raised, too.
 GOLDEN_TEXT = b"a golden file, line after line\n" * 200
 GOLDEN_STREAM = bytes.fromhex(
     "edc9c10980300c00c0bf536400970a984a215410f747700def777019e7d547ad18b36b8f9eab22c753f7c72db5d65a6badb5d65a6badb5d65a6bfd9f7e01"

@@ -277,7 +277,7 @@ def test_damaged_copy_on_other_file_system_is_replaced(tmp_path, monkeypatch):
 
 
 def test_layout_on_file_system_without_links_and_modes(tmp_path, monkeypatch):
-    """As vfat and exFAT: both calls are refused with EPERM."""
+    """Like vfat and exFAT: both calls fail with EPERM."""
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

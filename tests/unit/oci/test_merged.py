@@ -1,4 +1,4 @@
-"""Layers merged in memory against the same layers unpacked to disk, which is the oracle."""
+"""Layers merged in memory, compared with the same layers unpacked to disk."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ layers = st.lists(st.lists(entries, max_size=7), min_size=1, max_size=4)
 
 
 def layer(given_: list[Given]) -> bytes:
-    """A tar with these members, as they come."""
+    """A tar with these members, in the given order."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as out:
         for path, kind, value, mode in given_:
@@ -72,7 +72,7 @@ def merged(*stack: list[Given]) -> Merged:
 
 
 def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
-    """What is compared of each path; of a file with several names the first."""
+    """The compared attributes of each path; of a file with several names the first."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
     for path, node in tree.walk():
@@ -83,7 +83,7 @@ def facts(tree: Merged) -> dict[str, tuple[object, ...]]:
 
 
 def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
-    """The same of a folder."""
+    """The same attributes of a folder on disk."""
     first: dict[int, str] = {}
     rows: dict[str, tuple[object, ...]] = {}
     walked = [
@@ -103,14 +103,14 @@ def on_disk(root: Path) -> dict[str, tuple[object, ...]]:
     return rows
 
 
-# A folder that gave way to a link, and one that is named by way of that link.
+# A folder replaced by a link, and a folder addressed through that link.
 GONE = [("a/a", "folder", "", 0o700), ("a", "link", "b", 0o755), ("a/a/a", "folder", "", 0o755)]
 BEHIND = [("a", "link", "b", 0o755), ("a/c", "folder", "", 0o700), ("a", "file", "", 0o644)]
-# A folder in place of the link by which it is named.
+# A folder in place of the link by which it is addressed.
 THROUGH = [("a/a", "link", "/a", 0o755), ("a/a/a", "folder", "", 0o755)]
-# A whiteout after the folder that its own layer writes: what was below goes, the folder stays.
+# A whiteout after the folder in the same layer: lower content is removed, the folder kept.
 LATE = [[("a/a", "folder", "", 0o755)], [("a", "folder", "", 0o755), (".wh.a", "file", "", 0o644)]]
-# A hard link to what the same layer's whiteout takes away: of two names one stays.
+# A hard link to a file removed by a whiteout of the same layer: one of two names is kept.
 SHARED = [
     [("a", "link", "b", 0o755), ("b", "folder", "", 0o755)],
     [("b/a", "hard", "a", 0o755), (".wh.a", "file", "", 0o644)],
@@ -142,7 +142,7 @@ def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
 
 
 def test_memory_for_each_path_is_bounded() -> None:
-    """What a comparison of two large images takes is this, for each of their paths."""
+    """The memory per path determines that of comparing two large images."""
     folders = 50
     stack = [
         [(f"opt/venv/lib/python3.11/site-packages/package_{number}/module_{part}.py",

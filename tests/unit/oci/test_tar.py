@@ -1,4 +1,4 @@
-"""Tar headers: read back by Python's tarfile and by a parser of the fields themselves."""
+"""Tar headers: read by Python's tarfile and by a parser of the raw fields."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_plain_header_bytes() -> None:
     ],
 )
 def test_long_and_non_ascii_paths(path: str, blocks: int) -> None:
-    """A PAX header (two blocks or more) is there only where ustar cannot hold the path."""
+    """A PAX header (two blocks or more) exists only if ustar cannot represent the path."""
     member = Member(path=path)
     assert len(header(member)) == blocks * BLOCK
     assert read_back(member).name == path

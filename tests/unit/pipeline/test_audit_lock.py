@@ -1,4 +1,4 @@
-"""The audit of a lock looks into other releases as settling does: one judgement in three places."""
+"""The audit of a lock reads other releases like settling: the same result in three places."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CALLS = ("calls",)
 
 
 def index() -> LocalIndex:
-    """Transformers with an attribute and without it; a vLLM of the time before, which reads it."""
+    """transformers with and without an attribute; a vLLM of the earlier time, which reads it."""
     local_index = LocalIndex()
     old = {"4.0.0": {**HEAD, "transformers/base.py": OLD}}
     release_index.publish(local_index, "transformers", old, year=2023)
@@ -52,7 +52,7 @@ def index() -> LocalIndex:
 
 
 class AuditedLock:
-    """A lock of what `index` has, and what may read it."""
+    """A lock of packages of `index`, and the readers of it."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class AuditedLock:
         self.store = Store.open(folder / "audit")
 
     def download(self) -> None:
-        """Bring the lock's own wheels into the store."""
+        """Download the lock's own wheels into the store."""
         for wheel in self.resolution.wheels:
             with self.store.scratch() as folder:
                 path = folder / wheel.file
@@ -149,7 +149,7 @@ def test_offline_audit_uses_cache_or_is_refused(tmp_path: Path) -> None:
 
 
 def audited_folder(folder: Path) -> tuple[Matrix, Lock, Resolution]:
-    """A lock whose wheels lie in a folder of this machine; what one imports the other has not."""
+    """A lock whose wheels are in a local folder; one imports a name that the other lacks."""
     wheels = folder / "wheels"
     trainer = "from vllm import Gone\n\nclass GRPOTrainer: ...\n"
     locked_wheels = []

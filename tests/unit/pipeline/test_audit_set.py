@@ -1,4 +1,4 @@
-"""Package sets without a lock: builds of other indexes, what cannot be read, stored reports."""
+"""Package sets without a lock: builds of other indexes, unreadable packages, cached reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USER = b"from torch import Gone\n"
 
 
 class Asked:
-    """An index on this machine, and the audits of pins of it."""
+    """A local index, and the audits of its pins."""
 
     def __init__(self, folder: Path, site: Site) -> None:
         self.site = site

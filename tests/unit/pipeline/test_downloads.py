@@ -1,4 +1,4 @@
-"""Which layers `lock` has to read, given what the project and the cache know."""
+"""The layers that `lock` reads, given the records of the project and the cache."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Whether a lock is current: what the matrix has, what was learned, what an audit found."""
+"""Whether a lock is current: matrix, learned constraints, audit results."""
 
 import pytest
 

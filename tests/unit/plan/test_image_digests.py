@@ -1,4 +1,4 @@
-"""`digests.json` follows from the lock and the records of its layers, and matches no other lock."""
+"""`digests.json` is computed from the lock and its layer records, and matches no other lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = (Arch.X86_64, Arch.ARM64)
 
 
 def records(lock):
-    """A record for each layer of `lock`, its digests made from the layer's id."""
+    """A record for each layer of `lock`, with digests derived from the layer's id."""
     return {
         layer.id: LayerRecord(
             digest="sha256:" + hashlib.sha256(layer.id.encode()).hexdigest(),
@@ -101,7 +101,7 @@ def test_damaged_digests_file_error_has_hint(tmp_path):
 def test_lock_without_digests_error_has_hint(tmp_path):
     with pytest.raises(LockStale, match="is missing, though small has a lock") as caught:
         image_digests.read_digests(tmp_path, samples.lock())
-    assert caught.value.hint == "make it with: imgbuild lock small"
+    assert caught.value.hint == "create it with: imgbuild lock small"
 
 
 def test_host_requirements_are_stored_and_annotated(tmp_path):

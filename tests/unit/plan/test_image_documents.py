@@ -46,7 +46,7 @@ def test_config_follows_oci_specification():
 
 
 def test_golden_document_bytes():
-    # Every published digest follows from these: if this fails, digests of all images move.
+    # All published digests depend on these: a failure means that digests of all images change.
     config = image_documents.config(images.plan(), DIFF_IDS)
     manifest = oci_documents.manifest(config, RECORDS)
     index = oci_documents.index({Arch.X86_64: manifest, Arch.ARM64: manifest})

@@ -1,4 +1,4 @@
-"""The plan is a pure function of the lock: order, cutting, and what an id depends on."""
+"""The plan as a pure function of the lock: order, grouping, and inputs of layer ids."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_wheel_layer_id_depends_only_on_hash_prefix_and_python():
 
 
 def test_golden_layer_ids():
-    """A change here is a new layer format: raise the format's number in plan.py."""
+    """A change is a new layer format: raise the format's number in plan.py."""
     recipe = WheelsRecipe(prefix="/opt/venv", python="3.11", wheels=(samples.wheel("trl"),))
     assert layer_id(recipe) == (
         "sha256:ee1237f126d1d388f9a2d37f8902f3cb9551784781bc4b4383d9336493e718de"

@@ -1,4 +1,4 @@
-"""Records of layers and wheels: merged, and an error if two differ."""
+"""Records of layers and wheels: merging, and an error if two differ."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def test_a_template_reaches_nothing_of_python_or_the_disk(text: str, tmp_path: P
     with pytest.raises(InputError) as caught:
         rendered(tmp_path, text)
     assert re.search(
-        r"files\.j2:1: |tree\.j2|is not a path below it|name of a template", caught.value.message
+        r"files\.j2:1: |tree\.j2|is not a relative path below|name of a template",
+        caught.value.message,
     )
 
 

@@ -215,7 +215,7 @@ def test_no_torch_of_the_cuda_release_on_the_machine(ask):
         "no torch on aarch64 is built for CUDA 12.4: 2.11.0: CUDA 13.0, 2.5.0 to 2.7.0: CPU builds",
         (
             "dict 0.6: no Linux aarch64 wheel, nor has any version from 0.2 to 0.6"
-            " (it has Linux x86_64); nearest that fits: 0.8"
+            " (it has Linux x86_64); nearest compatible: 0.8"
         ),
     )
     (text,) = near(facts, demands, "12.4")

@@ -1,4 +1,4 @@
-"""The tar stream of several layers holds the merged tree of the layers, and nothing else."""
+"""The tar stream of several layers contains exactly the merged tree of the layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Facts = tuple[object, ...]
 
 
 def facts(tree: Merged) -> dict[str, Facts]:
-    """What can be seen of every path; of files with several names the first of them."""
+    """The visible attributes of every path; of files with several names the first."""
     rows: dict[str, Facts] = {}
     first: dict[int, str] = {}
     for path, node in tree.walk():
@@ -51,7 +51,7 @@ def flat(*layers: bytes) -> bytes:
 
 
 def members(*infos: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A tar of these members, as they come."""
+    """A tar of these members, in the given order."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         for info, content in infos:

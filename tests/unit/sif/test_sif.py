@@ -1,4 +1,4 @@
-"""The parts of a SIF: its container, the files that Apptainer and enroot look for, the tool."""
+"""The parts of a SIF: its container, the files for Apptainer and enroot, mksquashfs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIME = 1750377600
 
 
 def summary(**settings: object) -> image.SifSource:
-    """An image with these settings, by image-spec's names."""
+    """An image with these settings, named as in image-spec."""
     return image.SifSource(
         name="small",
         arch=Arch.X86_64,
@@ -143,7 +143,7 @@ def test_image_without_creation_time_is_an_error(tmp_path):
         image.read(written(tmp_path, {"created": "yesterday"}), Arch.X86_64)
 
 
-# -- what Apptainer looks for
+# -- files for Apptainer
 
 
 def test_environment_values_are_quoted():
@@ -166,7 +166,7 @@ def test_python_variables_of_caller_are_hidden():
 
 
 def test_home_is_that_of_caller():
-    """Apptainer binds it, and --home names another; no user may write to the image's own."""
+    """Apptainer mounts it, or the folder of --home; the image's own home may be read-only."""
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 
@@ -221,7 +221,7 @@ def test_labels_have_digests_of_image_and_lock():
     assert "lock.json" not in {each.name for each in files.objects(small)}
 
 
-# -- what enroot looks for
+# -- files for enroot
 
 
 def test_enroot_files_have_environment_mounts_and_start_script():
@@ -264,7 +264,7 @@ def test_older_mksquashfs_is_refused_with_hint(monkeypatch, text):
     assert "squashfs-tools 4.5" in str(raised.value.hint)
 
 
-# -- the verb
+# -- the command
 
 
 def test_sif_files_are_named_after_images(tmp_path):

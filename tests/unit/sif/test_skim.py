@@ -1,4 +1,4 @@
-"""Reading the names of a layer without its contents gives the same as reading all of it."""
+"""Listing a layer without its contents equals reading it completely."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE = 300_000  # bytes: enough for a content to be passed over
 
 
 def whole(path: Path) -> list[Entry]:
-    """The members, by reading all of the layer."""
+    """The members, by reading the complete layer."""
     with inflated(layer_file(path)) as stream:
         return list(Reader(stream, str(path)))
 
@@ -42,7 +42,7 @@ def blob(folder: Path, members: list[Member]) -> Path:
 
 
 def stored(data: bytes, *, level: int = 0) -> bytes:
-    """A gzip member with imgbuild's own header."""
+    """A gzip member with the header that imgbuild writes."""
     packer = zlib.compressobj(level, zlib.DEFLATED, -15)
     body = packer.compress(data) + packer.flush()
     return GZIP_HEADER + body + struct.pack("<II", zlib.crc32(data), len(data))
@@ -50,7 +50,7 @@ def stored(data: bytes, *, level: int = 0) -> bytes:
 
 @pytest.fixture(name="members")
 def _members(tmp_path: Path) -> list[Member]:
-    """Spliced, packed and stored contents, large and small, one behind another."""
+    """Spliced, packed and stored contents, large and small, in sequence."""
     return [
         Member(path="d", kind=MemberKind.FOLDER, mode=0o755),
         member("d/large", placed(tmp_path, text(LARGE), deflate=True), LARGE),
@@ -87,7 +87,7 @@ def test_large_content_is_not_decompressed(members, tmp_path):
 
 @pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
 def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
-    """gzip members that are cut where nothing of the tar ends, or everywhere."""
+    """gzip members split at arbitrary positions of the tar, or at every byte."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         for name, content in (("a", text(LARGE)), ("b", b""), ("x/" * 90 + "c", noise(LARGE))):
@@ -123,12 +123,12 @@ def test_layers_with_arbitrary_contents(tmp_path_factory, content_specs):
 
 
 def misleading(behind: bytes) -> bytes:
-    """A layer in whose one content stands what looks like its end, and `behind` as what follows."""
+    """A layer with a content that looks like the end of a member, followed by `behind`."""
     fake = stored(bytes(-LARGE % 512) + behind + END)
     tail = struct.pack("<I", LARGE) + fake
     content = noise(LARGE - len(tail)) + tail
     first = header(Member(path="file", size=LARGE))
-    # Stored, so that it stands there as it is: in one block, which begins behind five bytes.
+    # Stored, so that it is unchanged: in one block, which begins after five bytes.
     return stored(first) + stored(content) + stored(bytes(-LARGE % 512) + END)
 
 

@@ -1,4 +1,4 @@
-"""What the smoke tests name as the first real error of a log: logs of these stacks, shortened."""
+"""The first error that the smoke tests report of a log: real logs, shortened."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Traceback (most recent call last):
   File "/x/site-packages/torch/a.py", line 3, in <module>
 KeyError: 'getpwuid(): uid not found: 12345'
 """
-# A worker's own error follows a line of information; its parent's says less.
+# A worker's own error follows a line of information; its parent's is less specific.
 INFORMED = """\
 [2026-06-20 10:00:00] [INFO] [comm.py:658:init_distributed] cdb=None
 Traceback (most recent call last):

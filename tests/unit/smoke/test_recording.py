@@ -1,4 +1,4 @@
-"""Test records: reports of runs are compared with the digests, kept, and shown."""
+"""Test records: reports of runs are compared with the digests, stored, and shown."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_incomplete_smoke_results_are_refused(
 def test_results_of_environment_or_unknown_sif_are_refused(
     sample: Sample, imgbuild: Command
 ) -> None:
-    with pytest.raises(InputError, match="do not say which image they ran in"):
+    with pytest.raises(InputError, match="have no record of the tested image"):
         reports.image_run(report(sample, digest="", config="", through="here"))
     for words in (("--through", "here"), ("--sif-file", "x.sif")):
         done = imgbuild("smoke", TARGET, "--record", *words)
@@ -282,7 +282,7 @@ def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: 
 
 def test_gpu_gate_findings_are_read() -> None:
     two = "NVIDIA H200 sm_90 143155 MiB; Tesla T4 sm_75 15109 MiB"
-    log = f"the driver is 580.159.04\nthe driver knows CUDA 13.0\n{two}\n"
+    log = f"the driver is 580.159.04\nthe driver supports CUDA 13.0\n{two}\n"
     gate = Case(name="devices", outcome="passed", seconds=1, message=two, log=log)
     report = Report(target=TARGET, arch="x86_64", tier="multi-gpu", cases=(gate, SKIPPED))
     run_record = result.ran(report, Result(0, "", "", 12.345), "podman", result.RunSettings())

@@ -1,4 +1,4 @@
-"""Test records: round trip, order, duplicates, and which runs count."""
+"""Test records: round trip, order, duplicates, and the runs that count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test records are shown in the README, and those that are committed are valid."""
+"""Test records are shown in the README, and committed ones are valid."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_allowed_entry_matches_only_its_name_and_error(monkeypatch):
 
 
 def test_allowed_entry_may_require_cause_in_log(monkeypatch):
-    """Some packages say the same last word whatever the cause was."""
+    """Some packages end with the same message for different causes."""
     module = script("smoke_import", monkeypatch)
     entry = {"name": "sgl_kernel*", "error": "common_ops", "log": "libcuda.so.1", "reason": "x"}
     last = "No module named 'common_ops'"
@@ -165,7 +165,7 @@ def test_allowed_failures_carry_reasons():
     ],
 )
 def test_missing_driver_entry_applies_to_every_locked_version(package, name, others):
-    """By each for itself: a vLLM without kernels, such as those of these tests, misses nothing."""
+    """Each on its own: a vLLM without kernels, as in these tests, has no missing driver."""
     entries = json.loads((SCRIPTS / "allowed.json").read_text())["imports"]
     mine = [each for each in entries if (each["package"], each["name"]) == (package, name)]
     locked = {

@@ -11,7 +11,7 @@ import pytest
 from tests.support.smoke_scripts import SCRIPTS, script
 
 
-def test_the_docs_list_every_case(monkeypatch):
+def test_docs_list_every_case(monkeypatch):
     tiers = script("smoke_tiers", monkeypatch).TIERS
     text = (SCRIPTS.parent / "docs/smoke.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
@@ -20,7 +20,7 @@ def test_the_docs_list_every_case(monkeypatch):
         assert not [case.name for case in cases if case.name not in mine], tier
 
 
-def test_settings_that_verl_would_ignore_are_found(monkeypatch):
+def test_settings_ignored_by_verl_are_detected(monkeypatch):
     verl = script("gpu_verl", monkeypatch)
     configuration = {"trainer": {"nnodes": 1, "logger": None}, "critic": {"model": {"path": "x"}}}
     setting_names = [
@@ -36,7 +36,7 @@ def test_settings_that_verl_would_ignore_are_found(monkeypatch):
     assert set(absent) - verl.VERSIONED == {"trainer.n_nodes", "critic.model.fsdp.size"}
 
 
-def test_ppo_of_verl_has_a_critic_and_leaves_the_conversion_to_the_merger(monkeypatch):
+def test_verl_ppo_has_critic_and_uses_model_merger(monkeypatch):
     verl = script("gpu_verl", monkeypatch)
     grpo = verl.settings(Path("/m"), Path("/d.parquet"), Path("/r.py"), "vllm")
     ppo = grpo | verl.with_critic(Path("/m"))
@@ -62,7 +62,7 @@ def test_verl_with_sglang_differs_in_the_engine_and_its_options(monkeypatch):
     assert verl.lacking(changed, {}) == []  # verl passes them on and has no names for them
 
 
-def test_if_verl_fails_the_ends_of_its_workers_logs_are_printed(tmp_path, monkeypatch, capsys):
+def test_verl_failure_prints_ends_of_worker_logs(tmp_path, monkeypatch, capsys):
     verl = script("gpu_verl", monkeypatch)
     logs = tmp_path / "ray/session_latest/logs"
     logs.mkdir(parents=True)
@@ -102,7 +102,7 @@ vllm:prompt_tokens_total{engine="4",model_name="smoke"} 9.0
         ("cuda_graph_max_bs_decode", "cuda_graph_max_bs_decode", "piecewise"),
     ],
 )
-def test_requests_to_sglang_have_the_names_of_its_version(names, present, absent, monkeypatch):
+def test_sglang_requests_match_version(names, present, absent, monkeypatch):
     stack = script("smoke_stack", monkeypatch)
     module = ModuleType("sglang.srt.server_args")
     exec(f"class ServerArgs:\n    def __init__(self, {names}): ...", module.__dict__)
@@ -115,7 +115,7 @@ def test_requests_to_sglang_have_the_names_of_its_version(names, present, absent
     assert not any(absent in name for name in options)
 
 
-def test_a_given_model_moves_less_and_agrees_on_average(monkeypatch):
+def test_given_model_is_compared_by_mean_with_smaller_steps(monkeypatch):
     grpo = script("gpu_grpo", monkeypatch)
     monkeypatch.delenv("SMOKE_MODEL", raising=False)
     assert grpo.kind() == "tiny"
@@ -133,7 +133,7 @@ def test_a_given_model_moves_less_and_agrees_on_average(monkeypatch):
     assert configurations[0]["learning_rate"] == grpo.RATE["given"]
 
 
-def test_notes_come_from_the_logs_of_servers_too(monkeypatch, tmp_path):
+def test_notes_include_server_logs(monkeypatch, tmp_path):
     run = script("run", monkeypatch)
     (tmp_path / "server-8000.log").write_text("INFO ready\nWARNING: kernels are not compiled\n")
     combined_log = run.with_servers("Skipping import of cpp extensions", tmp_path)

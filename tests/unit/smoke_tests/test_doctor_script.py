@@ -1,4 +1,4 @@
-"""smoke_tests/doctor.py: each trouble of a cluster is found, and reported with a remedy."""
+"""smoke_tests/doctor.py: each problem of a cluster is reported with a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY = ("HOME", "TMPDIR", "RAY_TMPDIR", "HF_HUB_OFFLINE", "SLURM_CPUS_PER_TASK"
 
 @pytest.fixture(name="doctor")
 def _doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The script as a module, in an environment that has nothing wrong."""
+    """The script as a module, in a valid environment."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
     module = module_of(SCRIPT)
     for name in (*EVERY, *module.WRITTEN):
@@ -40,7 +40,7 @@ def worst(findings: object) -> tuple[str, str]:
     return max(result(findings), key=lambda pair: order.index(pair[0]))
 
 
-def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
+def test_package_outside_image_is_an_error(doctor, tmp_path, monkeypatch):
     (tmp_path / "verl.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     severity, text = worst(doctor.packages())
@@ -49,16 +49,16 @@ def test_a_package_from_elsewhere_is_an_error(doctor, tmp_path, monkeypatch):
     assert "unset PYTHONPATH" in text
 
 
-def test_a_folder_before_the_packages_of_the_image_is_a_warning(doctor, tmp_path, monkeypatch):
+def test_folder_before_image_packages_is_a_warning(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.sys, "path", ["", str(tmp_path), *sys.path])
     severity, text = worst(doctor.packages())
     assert severity == "warning"
-    assert text.startswith(f"Python looks in {tmp_path}, ")
+    assert text.startswith(f"Python searches {tmp_path}, ")
     assert "before the image's packages: unset PYTHONPATH" in text
 
 
-def test_packages_that_a_user_has_added_are_a_note(doctor, tmp_path, monkeypatch):
-    """They are after those of the image; links to the image's metadata, as uv needs, are none."""
+def test_user_packages_are_a_note(doctor, tmp_path, monkeypatch):
+    """They come after those of the image; links to the image's metadata, for uv, do not count."""
     image, user = tmp_path / "image", tmp_path / "user"
     for place in (image / "a-1.dist-info", user / "a-1.dist-info", user / "emoji-2.1.dist-info"):
         place.mkdir(parents=True)
@@ -73,11 +73,11 @@ def test_packages_that_a_user_has_added_are_a_note(doctor, tmp_path, monkeypatch
     assert first == ("note", f"those of the image come from {sys.prefix}: ")
     assert second == (
         "note",
-        "not of the image, but added in /workspace/.imgbuild-packages/x: emoji 2.1: ",
+        "added by the user in /workspace/.imgbuild-packages/x: emoji 2.1: ",
     )
 
 
-def test_a_user_without_a_name(doctor, monkeypatch):
+def test_user_without_name_is_reported(doctor, monkeypatch):
     def nobody() -> str:
         raise KeyError
 
@@ -87,7 +87,7 @@ def test_a_user_without_a_name(doctor, monkeypatch):
     assert "set USER and LOGNAME" in text
 
 
-def test_a_home_that_takes_no_file(doctor, tmp_path, monkeypatch):
+def test_unwritable_home_is_reported(doctor, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "file/home"))
     severity, text = worst(doctor.folders())
@@ -95,7 +95,7 @@ def test_a_home_that_takes_no_file(doctor, tmp_path, monkeypatch):
     assert f"HOME: cannot write to {tmp_path}/file/home: Not a directory" in text
 
 
-def test_bytecode_of_a_wheel_is_read_alone(doctor, tmp_path, monkeypatch):
+def test_bytecode_folder_inside_image_may_be_read_only(doctor, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor.sys, "prefix", str(tmp_path))
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "file/bytecode"))
@@ -106,7 +106,7 @@ def test_bytecode_of_a_wheel_is_read_alone(doctor, tmp_path, monkeypatch):
     assert "PYTHONPYCACHEPREFIX: cannot write" in text
 
 
-def test_kernels_on_a_disk_that_runs_nothing(doctor, tmp_path, monkeypatch):
+def test_kernel_folder_on_noexec_disk_is_reported(doctor, tmp_path, monkeypatch):
     real = os.statvfs
 
     class NoExec:
@@ -120,23 +120,23 @@ def test_kernels_on_a_disk_that_runs_nothing(doctor, tmp_path, monkeypatch):
     assert f"TRITON_CACHE_DIR: {tmp_path} is mounted noexec" in errors[0]
 
 
-def test_a_name_of_tmp_that_is_too_long_for_ray(doctor, tmp_path, monkeypatch):
+def test_tmp_path_too_long_for_ray_is_reported(doctor, tmp_path, monkeypatch):
     place = tmp_path / ("x" * 80)
     place.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(place))
     severity, text = result(doctor.temporary())[0]
     assert severity == "warning"
-    assert "bytes of 107" in text
+    assert "of 107 bytes" in text
 
 
-def test_a_small_tmp(doctor, monkeypatch):
+def test_small_tmp_is_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor, "LEAST_TEMPORARY", 1 << 60)
     severity, text = worst(doctor.temporary())
     assert severity == "warning"
     assert "apptainer --bind SCRATCH:/tmp" in text
 
 
-def test_shared_memory_is_advised_or_demanded(doctor, monkeypatch):
+def test_small_shared_memory_is_warning_or_error(doctor, monkeypatch):
     assert worst(doctor.shared_memory(1 << 60))[0] == "error"
     monkeypatch.setattr(doctor, "LEAST_SHARED", 1 << 60)
     severity, text = worst(doctor.shared_memory(0))
@@ -145,7 +145,7 @@ def test_shared_memory_is_advised_or_demanded(doctor, monkeypatch):
     assert worst(doctor.shared_memory(1))[0] == "note"
 
 
-def test_few_files(doctor):
+def test_low_file_limit_is_reported(doctor):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
     try:
@@ -157,7 +157,7 @@ def test_few_files(doctor):
     assert "ulimit -n $(ulimit -Hn)" in text
 
 
-def test_few_threads(doctor, monkeypatch):
+def test_low_thread_limit_is_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor, "_start_threads", lambda _: 40)
     severity, text = worst(doctor.limits())
     assert severity == "error"
@@ -165,7 +165,7 @@ def test_few_threads(doctor, monkeypatch):
     assert "ulimit -u $(ulimit -Hu)" in text
 
 
-def test_threads_are_really_started_and_ended(doctor, monkeypatch):
+def test_threads_are_started_and_ended(doctor, monkeypatch):
     start = doctor.threading.Thread.start
     left = [3]
 
@@ -182,7 +182,7 @@ def test_threads_are_really_started_and_ended(doctor, monkeypatch):
     assert doctor.threading.active_count() == before
 
 
-def test_fewer_cores_than_ray_would_count(doctor, monkeypatch):
+def test_fewer_granted_cores_than_machine_cores_are_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor.os, "cpu_count", lambda: 128)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     severity, text = worst(doctor.cores())
@@ -190,7 +190,7 @@ def test_fewer_cores_than_ray_would_count(doctor, monkeypatch):
     assert "register with the raylet: ray start --num-cpus=1" in text
 
 
-def test_no_driver(doctor, monkeypatch):
+def test_missing_driver_is_reported(doctor, monkeypatch):
     def absent(name: str) -> None:
         raise OSError(name)
 
@@ -201,19 +201,19 @@ def test_no_driver(doctor, monkeypatch):
     assert "apptainer: --nv" in text
 
 
-def test_models_on_a_network_disk(doctor, monkeypatch):
+def test_models_on_network_disk_are_reported(doctor, monkeypatch):
     monkeypatch.setattr(doctor, "_disk", lambda _: "nfs4")
     severity, text = worst(doctor.model_disk())
     assert severity == "warning"
     assert "imgbuild slurm --stage" in text
 
 
-def test_the_kind_of_a_disk_is_that_of_its_innermost_mount(doctor):
+def test_disk_type_is_that_of_innermost_mount(doctor):
     assert doctor._disk("/proc/self") == "proc"
     assert doctor._disk("/") != ""
 
 
-def test_no_network(doctor, monkeypatch):
+def test_missing_network_is_reported(doctor, monkeypatch):
     def nothing(*_: object) -> None:
         raise socket.gaierror
 
@@ -225,7 +225,7 @@ def test_no_network(doctor, monkeypatch):
     assert worst(doctor.network())[0] == "note"
 
 
-def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
+def test_failing_check_does_not_stop_others(doctor, monkeypatch, capsys):
     def broken(*_: object) -> None:
         raise OSError("no mounts here")
 
@@ -241,7 +241,7 @@ def test_a_check_that_cannot_be_made_ends_no_other(doctor, monkeypatch, capsys):
     assert status == int(bool(errors))
 
 
-def test_a_driver_that_could_not_be_queried_has_not_passed(doctor, monkeypatch, capsys):
+def test_unqueryable_driver_is_an_error(doctor, monkeypatch, capsys):
     def broken(_: object) -> None:
         raise AttributeError("undefined symbol: cuInit")
 
@@ -258,7 +258,7 @@ def test_a_driver_that_could_not_be_queried_has_not_passed(doctor, monkeypatch, 
         assert status == 1 or not gpus
 
 
-def test_a_tmp_that_takes_no_file_is_reported_whatever_else_does(doctor, tmp_path, monkeypatch):
+def test_unwritable_tmp_is_reported(doctor, tmp_path, monkeypatch):
     unwritable = doctor._unwritable
     monkeypatch.setattr(
         doctor, "_unwritable", lambda place: "Read-only" if place == "/tmp" else unwritable(place)
@@ -270,7 +270,7 @@ def test_a_tmp_that_takes_no_file_is_reported_whatever_else_does(doctor, tmp_pat
     assert result(doctor.temporary())[0][1].startswith("/tmp has ")
 
 
-def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
+def test_hanging_check_does_not_stop_others(doctor, monkeypatch):
     never = doctor.threading.Event()
 
     def hanging(_: object) -> object:
@@ -288,12 +288,12 @@ def test_a_check_that_does_not_end_stops_no_other(doctor, monkeypatch):
         ("driver", "note"),
         ("driver", "warning"),
     ]
-    assert "no answer within" in findings[1].message
+    assert "timed out after" in findings[1].message
     assert findings[2].check == "network"
 
 
-def test_checks_are_made_at_once(doctor, monkeypatch):
-    """Each ends when the others have begun: one after another, the first would be given up."""
+def test_checks_run_concurrently(doctor, monkeypatch):
+    """Each ends when the others have begun: sequentially, the first would time out."""
     met = doctor.threading.Barrier(3)
 
     def meeting(*_: object) -> object:
@@ -304,11 +304,11 @@ def test_checks_are_made_at_once(doctor, monkeypatch):
         monkeypatch.setattr(doctor, name, meeting)
     findings = doctor.examine(0, 0)
     assert [finding.message for finding in findings].count("met") == 3
-    assert not [finding for finding in findings if "no answer within" in finding.message]
+    assert not [finding for finding in findings if "timed out after" in finding.message]
 
 
 @pytest.mark.parametrize("world", [1, 8, 64, 181, 192, 256, 4096])
-def test_sums_of_the_all_reduce_are_exact_however_they_are_added(world):
+def test_all_reduce_sums_are_exact_in_any_order(world):
     module = module_of(SCRIPT.with_name("check_reduce.py"))
     share = world * (world + 1) // 2
     assert 2 <= module.modulus(share) <= 1024

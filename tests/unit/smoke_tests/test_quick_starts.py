@@ -1,4 +1,4 @@
-"""The table of documented first commands, and the checks of what they leave."""
+"""The table of documented first commands, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return script("quick_table", monkeypatch)
 
 
-def test_each_row_is_a_case_of_its_tier_with_its_packages(table, monkeypatch):
+def test_each_row_is_a_case_of_its_tier(table, monkeypatch):
     tiers = script("smoke_tiers", monkeypatch).TIERS
     names = [row.name for row in table.TABLE]
     assert len(names) == len(set(names))
@@ -31,7 +31,7 @@ def test_each_row_is_a_case_of_its_tier_with_its_packages(table, monkeypatch):
         assert (row.gpus > 1) == (row.tier == "multi-gpu")
 
 
-def test_commands_are_programs_of_the_image_with_words_that_are_replaced(table):
+def test_commands_use_image_programs_and_known_placeholders(table):
     for row in table.TABLE:
         for command in row.commands.strip().splitlines():
             fields = {field for _, field, _, _ in string.Formatter().parse(command) if field}
@@ -42,7 +42,7 @@ def test_commands_are_programs_of_the_image_with_words_that_are_replaced(table):
             assert not [word for word in typed if "{" in word or "\\" in word], row.name
 
 
-def test_checks_and_kinds_of_data_exist(table, monkeypatch):
+def test_checks_and_data_formats_exist(table, monkeypatch):
     checks = script("quick_checks", monkeypatch).CHECKS
     kinds = script("quick_data", monkeypatch).KINDS
     for row in table.TABLE:
@@ -61,7 +61,7 @@ def test_lines_of_data_are_written_as_documents(tmp_path, monkeypatch):
         assert rows == make() * data.COPIES
 
 
-def test_a_reward_reads_texts_and_conversations(monkeypatch):
+def test_reward_accepts_texts_and_conversations(monkeypatch):
     data = script("quick_data", monkeypatch)
     module: dict[str, Any] = {}
     exec(data.REWARD, module)
@@ -84,7 +84,7 @@ def test_versions_are_compared_by_their_numbers(installed, since, before, monkey
     assert script("quick_start", monkeypatch).before(installed, since) is before
 
 
-def test_an_output_without_the_text_is_a_problem(monkeypatch):
+def test_output_without_expected_text_is_a_problem(monkeypatch):
     says = script("quick_checks", monkeypatch).says
     assert says("{'train_loss': '5.8'}", None, r"'train_loss': '?\d") == []
     assert says("nothing", None, "loss") == ["the output has nothing like loss"]
@@ -102,11 +102,11 @@ def test_an_output_without_the_text_is_a_problem(monkeypatch):
         ("", False),
     ],
 )
-def test_documents_are_read_with_their_schema(text, fits, monkeypatch):
+def test_documents_are_checked_by_schema(text, fits, monkeypatch):
     assert script("smoke_openai", monkeypatch).fits_schema(text) is fits
 
 
-def test_most_documents_must_be_complete_and_none_may_be_something_else(monkeypatch):
+def test_most_documents_must_be_complete_and_none_invalid(monkeypatch):
     openai = script("smoke_openai", monkeypatch)
     right, cut, other = '{"colour": "red", "warm": true}', '{"colour":', "a colour"
 
@@ -115,12 +115,14 @@ def test_most_documents_must_be_complete_and_none_may_be_something_else(monkeypa
 
     assert problems(right, right, cut) == []
     assert problems("", "") == ["the text is empty"]
-    assert problems(right, cut, cut) == [f"2 of 3 documents do not fit the schema, such as {cut!r}"]
-    assert problems(right, right, other) == [f"{other!r} does not begin a document that fits"]
+    assert problems(right, cut, cut) == [
+        f"2 of 3 documents do not match the schema, such as {cut!r}"
+    ]
+    assert problems(right, right, other) == [f"{other!r} is not the start of a valid document"]
 
 
 @pytest.mark.parametrize("error", [None, ConnectionError("refused"), SystemExit("refused")])
-def test_a_question_is_a_result_of_its_own(error, tmp_path, monkeypatch):
+def test_each_request_is_a_separate_result(error, tmp_path, monkeypatch):
     support = script("smoke_support", monkeypatch)
     monkeypatch.setenv("SMOKE_CASES", str(tmp_path / "cases"))
 

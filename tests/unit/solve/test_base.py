@@ -1,4 +1,4 @@
-"""What the layers of a registry base amount to: accounts, and the Python in it."""
+"""Layers of a registry base: accounts, and the Python in it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
     with pytest.raises(InputError, match="/etc/passwd does not exist") as caught:
         bases.accounts(IMAGE, base_files)
     assert IMAGE in caught.value.message
-    # What the same layer brings stays, whichever of the two comes first in it.
+    # Files of the layer with the opaque marker are retained, in either order.
     for members in ({hidden: b"", **GOOD}, {**GOOD, hidden: b""}):
         (folder := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
         assert bases.accounts(IMAGE, read(folder, GOOD, members))["etc/passwd"] == ROOT.decode()
@@ -78,7 +78,7 @@ def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
 def test_invalid_account_files_are_refused(tmp_path, members, text):
     with pytest.raises(InputError, match=text) as caught:
         bases.accounts(IMAGE, read(tmp_path, members))
-    assert "choose a base that has one" in str(caught.value.hint)
+    assert "choose a base with the file" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_valid_base_pythons(tmp_path, members):
         (
             {"usr/local/bin/python3.12": b""},
             "/usr/bin/python3 does not exist",
-            "it has /usr/local/bin/python3.12; say",
+            "it has /usr/local/bin/python3.12; set",
         ),
         (
             {"usr/bin/python3": "python3.13", "usr/bin/python3.13": b""},
             "is /usr/bin/python3.13, not Python 3.11",
-            "it has /usr/bin/python3.13; say",
+            "it has /usr/bin/python3.13; set",
         ),
     ],
 )

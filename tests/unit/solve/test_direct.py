@@ -1,4 +1,4 @@
-"""Packages by address: their files from a lock, their lines for the resolver."""
+"""Packages with a URL: their files from a lock, their lines for the resolver."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_one_url_on_all_architectures():
     assert direct.of_arches(
         {Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": first}}
     ).sources == {"demo": first.source}
-    with pytest.raises(InputError, match="demo has another address on arm64"):
+    with pytest.raises(InputError, match="demo has another URL on arm64"):
         direct.of_arches({Arch.X86_64: {"demo": first}, Arch.ARM64: {"demo": second}})
 
 

@@ -1,4 +1,4 @@
-"""Versions of commits, and the form in which archives are written."""
+"""Versions of commits, and the archive format."""
 
 import gzip
 
@@ -18,7 +18,7 @@ COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
     [
         ("git+https://me:word@a.example/x", "the URL contains a user name or password"),
         ("git+ftp://a.example/x", "git+ftp is not the URL of a repository"),
-        ("https://a.example/x-1-py3-none-any.whl", "not the address of a git repository"),
+        ("https://a.example/x-1-py3-none-any.whl", "not the URL of a git repository"),
     ],
 )
 def test_invalid_git_urls_are_refused_with_place_value_and_format(tmp_path, text, reason):

@@ -1,4 +1,4 @@
-"""Refusals: the words for each way in which a pin cannot be had, and what is nearest."""
+"""Reasons for unavailable pins, with the nearest versions."""
 
 import datetime
 
@@ -68,29 +68,29 @@ def reason(index, tmp_path):
         (
             "late", "2.0",
             ("late 2.0: its wheel was uploaded 2025-07-01, not before the cut-off 2025-06-20;"
-            " nearest that fits: 1.0"),
+            " nearest compatible: 1.0"),
         ),
         (
             "x86only", "2.0",
             ("x86only 2.0: no Linux aarch64 wheel (it has Linux x86_64, Windows amd64);"
-            " nearest that fits: 1.0"),
+            " nearest compatible: 1.0"),
         ),
         (
             "oldpython", "1.0",
             ("oldpython 1.0: no wheel for Python 3.11 and glibc 2.36 among its Linux aarch64 wheels"
-            " (it has Linux aarch64, Python cp310); no version of it fits"),
+            " (it has Linux aarch64, Python cp310); no version is compatible"),
         ),
         (
             "source", "1.0",
-            ("source 1.0: only an sdist exists, and sdists: of the matrix does not list source;"
-            " no version of it fits"),
+            ("source 1.0: only an sdist exists, and the matrix does not list source under `sdists`;"
+            " no version is compatible"),
         ),
         (
             "packed", "1.0",
-            ("packed 1.0: no wheel exists, and sdists are read as .tar.gz and .zip, not as"
-            " packed-1.0.tar.xz; no version of it fits"),
+            ("packed 1.0: no wheel exists, and sdists are supported as .tar.gz and .zip, not as"
+            " packed-1.0.tar.xz; no version is compatible"),
         ),
-        ("late", "1.5", "late 1.5: the index pypi has no such version; nearest that fits: 1.0"),
+        ("late", "1.5", "late 1.5: the index pypi has no such version; nearest compatible: 1.0"),
         ("absent", "1.0", "absent: the index pypi has no such package"),
     ],
 )  # fmt: skip

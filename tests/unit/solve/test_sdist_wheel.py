@@ -1,4 +1,4 @@
-"""Wheels from sdists: what is read, what is refused, and bytes that follow from inputs."""
+"""Wheels from sdists: build configuration, refusals, and reproducible bytes."""
 
 import io
 import tarfile
@@ -58,7 +58,7 @@ def job(folder, version="1.0"):
 @pytest.mark.parametrize(
     ("name", "data", "version", "words"),
     [
-        ("demo-1.0-cp311-cp311-linux_x86_64.whl", {}, "1.0", "which is for one platform"),
+        ("demo-1.0-cp311-cp311-linux_x86_64.whl", {}, "1.0", "which is platform-specific"),
         (
             "demo-1.0-py3-none-any.whl",
             {"demo/_fast.so": b"\x7fELF\x02"},
@@ -126,9 +126,9 @@ def test_build_environment_is_the_same_everywhere():
 
 
 def leaving(steps: str = "abcdefghijklmnop") -> bytes:
-    """A tar whose links lead to ../../../host, behind a path longer than PATH_MAX.
+    """A tar with links to ../../../host, behind a path longer than PATH_MAX.
 
-    Python's `data_filter` accepted it until CVE-2025-4517 was mended.
+    Python's `data_filter` accepted it before the fix of CVE-2025-4517.
     """
     letters, folder = "d" * 247, "demo-1.0"
     long = f"demo-1.0/{'/'.join(steps)}/{'l' * 254}"
@@ -190,7 +190,7 @@ def test_build_requirement_with_too_long_path_is_refused(tmp_path):
 )  # fmt: skip
 def test_build_failure_for_older_python_is_recognized(line: str, name: str) -> None:
     error = sdist_wheel.build_failure("demo", "1.0", f"Traceback …\n{line}")
-    assert error.reasons[0].startswith(f"it uses {name}, which Python no longer has")
+    assert error.reasons[0].startswith(f"it uses {name}, removed from this Python")
     assert "--exclude demo" in (error.hint or "")
 
 

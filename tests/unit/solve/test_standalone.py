@@ -42,7 +42,7 @@ def source(site: Site, digest: str = "", arch: Arch = X86) -> StandalonePython:
     )
 
 
-def test_what_a_lock_has_of_an_archive(site, context):
+def test_locked_fields_of_archive(site, context):
     locked = standalone.resolve(source(site), X86, context)
     data = site.files[PATH]
     assert (locked.file, locked.size, locked.sha256) == (NAME, len(data), sha256(data))
@@ -50,7 +50,7 @@ def test_what_a_lock_has_of_an_archive(site, context):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_an_archive_is_downloaded_once(site, context, named):
+def test_archive_is_downloaded_once(site, context, named):
     python = source(site, sha256(site.files[PATH]) if named else "")
     first = standalone.resolve(python, X86, context)
     count = len(site.requests)
@@ -58,19 +58,19 @@ def test_an_archive_is_downloaded_once(site, context, named):
     assert len(site.requests) == count
 
 
-def test_another_file_than_the_matrix_names_is_refused(site, context):
+def test_archive_with_other_digest_is_refused(site, context):
     with pytest.raises(IntegrityError, match=f"the matrix has {'0' * 64}") as caught:
         standalone.resolve(source(site, "0" * 64), X86, context)
     assert sha256(site.files[PATH]) in caught.value.message
-    assert "list of checksums" in str(caught.value.hint)
+    assert "the checksums" in str(caught.value.hint)
 
 
-def test_an_architecture_without_an_archive_is_refused(site, context):
+def test_architecture_without_archive_is_refused(site, context):
     with pytest.raises(InputError, match=r"no archive of Python 3\.12 for arm64"):
         standalone.resolve(source(site), Arch.ARM64, context)
 
 
-def test_an_archive_that_cannot_be_fetched_or_used_is_refused(site, context):
+def test_unavailable_or_unusable_archive_is_refused(site, context):
     with pytest.raises(IntegrityError, match="is not a program for arm64"):
         standalone.resolve(source(site, arch=Arch.ARM64), Arch.ARM64, context)
     site.files[PATH] = b"<html>not found</html>"
@@ -83,7 +83,7 @@ def test_an_archive_that_cannot_be_fetched_or_used_is_refused(site, context):
         standalone.resolve(source(site), X86, other)
 
 
-def test_without_a_server_only_the_cache_is_asked(site, context):
+def test_cached_archive_needs_no_server(site, context):
     offline = Context(context.store, Http(attempts=1, offline=True))
     with pytest.raises(FetchFailed):
         standalone.resolve(source(site), X86, offline)
@@ -91,5 +91,5 @@ def test_without_a_server_only_the_cache_is_asked(site, context):
     assert standalone.resolve(source(site), X86, offline) == locked
 
 
-def test_a_file_name_has_plain_characters_only():
+def test_file_name_has_plain_characters_only():
     assert standalone.file_name("https://x.example/a%2Fb%00%20c.tar.gz") == "a_b__c.tar.gz"

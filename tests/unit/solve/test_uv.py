@@ -1,4 +1,4 @@
-"""Reading the lock file and the errors that uv writes."""
+"""uv's output, and the default index from configuration files."""
 
 from imgbuild.solve.uv import DEFAULT_INDEX, PIP_INDEX, parse
 

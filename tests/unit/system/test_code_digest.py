@@ -1,4 +1,4 @@
-"""The digest of code covers all that it imports and the data that it reads, and nothing else."""
+"""The digest of code covers exactly its imports and the data that it reads."""
 
 import ast
 import shutil
@@ -27,7 +27,7 @@ def copy(tmp_path_factory):
 
 
 def key(root, python=HERE):
-    """The part of an audit's key that depends on the code at `root`."""
+    """The code-dependent part of an audit's key, for the code at `root`."""
     return digest_in(root, JUDGING, python, alone=AUDIT)
 
 
@@ -46,7 +46,7 @@ def test_import_closure_matches_syntax_trees(starts):
         if name.endswith(".py") and not name.startswith("data/")  # programs of images
     }
     named = {name.removesuffix(".py").removesuffix("__init__").strip("/") for name in closure_files}
-    # The `__init__` of each package on the way is read, too: a docstring.
+    # Each package's `__init__` is imported, too: a docstring only.
     assert {name.replace("/", ".") for name in named} >= expected
     packages = {name.replace("/", ".") for name in named} - expected - {""}
     assert all(len(syntax_trees[name].body) == 1 for name in packages)  # a docstring
@@ -101,7 +101,7 @@ def test_data_file_change_changes_digest(copy):
 
 
 def test_data_folders_of_modules_are_found():
-    """`code_digest` reads calls of `files.data` as text; here their syntax trees are read."""
+    """`code_digest` searches calls of `files.data` as text; here syntax trees are read."""
     seen = 0
     for name, tree in modules().items():
         assert not any(place == "imgbuild.system.files.data" for place, _ in imports(tree)), name

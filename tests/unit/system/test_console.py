@@ -1,4 +1,4 @@
-"""Text from elsewhere cannot control the terminal."""
+"""Messages: escaped text, line wrapping, progress bars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imgbuild.system.console import Console, amount_text, time_text, wrapped
 from imgbuild.system.control_characters import visible
 from tests.support import terminal
 
-# Clears the screen, colours, erases, moves back, ends a line in another way, turns the direction.
+# Clear screen, colours, erase, move cursor, other line ends, bidirectional controls.
 WICKED = "a\x1b[2J\x1b[32mb\x9b1K\x08\r\x7fc\u202ed"
 SHOWN = r"a\x1b[2J\x1b[32mb\x9b1K\x08\x0d\x7fc\u202ed"
 
@@ -83,7 +83,7 @@ def test_messages_wrap_only_on_terminal(
 
 
 def drawn_lines(drawn: terminal.Terminal) -> list[str]:
-    """The states of the line that was drawn again and again."""
+    """The states of a line that was redrawn several times."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(drawn.lines))
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", text)
     return [line for line in text.split("\n") if line.strip()]

@@ -1,4 +1,4 @@
-"""What is printed has no control characters and no invisible ones."""
+"""Printed texts contain no control characters and no invisible characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names below an open folder: no link is followed, and only regular files are replaced."""
+"""Names below an open folder: links are not followed, only regular files are replaced."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_name_outside_folder_is_an_error(tmp_path, name, use):
     before = state(tmp_path)
     with (
         OpenFolder.open(folder) as opened,
-        pytest.raises(InputError, match="is not a path below it"),
+        pytest.raises(InputError, match="is not a relative path below it"),
     ):
         use(opened, name)
     assert state(tmp_path) == before
@@ -123,7 +123,7 @@ def test_hard_link_keeps_content(tmp_path):
 
 
 def test_moved_folder_is_still_written(tmp_path):
-    """What was opened is used: a link that takes its place afterwards has no effect."""
+    """The opened folder is used: a link that replaces it later has no effect."""
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     before = state(elsewhere)
     with OpenFolder.open(folder) as opened, opened.folder("a/b") as below:
@@ -185,7 +185,7 @@ def test_folder_of_user_is_made_private(tmp_path):
     ]
 
 
-# -- what is checked is what is linked or copied
+# -- the checked file is the linked or copied one
 
 
 @pytest.fixture(name="source")
@@ -247,13 +247,13 @@ def test_file_with_wrong_hash_is_not_placed(source):
         source.chmod(0o644)
         source.write_bytes(b"E" * len(DATA))
         source.chmod(mode)
-        with pytest.raises(IntegrityError, match="another digest"):
+        with pytest.raises(IntegrityError, match="its digest differs"):
             placed(source)
         assert not list(source.with_name("out").iterdir())
 
 
 def test_hash_of_file_writable_by_others_is_not_recorded(source):
-    """Not in this process either: a write through a mapping may leave all times as they are."""
+    """Not in this process either: a write through a mapping may leave all times unchanged."""
     hashes = known_hashes.KnownHashes(None)
     source.chmod(0o666)
     while not hashes.matches(source, sha256(DATA)):

@@ -1,4 +1,4 @@
-"""Hashes of files are kept until a file changes, and only where no other user can write."""
+"""Hashes of files are stored until a file changes, only if no other user can write to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _path(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="reads")
 def _reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many files were hashed since the last call."""
+    """A function that returns the number of files hashed since its last call."""
     hashed_paths = hashed_files(monkeypatch)
 
     def count() -> int:
@@ -49,7 +49,7 @@ def _reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 def settle(path: Path) -> None:
-    """Wait until a change of the file would move its times."""
+    """Wait until a change of the file would update its times."""
     while time.time_ns() - path.stat().st_ctime_ns <= known_hashes.TICK_NS:
         time.sleep(0.005)
 
@@ -103,7 +103,7 @@ def test_changed_file_is_rehashed(state, path, change):
 
 
 def test_change_right_after_record_is_detected(state, path):
-    """The note waits for the clock's next step: later times differ."""
+    """The note waits for the clock's next tick: later times differ."""
     for number in range(20):
         path.write_bytes(GOOD)
         KnownHashes(state).note(path, sha256(GOOD))
@@ -127,7 +127,7 @@ def test_file_changed_while_read_is_not_recorded(state, path, monkeypatch):
 
 
 def test_recently_changed_file_is_not_recorded(state, path, monkeypatch, reads):
-    """Where a clock's step is long, two changes in it have one time."""
+    """With a coarse clock, two changes can have the same time."""
     monkeypatch.setattr(known_hashes, "TICK_NS", 3600 * 10**9)
     for _ in range(2):
         assert KnownHashes(state).matches(path, sha256(GOOD))
@@ -195,7 +195,7 @@ def test_change_with_link_count_is_detected(state, path, tmp_path):
 
 @pytest.mark.parametrize("way", ["relinked", "touch"])
 def test_file_writable_by_others_is_unknown_after_link_change(state, path, way, reads):
-    """Its owner can change it meanwhile and set its mtime back."""
+    """The owner can change it meanwhile and reset its mtime."""
     path.chmod(0o666)
     settle(path)
     hashes = KnownHashes(state)
@@ -345,7 +345,7 @@ def test_concurrent_writers_lose_no_records(state, tmp_path, reads):
     assert reads() == 0
 
 
-def test_the_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
+def test_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     monkeypatch.setattr(known_hashes, "LIMIT", 3)
     paths = [tmp_path / f"{number}" for number in range(5)]
     for path in paths:
@@ -358,7 +358,7 @@ def test_the_oldest_records_are_dropped(state, tmp_path, monkeypatch, reads):
     assert read_counts == [0, 0, 0, 1, 1]
 
 
-def test_a_folder_or_a_pipe_is_not_a_file(state, tmp_path):
+def test_folder_or_pipe_is_not_a_file(state, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(IntegrityError, match="not a regular file"):

@@ -1,4 +1,4 @@
-"""Which file a command runs, and in which environment."""
+"""The executable of a command, and its environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts are read back as they were by a parser of the language for which they are quoted."""
+"""Quoted texts are parsed back unchanged in each language."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_comment_respects_line_length() -> None:
     [quoting.word, quoting.double, quoting.dockerfile_value, quoting.sbatch, quoting.plain],
 )
 def test_control_characters_are_refused(quote, sign: str) -> None:
-    with pytest.raises(InputError, match=r"cannot be written there|is not a plain word"):
+    with pytest.raises(InputError, match=r"cannot be quoted there|is not a plain word"):
         quote(f"a{sign}b")
 
 
 def test_script_arguments_may_contain_newlines() -> None:
     assert shlex.split(quoting.word("a\n\tb", lines=True)) == ["a\n\tb"]
-    with pytest.raises(InputError, match="cannot be written there"):
+    with pytest.raises(InputError, match="cannot be quoted there"):
         quoting.word("a\x1bb", lines=True)
 
 

@@ -1,4 +1,4 @@
-"""Folders are removed whole: deep ones, read-only ones, and nothing that a link leads to."""
+"""Folders are removed completely: deep and read-only ones, but no targets of links."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _memory() -> Iterator[Path]:
 
 
 def deep(place: Path) -> Path:
-    """A folder with folders and files on so many levels that no path can name the last one."""
+    """A folder nested too deep for its last path to be usable."""
     place.mkdir()
     descriptor = os.open(place, os.O_RDONLY)
     for _ in range(DEEP):
@@ -78,7 +78,7 @@ def test_link_targets_are_not_removed(tmp_path: Path) -> None:
 
 
 def test_removal_continues_after_failure(memory: Path) -> None:
-    """As an ordinary user, folders without any rights are removed, but not those of others."""
+    """As an ordinary user, folders without permissions are removed, but not those of others."""
     needs.root()
     memory.chmod(0o755)
     place = memory / "place"

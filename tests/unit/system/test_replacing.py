@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: by writers that are killed, at once, or that fail."""
+"""Atomic replacement: concurrent, failing and killed writers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def built(folder: Path) -> Path:
 
 
 def test_planted_links_are_not_followed(tmp_path):
-    """Links of the names that each writer once used for its temporary file."""
+    """Links with the temporary names that earlier versions used."""
     target = tmp_path / "target"
     target.write_bytes(b"mine")
     source, out = built(tmp_path), tmp_path / "out"
@@ -104,7 +104,7 @@ def test_planted_links_are_not_followed(tmp_path):
 
 
 def summary(source: Path) -> layout.ImageFiles:
-    """What `layout.write` takes, from another layout."""
+    """The input of `layout.write`, from another layout."""
     image_layout = layout.read(source)
     stored = image_layout.image(Arch.X86_64)
     return layout.ImageFiles(

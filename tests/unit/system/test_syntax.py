@@ -20,7 +20,7 @@ MARKER = 'python_version >= "3.9" and extra == "all"'
 
 @pytest.fixture
 def switches():
-    """Another thread runs in each garbage collection, as in one that runs a finalizer."""
+    """Another thread runs in each garbage collection, like one that runs a finalizer."""
     thresholds = gc.get_threshold()
 
     def pause(phase: str, _: object) -> None:

@@ -201,4 +201,4 @@ def test_duplicate_platform_in_index_fails_without_lock(place):
     image.check_alone(InRegistry(client, place.reference(BOTH)), checklist)
     (problem,) = [check for check in checklist.checks if check.name == "index"]
     assert problem.outcome is CheckOutcome.FAILED
-    assert "names two images for" in problem.detail
+    assert "has two images for" in problem.detail

@@ -98,7 +98,7 @@ def read(data: bytes, file: str) -> SbomPackages:
     hint = "restore it from git, or delete it and lock again"
     packages = codec.decode(data, SbomPackages, file=file, what="list of packages", hint=hint)
     if packages.format != PACKAGES_FORMAT:
-        message = f"{file}: format {packages.format}; imgbuild reads format {PACKAGES_FORMAT}"
+        message = f"{file}: format {packages.format}; expected format {PACKAGES_FORMAT}"
         raise LockStale(
             message, hint="use the version of imgbuild that wrote it, or delete it and lock again"
         )

@@ -336,7 +336,7 @@ def test_component_identifiers_are_unique():
     assert len(set(identifiers)) == len(names)
 
 
-def test_a_standalone_python_is_a_component_with_its_licence_and_place():
+def test_standalone_python_is_component_with_licence_and_layer():
     lock = standalone_matrix.lock()
     archive = standalone_matrix.archive()
     sbom_file = sbom(lock, sbom_sample.digests_of(lock), Arch.X86_64, SbomPackages())

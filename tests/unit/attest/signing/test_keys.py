@@ -56,7 +56,7 @@ def test_ed25519_signature_verifies(tmp_path):
 @pytest.mark.parametrize(
     "form", [forms.PrivateFormat.PKCS8, forms.PrivateFormat.TraditionalOpenSSL]
 )
-def test_an_encrypted_key_requires_its_password(tmp_path, monkeypatch, form):
+def test_encrypted_key_requires_password(tmp_path, monkeypatch, form):
     secret = forms.BestAvailableEncryption(b"pw")
     private_key = ec.generate_private_key(ec.SECP256R1())
     path = write(tmp_path / "key.pem", private_key, form=form, encryption=secret)

@@ -149,7 +149,7 @@ def test_second_key_adds_signature(registry, key):
     assert len(stored_signatures.signatures) == 2
 
 
-def test_an_unsigned_image_has_none(registry):
+def test_unsigned_image_has_no_signatures(registry):
     Client().put_manifest(registry.repository(NAME), IMAGE, MANIFEST)
     assert read(registry) == stored.AttachedSignatures(signatures=(), damaged=())
 
