@@ -218,7 +218,7 @@ def _of_event(
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
-    caller = exception.frames[-1].package if exception and exception.frames else ""
+    caller = _caller(exception)
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
         event.text, value.facts, caller
     )
@@ -231,6 +231,12 @@ def _of_event(
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )
+
+
+def _caller(exception: LoggedException | None) -> str:
+    """The package whose code raised an exception, before what looks up attributes."""
+    frames = exception.frames if exception else ()
+    return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

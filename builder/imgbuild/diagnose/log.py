@@ -21,7 +21,7 @@ ENDED = re.compile(
     r" dumped|^\W*Killed\b|"
     r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
     r"^error:|\berror: )|^Aborted\b|"
-    r"make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1"
+    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1"
 )
 AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole

@@ -185,6 +185,10 @@ def _missing(
         what = "a program that is not installed or not on PATH is started" if starts else ""
         cause = f"{what or 'a file does not exist'}: {raised.code or exception.text}{at}"
         cure = "install the program that this line names, or correct the path"
+    elif exception.name == "KeyError" and text in ("None", "''"):
+        cause = f"a setting has no value (None), by which a table is read{at}"
+        cure = "set the option that this line reads (in the launcher's configuration or arguments);"
+        cure += " if it is set, another version of the package reads it in time"
     elif exception.name == "KeyError" and (match := KEY.match(text)):
         cause = f"the key {match['key']} is absent{at}"
         cure = "compare the key with those of the data, configuration or weights that this line"

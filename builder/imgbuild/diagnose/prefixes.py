@@ -154,6 +154,8 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
     text = raw[:LONGEST]
     if len(raw) > LONGEST:
         text = raw[: LONGEST // 2] + " … " + raw[-LONGEST // 2 :]
+    if "#0" in text:  # as syslog writes control characters
+        text = text.replace("#033", "\x1b").replace("#015", "").replace("#011", "\t")
     if "[" in text or "\x1b" in text:
         text = ESCAPES.sub("", text)
     if not text.isprintable():

@@ -261,6 +261,15 @@ def symbol(name: str) -> Existence | None:
     return Existence(package="torch", spec=spec, first=package.first, last=package.last)
 
 
+def owner(name: str) -> str:
+    """The package that a name stands for: of a class with a table, or its import name; else ""."""
+    for package in load().values():
+        if name in package.arguments or name in package.members:
+            return package.package
+    known = name in table().import_names or normalize(name) in table().packages.split()
+    return distribution(name).partition(" ")[0] if known else ""
+
+
 def distribution(module: str) -> str:
     """The package to install for a module, by its import name."""
     top = module.partition(".")[0]
