@@ -218,9 +218,9 @@ def _of_event(
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
-    caller = _caller(exception)
+    caller, code = _caller(exception), exception.frames[-1].code if traced and exception else ""
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
-        event.text, value.facts, caller
+        event.text, value.facts, caller, code
     )
     if reason is None or (exception is not None and exception.traced):
         return reason

@@ -68,7 +68,7 @@ WRAPPERS = re.compile(
     r"DatasetGenerationError"
 )
 WRAPPING_MESSAGES = re.compile(
-    r"An issue was found when launching the training|"
+    r"^backend='?\w+'? raised:?$|An issue was found when launching the training|"
     r"One or more (?:background )?(?:tasks|workers) failed|"
     r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed|died|"
     r"encountered)|"

@@ -94,6 +94,7 @@ class Log(msgspec.Struct, kw_only=True):
                 for exception in self.exceptions
             )
             or any(event.level == "E" for event in self.events)
+            or (self.cut is not None and self.number - self.cut.number < SHORT)
             or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
         )
 

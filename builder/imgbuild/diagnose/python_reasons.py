@@ -49,6 +49,7 @@ HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
     r"Missing key (?P<missing>[\w.]+))"
 )
+CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Variables of plugins, and those that users' code may read.
@@ -59,8 +60,14 @@ SETS = re.compile(
 )
 
 
-def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
-    """The cause of an error, from the names in it. `caller`: the package that made the call."""
+def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason | None:
+    """The cause of an error, from the names in it.
+
+    `caller`: the package that made the call, `code`: its line.
+    """
+    if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
+        # Python before 3.10 does not name the class: the innermost call of the line is it.
+        text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
     if (overridden := _overridden(text, caller)) is not None:
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
@@ -145,7 +152,32 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
             cure=f"remove {name}, or install the version that the caller was written for",
             confidence="medium" if plain else "low",
         )
+    if not existence.spec and not existence.instead:
+        return _never(existence, plain, name, facts)
     return _of(existence, what, f"remove {name}", "IMG904", facts)
+
+
+def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+    """The reason for an argument that no release between `first` and `last` added or removed.
+
+    The table does not list what all of them have, which an older release may lack.
+    """
+    package, version = existence.package, facts.versions.get(existence.package, "")
+    known = f"from {existence.first} to {existence.last}"
+    if version and existence.within(version):
+        return Reason(
+            code="IMG904",
+            cause=f"no {package} {known} has the argument {name} of {callee} (the log shows"
+            f" {package} {version})",
+            cure=f"remove {name}; a fork or another package defines it",
+        )
+    shown = f"{package} {version}" if version else f"the installed {package}"
+    return Reason(
+        code="IMG904",
+        cause=f"{shown} does not take the argument {name} of {callee}, which no release {known}"
+        f" added or removed: {shown} is older than {existence.first}, or {name} is of a fork",
+        cure=f"install {package}>={existence.first} if it is older, else remove {name}",
+    )
 
 
 def _of_any(name: str) -> Existence | None:

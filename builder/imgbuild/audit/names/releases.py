@@ -99,6 +99,10 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         """The pin that has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
+    def within(self, version: str) -> bool:
+        """Whether a version is between `first` and `last`."""
+        return version in SpecifierSet(f">={self.first},<={self.last}", prereleases=True)
+
     def fits(self, version: str) -> bool:
         """Whether a version has it, as far as `spec` covers it."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
@@ -130,6 +134,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     extends: Mapping[str, str]
     bases: Mapping[str, str]
     system_libraries: Mapping[str, str]
+    companions: Mapping[str, str]
     invented: tuple[InventedName, ...]
 
 
