@@ -35,7 +35,8 @@ CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # A message without its type, which alone is the failure.
 BARE = re.compile(
-    r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
+    r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
+    r"\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
 )
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (

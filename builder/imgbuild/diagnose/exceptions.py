@@ -102,6 +102,10 @@ class TraceFrame(msgspec.Struct, frozen=True):
         return owners.is_standard(self.file)
 
 
+# It removes what processes left when they end, and prints what is already removed.
+TRACKER = "multiprocessing/resource_tracker.py"
+
+
 class LoggedException(msgspec.Struct, kw_only=True):
     """An exception in a log, at the line that names it.
 
@@ -136,8 +140,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def warns(self) -> bool:
-        """Whether it is a warning, or ends the program on purpose."""
-        return self.name.endswith("Warning") or self.text in ("SystemExit: 0", "KeyboardInterrupt")
+        """Whether it is a warning, an end on purpose, or of a helper that tidies up."""
+        return (
+            self.name.endswith("Warning")
+            or self.text in ("SystemExit: 0", "KeyboardInterrupt")
+            or bool(self.frames and self.frames[-1].file.endswith(TRACKER))
+        )
 
 
 class _Trace(msgspec.Struct):

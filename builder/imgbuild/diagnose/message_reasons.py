@@ -34,6 +34,11 @@ EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
+# A failed check of a package itself, which it asks to report.
+BUG = re.compile(
+    r"INTERNAL ASSERT FAILED|(?i:(?:file|report|open|submit) (?:an? |this )?(?:bug|issue)\b)|"
+    r"(?i:this (?:is|should be|indicates) an? bug|should (?:never|not) happen)"
+)
 # What an exception without a useful message is a sign of.
 UNEXPECTED = (
     *("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError", "NameError"),
@@ -205,7 +210,7 @@ def _missing(
             if match["name"]
             else f"None {match['how'] or match['other']}"
         )
-        value = _none(raised, match["name"] or "")
+        value = _none(raised, match["name"] or "", match["how"] or match["other"] or "")
         cause = f"{what}: {value or 'a value'} is not set{at}"
         cure = f"set {value}, " if value else "check the option, file or result that this line"
         cure += (
@@ -224,16 +229,22 @@ def _companions(package: str) -> str:
     return f" with {names} in its range (imgbuild resolve {package})" if names else ""
 
 
-def _none(raised: TraceFrame | None, name: str) -> str:
+def _none(raised: TraceFrame | None, name: str, how: str) -> str:
     """The expression in the line of code whose value is None; "" if it is not certain."""
     code = raised.code if raised else ""
-    pattern = rf"{EXPRESSION}\.{name}\b" if name else rf"\({EXPRESSION}\)"
+    pattern = rf"\({EXPRESSION}\)"
+    if name:
+        pattern = rf"{EXPRESSION}\.{name}\b"
+    elif "subscriptable" in how:
+        pattern = r"(?P<value>[A-Za-z_][\w.]*)\["
+    elif "callable" in how:
+        pattern = r"(?P<value>[A-Za-z_][\w.]*)\("
     found = {match["value"] for match in re.finditer(pattern, code)}
     return found.pop() if len(found) == 1 else ""
 
 
 def _looked_up(raised: TraceFrame | None, key: str) -> str:
-    """What a line of code looks a key up in: `example` of `example['label']`; "" if unknown."""
+    """The expression of a line of code in which `key` is looked up; "" if unknown."""
     code = raised.code if raised else ""
     match = re.search(rf"{EXPRESSION}\[['\"]{re.escape(key)}['\"]\]", code)
     return match["value"] if match else ""
@@ -244,6 +255,11 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
+    if BUG.search(exception.message):
+        return (
+            f"update {package}{_companions(package)}: its own check failed, and its issues may"
+            " name this message; report it if the newest release fails, too"
+        )
     advice = remedies.advice(exception.message)
     kind = "" if silent else remedies.cure(exception.message, package, at)
     if advice:

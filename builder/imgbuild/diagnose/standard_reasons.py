@@ -1,4 +1,4 @@
-"""Causes from names of Python's standard library, which differ by its version.
+"""Causes from names of the standard library (separate: Python's versions, not packages').
 
 From `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
 """
