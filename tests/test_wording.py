@@ -39,6 +39,7 @@ LOCKED = {
     # Messages of vLLM and verl, which the rules of `imgbuild diagnose` search for.
     "World size": "builder/imgbuild/data/diagnose/world-size-gpus.yaml",
     "world size": "builder/imgbuild/data/diagnose/checkpoint-world-size.yaml",
+    "world[ _]size": "builder/imgbuild/data/diagnose/parallel-sizes.yaml",
     "dp|world|n_gpus": "builder/imgbuild/data/diagnose/verl-batch-sizes.yaml",
 }  # fmt: skip
 

@@ -161,6 +161,14 @@ def _library(text: str, facts: Facts) -> Reason | None:
             " (nvidia-container-toolkit), apptainer exec --nv",
             confidence="high",
         )
+    if library.startswith(("libtorch_cuda_cu", "libtorch_cuda_cpp")):
+        return Reason(
+            code="IMG906",
+            cause=f"a package was built for torch 1.10 to 1.13: later releases have no {library}",
+            cure="install a release of the package for the installed torch, or build it from source"
+            " with --no-build-isolation",
+            confidence="high",
+        )
     if library.startswith("libtorch_cuda"):
         return Reason(
             code="IMG906",
@@ -190,7 +198,8 @@ def _library(text: str, facts: Facts) -> Reason | None:
         cure = "install the torch that the package was built for"
     elif library.startswith("libpython"):
         cause = f"{library} is not installed: the program was built for that Python"
-        cure = "install libpython3.X of that version, or reinstall the package for this Python"
+        cure = "install libpython3.X of that version, or reinstall the package for this Python;"
+        cure += " if it is below /root, another user cannot read it"
     return Reason(
         code="IMG906", cause=cause, cure=cure, confidence="high" if provider else "medium"
     )

@@ -35,7 +35,8 @@ CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # A message without its type, which alone is the failure.
 BARE = re.compile(
-    r"(?:No module named|cannot import name|\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
+    r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
+    r"\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
 )
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
@@ -218,9 +219,9 @@ def _of_event(
         return None
     if exception is None and not failed and (not value.short or event.level in ("I", "W")):
         return None
-    caller = exception.frames[-1].package if exception and exception.frames else ""
+    caller, code = _caller(exception), exception.frames[-1].code if traced and exception else ""
     reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
-        event.text, value.facts, caller
+        event.text, value.facts, caller, code
     )
     if reason is None or (exception is not None and exception.traced):
         return reason
@@ -231,6 +232,12 @@ def _of_event(
         weak=weak,
         confidence="medium" if weak and reason.confidence == "high" else reason.confidence,
     )
+
+
+def _caller(exception: LoggedException | None) -> str:
+    """The package whose code raised an exception, before what looks up attributes."""
+    frames = exception.frames if exception else ()
+    return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

@@ -68,7 +68,7 @@ WRAPPERS = re.compile(
     r"DatasetGenerationError"
 )
 WRAPPING_MESSAGES = re.compile(
-    r"An issue was found when launching the training|"
+    r"^backend='?\w+'? raised:?$|An issue was found when launching the training|"
     r"One or more (?:background )?(?:tasks|workers) failed|"
     r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed|died|"
     r"encountered)|"
@@ -100,6 +100,10 @@ class TraceFrame(msgspec.Struct, frozen=True):
     def standard(self) -> bool:
         """Whether the file is of Python's standard library, or generated."""
         return owners.is_standard(self.file)
+
+
+# It removes what processes left when they end, and prints what is already removed.
+TRACKER = "multiprocessing/resource_tracker.py"
 
 
 class LoggedException(msgspec.Struct, kw_only=True):
@@ -136,8 +140,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
     @property
     def warns(self) -> bool:
-        """Whether it is a warning, or ends the program on purpose."""
-        return self.name.endswith("Warning") or self.text in ("SystemExit: 0", "KeyboardInterrupt")
+        """Whether it is a warning, an end on purpose, or of a helper that tidies up."""
+        return (
+            self.name.endswith("Warning")
+            or self.text in ("SystemExit: 0", "KeyboardInterrupt")
+            or bool(self.frames and self.frames[-1].file.endswith(TRACKER))
+        )
 
 
 class _Trace(msgspec.Struct):

@@ -18,10 +18,10 @@ MOST_FACTS = 6000  # lines in which versions are looked for
 # The end of a run, or of a process of it.
 ENDED = re.compile(
     r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core"
-    r" dumped|^\W*Killed\b|"
+    r" dumped|^\W*Killed\b|^(?:Failed to (?:download|build|fetch|resolve)|No solution found)\b|"
     r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
     r"^error:|\berror: )|^Aborted\b|"
-    r"make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1"
+    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1"
 )
 AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
@@ -94,6 +94,7 @@ class Log(msgspec.Struct, kw_only=True):
                 for exception in self.exceptions
             )
             or any(event.level == "E" for event in self.events)
+            or (self.cut is not None and self.number - self.cut.number < SHORT)
             or any(ENDED.search(line.text) for line in self.last if line.level not in ("I", "W"))
         )
 

@@ -16,6 +16,7 @@ from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
 
 MOST_MESSAGE = 300  # characters
+MOST_SHOWN = 100  # characters of a line of code
 SENTENCE = 20  # characters of a message that explains more than its type
 VALIDATION = re.compile(r"(?:Value|Assertion) error, (?P<text>.{3,600}?)(?: ?\[type=|$)", re.DOTALL)
 NO_FILE = re.compile(
@@ -26,11 +27,18 @@ NO_FILE = re.compile(
 NO_PROGRAM = re.compile(r"(?:\[WinError 2\]|\[Errno 2\])")
 STARTS = re.compile(r"\b(?:subprocess|Popen|check_call|check_output|os\.exec|run\()")
 NONE_USED = re.compile(
-    r"'NoneType' object (?:has no attribute '(?P<name>\w+)'|(?P<how>is not \w+))"
+    r"(?:'NoneType' object (?:has no attribute '(?P<name>\w+)'|(?P<how>is not \w+))|"
+    r"None (?P<other>is not an? callable))"
 )
+EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
+# A failed check of a package itself, which it asks to report.
+BUG = re.compile(
+    r"INTERNAL ASSERT FAILED|(?i:(?:file|report|open|submit) (?:an? |this )?(?:bug|issue)\b)|"
+    r"(?i:this (?:is|should be|indicates) an? bug|should (?:never|not) happen)"
+)
 # What an exception without a useful message is a sign of.
 UNEXPECTED = (
     *("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError", "NameError"),
@@ -68,6 +76,8 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
     cause = f"{message}, raised by {name}{f' {version}' if version else ''}"
     if raised is not None:
         cause += f" in {_place(raised)}"
+        if exception.name in UNEXPECTED and raised.code and not raised.code.endswith(("(", ",")):
+            cause += f": {raised.code[:MOST_SHOWN]}"
     if caller is not None:
         cause += f", called from {owners.short(caller.file)}:{caller.line}"
     return Reason(
@@ -185,17 +195,59 @@ def _missing(
         what = "a program that is not installed or not on PATH is started" if starts else ""
         cause = f"{what or 'a file does not exist'}: {raised.code or exception.text}{at}"
         cure = "install the program that this line names, or correct the path"
+    elif exception.name == "KeyError" and text in ("None", "''"):
+        cause = f"a setting has no value (None), by which a table is read{at}"
+        cure = "set the option that this line reads (in the launcher's configuration or arguments);"
+        cure += " if it is set, another version of the package reads it in time"
     elif exception.name == "KeyError" and (match := KEY.match(text)):
-        cause = f"the key {match['key']} is absent{at}"
+        holder = _looked_up(raised, match["key"])
+        cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
         cure = "compare the key with those of the data, configuration or weights that this line"
         cure += " reads; if it is code of a package, a version that fits them is needed"
     elif match := NONE_USED.search(text):
-        what = f".{match['name']} of None is used" if match["name"] else f"None {match['how']}"
-        cause = f"{what}: a value is not set{at}"
-        cure = "check the option, file or result that this line reads; it is None"
+        what = (
+            f".{match['name']} of None is used"
+            if match["name"]
+            else f"None {match['how'] or match['other']}"
+        )
+        value = _none(raised, match["name"] or "", match["how"] or match["other"] or "")
+        cause = f"{what}: {value or 'a value'} is not set{at}"
+        cure = f"set {value}, " if value else "check the option, file or result that this line"
+        cure += (
+            "or find out why its file, configuration or model does not give it"
+            if value
+            else (" reads; it is None")
+        )
     if not cause:
         return None
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
+
+
+def _companions(package: str) -> str:
+    """Packages that must fit `package`, as the end of a sentence; "" if none are known."""
+    names = releases.table().companions.get(package, "")
+    return f" with {names} in its range (imgbuild resolve {package})" if names else ""
+
+
+def _none(raised: TraceFrame | None, name: str, how: str) -> str:
+    """The expression in the line of code whose value is None; "" if it is not certain."""
+    code = raised.code if raised else ""
+    pattern = rf"\({EXPRESSION}\)"
+    if name:
+        pattern = rf"{EXPRESSION}\.{name}\b"
+    elif "subscriptable" in how:
+        pattern = r"(?P<value>[A-Za-z_][\w.]*)\["
+    elif "callable" in how:
+        pattern = r"(?P<value>[A-Za-z_][\w.]*)\("
+    found = {match["value"] for match in re.finditer(pattern, code)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _looked_up(raised: TraceFrame | None, key: str) -> str:
+    """The expression of a line of code in which `key` is looked up; "" if unknown."""
+    code = raised.code if raised else ""
+    match = re.search(rf"{EXPRESSION}\[['\"]{re.escape(key)}['\"]\]", code)
+    return match["value"] if match else ""
 
 
 def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
@@ -203,6 +255,11 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
+    if BUG.search(exception.message):
+        return (
+            f"update {package}{_companions(package)}: its own check failed, and its issues may"
+            " name this message; report it if the newest release fails, too"
+        )
     advice = remedies.advice(exception.message)
     kind = "" if silent else remedies.cure(exception.message, package, at)
     if advice:
@@ -212,8 +269,8 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     if exception.name in UNEXPECTED or silent:
         return (
             f"compare the data and options of {at} with {package}'s documentation; if they are"
-            f" right, use another version of {package}: its changelog or issues may name this"
-            " message"
+            f" right, use another version of {package}{_companions(package)}: its changelog or"
+            " issues may name this message"
         )
     if exception.name == "NotImplementedError":
         return f"use another option or another version of {package}, which does not implement this"

@@ -36,6 +36,8 @@ PREFIXES = tuple(
         # Ray and vLLM: (main_task pid=12, ip=10.0.0.1), (EngineCore_DP0 pid=7), (raylet)
         r"\((?P<label>[A-Za-z_][\w.:<>\- ]{0,80}?\s?(?:rank=\d{1,6} )?pid=\d+[^()]{0,60})\) ?",
         r"\((?P<label>raylet|autoscaler|gcs_server|dashboard)[^()]{0,60}\) ?",
+        # pdsh, which names the node by its address
+        r"(?P<label>\d{1,3}(?:\.\d{1,3}){3}): (?=\S| )",
         # torchrun: [rank0]: or [default0]:
         r"\[(?P<label>(?:rank|default|worker|trainer)\d{1,6})\]: ?",
         # glog: [E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:616]
@@ -156,6 +158,8 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
     text = raw[:LONGEST]
     if len(raw) > LONGEST:
         text = raw[: LONGEST // 2] + " … " + raw[-LONGEST // 2 :]
+    if "#0" in text:  # as syslog writes control characters
+        text = text.replace("#033", "\x1b").replace("#015", "").replace("#011", "\t")
     if "[" in text or "\x1b" in text:
         text = ESCAPES.sub("", text)
     if not text.isprintable():

@@ -49,6 +49,9 @@ HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
     r"Missing key (?P<missing>[\w.]+))"
 )
+CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
+UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
@@ -57,13 +60,21 @@ SETS = re.compile(
 )
 
 
-def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
-    """The cause of an error, from the names in it. `caller`: the package that made the call."""
+def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason | None:
+    """The cause of an error, from the names in it.
+
+    `caller`: the package that made the call, `code`: its line.
+    """
+    if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
+        # Python before 3.10 does not name the class: the innermost call of the line is it.
+        text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
     if (overridden := _overridden(text, caller)) is not None:
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard
-    for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
+    if (unexpected := _unexpected_object(text, caller)) is not None:
+        return unexpected
+    for function in FUNCTIONS:
         answer = function(text, facts)
         if answer is not None:
             return answer
@@ -141,7 +152,32 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
             cure=f"remove {name}, or install the version that the caller was written for",
             confidence="medium" if plain else "low",
         )
+    if not existence.spec and not existence.instead:
+        return _never(existence, plain, name, facts)
     return _of(existence, what, f"remove {name}", "IMG904", facts)
+
+
+def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+    """The reason for an argument that no release between `first` and `last` added or removed.
+
+    The table does not list what all of them have, which an older release may lack.
+    """
+    package, version = existence.package, facts.versions.get(existence.package, "")
+    known = f"from {existence.first} to {existence.last}"
+    if version and existence.within(version):
+        return Reason(
+            code="IMG904",
+            cause=f"no {package} {known} has the argument {name} of {callee} (the log shows"
+            f" {package} {version})",
+            cure=f"remove {name}; a fork or another package defines it",
+        )
+    shown = f"{package} {version}" if version else f"the installed {package}"
+    return Reason(
+        code="IMG904",
+        cause=f"{shown} does not take the argument {name} of {callee}, which no release {known}"
+        f" added or removed: {shown} is older than {existence.first}, or {name} is of a fork",
+        cure=f"install {package}>={existence.first} if it is older, else remove {name}",
+    )
 
 
 def _of_any(name: str) -> Existence | None:
@@ -171,6 +207,24 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
         cause=cause,
         cure=", or ".join(cures),
         confidence="high" if existence.spec else "medium",
+    )
+
+
+def _unexpected_object(text: str, caller: str) -> Reason | None:
+    """The cause if a package uses an attribute that an object passed to it does not have."""
+    match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
+    owner = (match["owner"] or "") if match else ""
+    if match is None or not owner[:1].isupper() or owner == "NoneType":
+        return None
+    name, package = match["name"], releases.distribution(caller).partition(" ")[0]
+    if releases.member(owner, name) is not None:
+        return None
+    return Reason(
+        code="IMG905",
+        cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
+        f" object of another class here, or {owner} was written for another version of {package}",
+        cure=f"pass the class that {package} documents (a plain model instead of a wrapper), or"
+        f" install the {package} that {owner} was written for",
     )
 
 
@@ -308,3 +362,25 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
         " written for",
         confidence="high",
     )
+
+
+def _undefined(text: str, _facts: Facts) -> Reason | None:
+    """The cause of an undefined name that is a known package or is defined by one."""
+    match = UNDEFINED.search(text)
+    if match is None:
+        return None
+    name = match["name"]
+    package = ALIASES.get(name, "") or releases.owner(name)
+    if not package:
+        return None
+    what = package if name == package.replace("-", "_") else f"{name} (of {package})"
+    return Reason(
+        code="IMG902",
+        cause=f"{what} is not imported: the import is missing, or it failed in a try block because"
+        f" {package} is not installed or cannot be imported",
+        cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
+        f" {package} or mend the error that it shows; if it works, add the import",
+    )
+
+
+FUNCTIONS = (*(_keyword, _import, _module, _attribute, _positional, _flag, _hydra, _undefined),)

@@ -18,7 +18,17 @@ MOST_ADVICE = 240  # characters
 # A sentence with advice begins with one of these.
 OPENINGS = (
     *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Upgrade", "Downgrade", "Run"),
-    *("Pass", "Specify", "Reduc(?:e|ing)", "Increas(?:e|ing)", "Decreas(?:e|ing)", "Enable"),
+    *(
+        "Pass",
+        "Specify",
+        "Reduce",
+        "Reducing",
+        "Increase",
+        "Increasing",
+        "Decrease",
+        "Decreasing",
+        "Enable",
+    ),
     *("Disable", "Add", "Remove", "Make sure", "Ensure", "Rename", "Change", "Update", "Provide"),
     *(
         "Configure",

@@ -1,4 +1,4 @@
-"""Causes from names of Python's standard library, which differ by its version.
+"""Causes from names of the standard library (separate: Python's versions, not packages').
 
 From `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
 """
@@ -15,6 +15,13 @@ from imgbuild.diagnose.finding import Reason
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[a-z_]\w*)(?P<below>\.[\w.]+)?['\"]?")
 IMPORT = re.compile(r"cannot import name ['\"](?P<name>\w+)['\"] from ['\"](?P<module>[\w.]+)['\"]")
 ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+# Modules whose names are those of the standard library for certain, and not of a project's file.
+CHANGING = frozenset(
+    (
+        *("types", "typing", "collections", "dataclasses", "enum", "functools", "inspect"),
+        *("asyncio", "importlib", "itertools", "contextlib", "math", "datetime", "ast", "re"),
+    )
+)
 # Python 3.10 removed these, earlier than the table begins.
 ABSTRACT = frozenset(
     (
@@ -42,7 +49,21 @@ def reason(text: str, facts: Facts) -> Reason | None:
             spec = _in(stdlib.load().names.get(module, {}), name)
         if spec:
             return _of(f"{module}.{name}", spec, code, facts)
+        if match["module"].partition(".")[0] in CHANGING:
+            return _unknown(module, name, code, facts)
     return None
+
+
+def _unknown(module: str, name: str, code: str, facts: Facts) -> Reason:
+    """For a name that the table does not have: of a Python older than 3.10, or newer than 3.14."""
+    python = f"Python {facts.python}" if facts.python else "the Python that ran this"
+    return Reason(
+        code=code,
+        cause=f"{python} has no {name} in {module}: the code was written for another Python, 3.10"
+        " or newer if this one is older",
+        cure="use Python 3.10 to 3.13 (imgbuild's images have it), or a release of the package for"
+        " this Python",
+    )
 
 
 def _in(group: dict[str, str], name: str) -> str:

@@ -193,3 +193,65 @@ def test_a_log_that_ends_in_a_traceback_has_failed() -> None:
     text = TRACE.format(file=PACKAGE, code="x", exception="AcmeFault: slots must be even")
     cut = TRACE.partition("{file}")[0] + PACKAGE + '", line 70, in start\n'
     assert first(text + "step\n" * 500 + cut).code == "IMG921"
+
+
+def test_a_package_that_is_not_imported() -> None:
+    finding = traced("NameError: name 'LLM' is not defined", "/workspace/job/serve.py", "LLM(path)")
+    assert (finding.code, "LLM (of vllm) is not imported" in finding.cause) == ("IMG902", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "value"),
+    [
+        ("sizes = self.scaling['parts']", "subscriptable", "self.scaling"),
+        ("result = self.hook(values)", "callable", "self.hook"),
+        ("for part in iter(parts_of):", "iterable", "parts_of"),
+    ],
+)
+def test_the_value_that_is_none_is_named(code: str, how: str, value: str) -> None:
+    finding = traced(f"TypeError: 'NoneType' object is not {how}", code=code)
+    assert finding.code == "IMG923"
+    assert f"{value} is not set" in finding.cause
+
+
+def test_the_attribute_of_none_is_named() -> None:
+    finding = traced(
+        "AttributeError: 'NoneType' object has no attribute 'slots'", code="n = plan.grid.slots"
+    )
+    assert "plan.grid is not set" in finding.cause
+
+
+def test_what_a_key_is_absent_from() -> None:
+    finding = traced("KeyError: 'tier'", "/workspace/job/rows.py", "tier = row['tier']")
+    assert "the key tier is absent from row" in finding.cause
+
+
+def test_a_table_read_by_a_setting_without_value() -> None:
+    finding = traced("KeyError: None", code="kind = KINDS[options.kind]")
+    assert "a setting has no value (None)" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '"slot >= 0" INTERNAL ASSERT FAILED at "/src/pool.cpp":70',
+        "this should never happen, please file a bug",
+    ],
+)
+def test_a_failed_check_of_a_package_asks_for_another_release(message: str) -> None:
+    finding = traced(
+        f"RuntimeError: {message}", "/opt/venv/lib/python3.11/site-packages/vllm/pool.py"
+    )
+    assert finding.cure.startswith("update vllm with transformers, torch")
+    assert "its own check failed" in finding.cure
+
+
+def test_what_the_helper_of_multiprocessing_prints_is_no_failure() -> None:
+    tracker = "/usr/lib/python3.11/multiprocessing/resource_tracker.py"
+    text = TRACE.format(file=tracker, code="cache[kind].remove(name)", exception="KeyError: '/p'")
+    assert not diagnose(io.BytesIO(text.encode()), "log").findings
+
+
+def test_a_library_of_old_releases_of_torch() -> None:
+    library = "libtorch_cuda_cu.so: cannot open shared object file: No such file or directory"
+    assert "built for torch 1.10 to 1.13" in traced(f"ImportError: {library}").cause

@@ -74,3 +74,10 @@ def test_dead_variables_of_a_script() -> None:
     assert sorted(finding.cause.split()[0] for finding in findings) == [
         "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_WORKER_USE_RAY",
     ]  # fmt: skip
+
+
+def test_an_argument_of_all_releases_is_not_reported_as_absent_from_them() -> None:
+    text = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_model_len'"
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert finding.code == "IMG904"
+    assert "no vllm" not in finding.cause

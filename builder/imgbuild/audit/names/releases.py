@@ -98,6 +98,10 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         """A requirement for a version that has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
+    def within(self, version: str) -> bool:
+        """Whether a version is between `first` and `last`."""
+        return version in SpecifierSet(f">={self.first},<={self.last}", prereleases=True)
+
     def fits(self, version: str) -> bool:
         """Whether a version has it, as far as `spec` covers the version."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
@@ -129,6 +133,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     extends: Mapping[str, str]
     bases: Mapping[str, str]
     system_libraries: Mapping[str, str]
+    companions: Mapping[str, str]
     invented: tuple[InventedName, ...]
 
 
@@ -258,6 +263,15 @@ def symbol(name: str) -> Existence | None:
     if package is None or spec is None:
         return None
     return Existence(package="torch", spec=spec, first=package.first, last=package.last)
+
+
+def owner(name: str) -> str:
+    """The package that a name stands for: of a class with a table, or its import name; else ""."""
+    for package in load().values():
+        if name in package.arguments or name in package.members:
+            return package.package
+    known = name in table().import_names or normalize(name) in table().packages.split()
+    return distribution(name).partition(" ")[0] if known else ""
 
 
 def distribution(module: str) -> str:
