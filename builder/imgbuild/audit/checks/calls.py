@@ -233,7 +233,7 @@ def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
         return True
     owner = getattr(holder.definition, "name", "")
     package = holder.home.module.partition(".")[0]
-    for module in package_set.mentioning(package, what.name):
+    for module in (holder.home.module, *package_set.mentioning(package, what.name)):
         facts = package_set.module(module)
         for definition in facts.classes if isinstance(facts, ModuleFacts) else ():
             bases = [base.partition("[")[0].rpartition(".")[2] for base in definition.bases]

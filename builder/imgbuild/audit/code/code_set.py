@@ -68,12 +68,19 @@ class CodeSet:
         name = text.module
         if hidden or name in self._modules or not name:
             if not hidden and name:
+                if name in self._texts:  # the first file of this name is read, too
+                    self._put(f"{name}#0", self._texts.pop(name), self._modules[name])
+                    del self._files[name]
                 self._modules[name] = Opaque(name, "unknown")
-            name = f"{name}#{len(self._texts)}"
+            name = f"{name}#{len(self._texts) + 1}"
+        self._put(name, text, facts)
+
+    def _put(self, name: str, text: CodeText, facts: ModuleFacts | Opaque) -> None:
         self._texts[name] = text
         self._files[name] = text.file
         self._sizes[text.file] = len(text.source)
-        self._modules[name] = _without_data(msgspec.structs.replace(facts, module=name))
+        if isinstance(facts, ModuleFacts):
+            self._modules[name] = _without_data(msgspec.structs.replace(facts, module=name))
 
     @property
     def code(self) -> Mapping[str, CodeText]:

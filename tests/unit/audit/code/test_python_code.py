@@ -218,3 +218,51 @@ def test_noqa_comment_suppresses_named_findings(audit: Findings) -> None:
         "import deepspeed  # noqa: F401, IMG101\nimport apex  # noqa\nimport xyz  # noqa: IMG102\n"
     )
     assert shown(audit({"train.py": script})) == ["IMG101 2:1", "IMG101 3:1"]
+
+
+def test_each_of_several_files_of_one_name_is_checked(audit: Findings) -> None:
+    findings = audit(
+        {
+            "sft/train.py": "from trl import Gone\n",
+            "dpo/train.py": "from trl import SFTTrainer\n",
+            "grpo/train.py": "import os\nfrom trl import Lost\n",
+        }
+    )
+    assert [(each.file.rpartition("/")[0][-4:], each.line) for each in findings] == [
+        ("grpo", 2),
+        ("/sft", 1),
+    ]
+
+
+def test_names_that_are_imported_in_the_body_of_a_class_are_its_attributes(
+    audit: Findings,
+) -> None:
+    code = "from made import Trainer\nt = Trainer()\nt.log_metrics('eval')\nt.log_nothing()\n"
+    packages = {
+        "made==1.0": {
+            "made/__init__.py": "class Trainer:\n    from .more import log_metrics\n",
+            "made/more.py": "def log_metrics(self, split):\n    return split\n",
+        }
+    }
+    assert shown(audit({"train.py": code}, packages)) == ["IMG104 4:1"]
+
+
+def test_names_that_a_function_adds_on_first_use_are_not_missed(audit: Findings) -> None:
+    made = (
+        "from .imports import lazy_import\nlazy_import(globals(), aliases={'connect': '.client'})\n"
+    )
+    packages = {"sockets==1.0": {"sockets/__init__.py": made, "sockets/imports.py": ""}}
+    assert shown(audit({"a.py": "import sockets\nsockets.connect('x')\n"}, packages)) == []
+
+
+def test_a_method_that_a_subclass_defines_otherwise_is_not_checked_for_an_annotation(
+    audit: Findings,
+) -> None:
+    made = (
+        "class Engine:\n    def send(self):\n        pass\n    def stop(self):\n        pass\n\n\n"
+        "class Sparse(Engine):\n    def send(self, patches):\n        pass\n\n\n"
+        "def make() -> Engine:\n    return Sparse()\n"
+    )
+    code = "from made import make\nengine = make()\nengine.send([])\nengine.stop(1)\n"
+    findings = audit({"a.py": code}, {"made==1.0": {"made/__init__.py": made}})
+    assert shown(findings) == ["IMG103 4:1"]

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Compares `imgbuild audit --code` with Python: findings that are true, failures that are missed.
+
+`environment` installs the packages of a target for the CPU. `audit` audits files for a target.
+`findings` draws findings by a seed, and Python resolves and inspects what they name. `failures`
+does the reverse: code_probe.py, which shares nothing with the audit, resolves the imports, the
+attributes and the calls of the same files with the installed modules, and the failures that a seed
+draws are searched in the findings. A package that is not installed is no such failure.
+
+    code_oracle.py environment cu124-trl0.17 /tmp/old
+    code_oracle.py audit cu124-trl0.17 examples --output old.json
+    code_oracle.py findings old.json --python /tmp/old/bin/python --seed 1
+    code_oracle.py failures old.json --python /tmp/old/bin/python --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from imgbuild.system import uv_program
+
+LAB = Path(__file__).resolve().parent
+IMGBUILD = Path(sys.executable).with_name("imgbuild")
+PYTHON = "3.11"
+# What is of use on a GPU alone, or has to match the target's torch.
+LEFT_OUT = (
+    "nvidia-",
+    "cuda-",
+    "cupy-",
+    "flashinfer",
+    "triton",
+    "xformers",
+    "torchaudio",
+    "tilelang",
+)
+LEFT_OUT += ("torchvision", "torchcodec", "bitsandbytes", "deepspeed", "fastsafetensors")
+PARTS = ("file", "line", "code", "severity", "message", "remedy", "evidence")
+
+Values = dict[str, Any]
+
+
+def environment(target: str, folder: Path, torch: str) -> None:
+    """A virtual environment with the target's wheels that the CPU can use, and `torch`."""
+    shown = _run([str(IMGBUILD), "show", target, "--packages", "--json"])
+    wheels: dict[str, str] = json.loads(shown)[0]["wheels"]
+    pins = [
+        f"{name}=={version}"
+        for name, version in wheels.items()
+        if name != "torch" and not name.startswith(LEFT_OUT)
+    ]
+    uv = uv_program.binary()
+    _run([uv, "venv", "--quiet", "--python", PYTHON, str(folder)])
+    python = str(folder / "bin" / "python")
+    links = os.environ.get("PIP_FIND_LINKS", "")
+    install = [uv, "pip", "install", "--quiet", "--no-deps", "--link-mode", "hardlink"]
+    install += ["--python", python, *(["--find-links", links] if links else [])]
+    _run([*install, f"torch=={torch}", *pins])
+
+
+def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
+    """The errors and warnings of the audit of each path for itself, as JSON."""
+    kept = []
+    for path in paths:
+        command = [str(IMGBUILD), "audit", *arguments, "--arch", "x86_64", "--json"]
+        done = subprocess.run(
+            [*command, "--code", str(path)], capture_output=True, text=True, check=False
+        )
+        if done.returncode not in (0, 4):
+            sys.exit(f"{path}: {done.stderr}")
+        found = [
+            {part: finding.get(part) for part in PARTS}
+            for report in json.loads(done.stdout)
+            for finding in report["findings"]
+            if finding.get("code") and finding["severity"] != "note"
+        ]
+        counts = Counter(each["severity"] for each in found)
+        print(f"{path}: {counts['error']} errors, {counts['warning']} warnings")
+        kept.append({"path": str(path.resolve()), "findings": found})
+    output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
+    """Draws findings, and prints what Python makes of each: true, false or untried."""
+    every = [
+        each | {"file": str(_place(entry, each["file"]))}
+        for entry in json.loads(results.read_text(encoding="utf-8"))
+        for each in entry["findings"]
+    ]
+    every.sort(key=lambda each: (each["file"], each["line"], each["message"]))
+    drawn = random.Random(seed).sample(every, min(count, len(every)))  # noqa: S311
+    verdicts = json.loads(_probe(python, "findings", drawn))
+    for finding, (verdict, why) in zip(drawn, verdicts, strict=True):
+        place = f"{finding['file']}:{finding['line']}"
+        print(f"{verdict:8}{finding['code']} {finding['severity']} {place}: {finding['message']}")
+        print(f"        {why}")
+    print(len(every), "findings,", dict(Counter(verdict for verdict, _ in verdicts)))
+
+
+def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
+    """Draws failures that Python has, and prints which of them the audit has, on the same line."""
+    kept = json.loads(results.read_text(encoding="utf-8"))
+    lines = {
+        (str(_place(entry, each["file"])), each["line"])
+        for entry in kept
+        for each in entry["findings"]
+    }
+    failures = json.loads(_probe(python, "failures", [entry["path"] for entry in kept]))
+    failures.sort()
+    drawn = random.Random(seed).sample(failures, min(count, len(failures)))  # noqa: S311
+    hits = 0
+    for file, line, last, why in drawn:
+        hit = any((file, each) in lines for each in range(line, last + 1))
+        hits += hit
+        print(f"{'found' if hit else 'missed':8}{file}:{line}: {why}")
+    print(f"{hits} of {len(drawn)} found; Python has {len(failures)} failures")
+
+
+def _place(entry: Values, file: str) -> Path:
+    """The absolute path of a file as a finding names it."""
+    path = Path(entry["path"])
+    return path if path.is_file() else Path(file).resolve()
+
+
+def _probe(python: str, what: str, questions: Any) -> str:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [python, str(LAB / "code_probe.py"), what],
+        input=json.dumps(questions),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout.splitlines()[-1]
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command[:4])}: {done.stderr}")
+    return done.stdout
+
+
+def main() -> None:
+    """Reads the arguments."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("environment", help="install a target's packages for the CPU")
+    verb.add_argument("target")
+    verb.add_argument("folder", type=Path)
+    verb.add_argument("--torch", default="2.13.0+cpu", help="the version of torch for the CPU")
+    verb = verbs.add_parser("audit", help="audit files for a target")
+    verb.add_argument("target", help="a target, or options of `imgbuild audit` in quotes")
+    verb.add_argument("paths", type=Path, nargs="+")
+    verb.add_argument("--output", type=Path, required=True)
+    for name, count in (("findings", 40), ("failures", 20)):
+        verb = verbs.add_parser(name, help=f"draw {name}")
+        verb.add_argument("results", type=Path, help="the output of audit")
+        verb.add_argument("--python", required=True, help="the Python of the environment")
+        verb.add_argument("--seed", type=int, required=True)
+        verb.add_argument("--count", type=int, default=count)
+    given = parser.parse_args()
+    match given.verb:
+        case "environment":
+            environment(given.target, given.folder, given.torch)
+        case "audit":
+            audit(given.target.split(), given.paths, given.output)
+        case "findings":
+            draw_findings(given.results, given.python, given.seed, given.count)
+        case "failures":
+            draw_failures(given.results, given.python, given.seed, given.count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""Runs in an environment, for lab/code_oracle.py: what of Python files fails there, by importing.
+
+Takes `findings` or `failures` as argument and JSON on stdin, and prints one line of JSON. Imports
+nothing of imgbuild. A file's names are followed with its own tree: imports, `name = value` of a
+module, and calls and attributes of them. What is in `try`, or depends on a version, a platform or
+on what is installed, is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+ASKS = ("version", "available", "find_spec", "hasattr", "platform", "TYPE_CHECKING", "installed")
+Failure = tuple[int, int, str]  # first and last line, what Python has to say of it
+
+
+class Unknown(Exception):
+    """What a name is cannot be determined here."""
+
+
+class Fails(Exception):
+    """Python fails, with this message."""
+
+
+class NotInstalled(Fails):
+    """A whole package is missing."""
+
+
+def load(module: str) -> Any:
+    """The module; Fails if it is not there, Unknown if another one is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module == missing or module.startswith(missing + "."):
+            kind = Fails if "." in missing else NotInstalled
+            raise kind("ModuleNotFoundError: " + module) from error
+        raise Unknown(module + ": " + str(error)) from error
+    except BaseException as error:
+        raise Unknown(module + ": " + repr(error)) from error
+
+
+def member(owner: Any, name: str) -> Any:
+    """An attribute or a submodule."""
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        pass
+    except BaseException as error:
+        raise Unknown(name + ": " + repr(error)) from error
+    if inspect.ismodule(owner) and hasattr(owner, "__path__"):
+        full = f"{owner.__name__}.{name}"
+        if importlib.util.find_spec(full) is not None:
+            return load(full)
+    raise Fails(str(getattr(owner, "__name__", owner))[:60] + " has no " + name)
+
+
+def call(function: Any, node: ast.Call) -> None:
+    """Fails if the signature does not take the keywords or the number of arguments."""
+    if inspect.isclass(function) and issubclass(function, (BaseException, type)):
+        return
+    made = function.__init__ if inspect.isclass(function) else function
+    if hasattr(made, "__wrapped__") or not inspect.isroutine(made) or inspect.isbuiltin(made):
+        return  # its signature may be that of another function
+    if type(made).__name__ in ("wrapper_descriptor", "method_descriptor"):
+        return  # not Python
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return
+    kinds = {each.kind for each in signature.parameters.values()}
+    words = [word.arg for word in node.keywords if word.arg]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for word in words:
+            if word not in signature.parameters:
+                raise Fails(name_of(function) + " has no parameter " + word)
+    starred = any(isinstance(each, ast.Starred) for each in node.args)
+    if starred or len(words) < len(node.keywords):
+        return
+    try:
+        signature.bind(*node.args, **dict.fromkeys(words))
+    except TypeError as error:
+        raise Fails(name_of(function) + ": " + str(error)) from error
+
+
+def name_of(value: Any) -> str:
+    """The qualified name of a class or function."""
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}"
+
+
+class Walk:
+    """The uses of a file that run wherever their function runs."""
+
+    def __init__(self, source: bytes, folder: Path) -> None:
+        self.tree = ast.parse(source)
+        self.folder = folder
+        self.names: dict[str, Any] = {}
+        self.failures: list[Failure] = []
+        self.absent: list[Failure] = []  # packages that are not installed
+        self.known: dict[int, list[str]] = {}  # line → what was looked up, and is there
+        self.unknown: dict[int, str] = {}
+
+    def run(self) -> None:
+        """Fill `failures`."""
+        self._statements(self.tree.body, dict(self.names))
+
+    def _local(self, module: str) -> bool:
+        root = module.partition(".")[0]
+        return any(
+            (folder / f"{root}.py").exists() or (folder / root).is_dir()
+            for folder in (self.folder, *self.folder.parents[:4])
+        )
+
+    def _statements(self, body: Sequence[ast.stmt], names: dict[str, Any]) -> None:
+        later: list[tuple[ast.AST, dict[str, Any]]] = []
+        for node in body:
+            if isinstance(node, ast.Try):
+                for name in bound(node):
+                    names.pop(name, None)
+                continue
+            if isinstance(node, ast.If):
+                self._branches(node, names)
+                continue
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names.pop(node.name, None)
+                later.append((node, names))
+                continue
+            if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
+                for name in bound(node):
+                    names.pop(name, None)
+                for each in ast.iter_child_nodes(node):
+                    if isinstance(each, ast.expr):
+                        self._expressions(each, names)
+                self._statements([*node.body, *getattr(node, "orelse", [])], names)
+                continue
+            self._statement(node, names)
+        for inner, outer in later:
+            self._definition(inner, outer)
+
+    def _branches(self, node: ast.If, names: dict[str, Any]) -> None:
+        if any(word in ast.unparse(node.test) for word in ASKS):
+            for name in bound(node):
+                names.pop(name, None)
+            return
+        self._expressions(node.test, names)
+        self._statements([*node.body, *node.orelse], names)
+
+    def _definition(self, node: Any, names: dict[str, Any]) -> None:
+        inner = dict(names)
+        for each in node.decorator_list:
+            self._expressions(each, names)
+        if isinstance(node, ast.ClassDef):
+            for each in node.bases:
+                self._expressions(each, names)
+        else:
+            arguments = node.args
+            listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            listed += [each for each in (arguments.vararg, arguments.kwarg) if each]
+            for argument in listed:
+                inner.pop(argument.arg, None)
+            for default in [*arguments.defaults, *(each for each in arguments.kw_defaults if each)]:
+                self._expressions(default, names)
+            for name in bound(node):
+                inner.pop(name, None)
+        self._statements(node.body, inner)
+
+    def _statement(self, node: ast.stmt, names: dict[str, Any]) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                self._import(node, alias, names)
+            return
+        if isinstance(node, ast.ImportFrom):
+            if node.level or not node.module:
+                return
+            for alias in node.names:
+                self._from(node, node.module, alias, names)
+            return
+        self._expressions(node, names)
+        for name in bound(node):
+            names.pop(name, None)
+
+    def _import(self, node: ast.stmt, alias: ast.alias, names: dict[str, Any]) -> None:
+        if self._local(alias.name):
+            names.pop(alias.asname or alias.name.partition(".")[0], None)
+            return
+        try:
+            module = load(alias.name)
+            root = sys.modules[alias.name.partition(".")[0]]
+            names[alias.asname or root.__name__] = module if alias.asname else root
+            self.known.setdefault(node.lineno, []).append(alias.name)
+        except (Fails, Unknown) as error:
+            self._note(node, error)
+
+    def _from(self, node: ast.stmt, module: str, alias: ast.alias, names: dict[str, Any]) -> None:
+        names.pop(alias.asname or alias.name, None)
+        if self._local(module) or alias.name == "*":
+            return
+        try:
+            names[alias.asname or alias.name] = member(load(module), alias.name)
+            self.known.setdefault(node.lineno, []).append(f"{module}.{alias.name}")
+        except (Fails, Unknown) as error:
+            self._note(node, error)
+
+    def _note(self, node: Any, error: Exception) -> None:
+        if isinstance(error, Fails):
+            kept = self.absent if isinstance(error, NotInstalled) else self.failures
+            kept.append((node.lineno, node.end_lineno or node.lineno, str(error)))
+        else:
+            self.unknown[node.lineno] = str(error)
+
+    def _expressions(self, node: ast.AST, names: dict[str, Any]) -> None:
+        for each in ast.walk(node):
+            if isinstance(each, (ast.Lambda, ast.comprehension)):
+                for name in bound(each):
+                    names = {**names}
+                    names.pop(name, None)
+        for each in ast.walk(node):
+            try:
+                if isinstance(each, ast.Call):
+                    function = self._value(each.func, names)
+                    call(function, each)
+                    self.known.setdefault(each.lineno, []).append(name_of(function))
+                elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load):
+                    self._value(each, names)
+            except Fails as error:
+                self.failures.append((each.lineno, each.end_lineno or each.lineno, str(error)))
+            except Unknown as error:
+                self.unknown.setdefault(getattr(each, "lineno", 0), str(error))
+
+    def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
+        """What a dotted name is; attributes of modules and classes alone."""
+        if isinstance(node, ast.Name) and node.id in names:
+            return names[node.id]
+        if isinstance(node, ast.Attribute):
+            owner = self._value(node.value, names)
+            if ast.unparse(node.value).startswith("torch.ops"):
+                raise Unknown(node.attr)  # registered by what is not imported here
+            if inspect.ismodule(owner) or inspect.isclass(owner):
+                return member(owner, node.attr)
+        raise Unknown(ast.unparse(node)[:60])
+
+
+def bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement assigns."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            yield each.id
+        elif isinstance(each, ast.alias):
+            yield each.asname or each.name.partition(".")[0]
+        elif isinstance(each, ast.arg):
+            yield each.arg
+
+
+def failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
+    """What fails in the Python files below some paths, but for packages that are not installed."""
+    result = []
+    for top in map(Path, paths):
+        for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
+            walk = walked(path)
+            if walk is not None:
+                result += [(str(path), *each) for each in dict.fromkeys(walk.failures)]
+    return result
+
+
+def walked(path: Path) -> Walk | None:
+    """The uses of a file; None if it is no Python of this version."""
+    try:
+        walk = Walk(path.read_bytes(), path.parent)
+    except (SyntaxError, ValueError):
+        return None
+    walk.run()
+    return walk
+
+
+def findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Of each finding: true, false or untried, and why."""
+    return [verdict(each) for each in drawn]
+
+
+def verdict(finding: dict[str, Any]) -> tuple[str, str]:
+    """By the line of the file; else by the subject that the finding names."""
+    path, line = Path(finding["file"]), finding["line"]
+    if path.suffix == ".py":
+        walk = walked(path)
+        if walk is not None:
+            for first, last, why in [*walk.failures, *walk.absent]:
+                if first <= line <= last:
+                    return "true", why
+    evidence = finding["evidence"] or {}
+    subject = evidence.get("subject", "")
+    if not subject:
+        return "untried", "no Python"
+    dotted, _, inner = subject.partition("(")
+    try:
+        value: Any = None
+        owner, _, inside = dotted.partition(":")
+        value = importable(owner)
+        for name in inside.split(".") if inside else []:
+            value = member(value, name)
+        if inner:
+            word = inner.removesuffix(")")
+            call(value, ast.Call(func=ast.Name(""), args=[], keywords=[ast.keyword(word, None)]))
+            raise Unknown(name_of(value) + " may take " + word)
+    except Fails as error:
+        return "true", f"by its subject: {error}"
+    except Unknown as error:
+        return "untried", str(error)
+    return "false", f"{dotted} is there"
+
+
+def importable(dotted: str) -> Any:
+    """The module, or the member of a module, that a dotted name means."""
+    parts = dotted.split(".")
+    value = load(parts[0])
+    for name in parts[1:]:
+        value = member(value, name)
+    return value
+
+
+def main() -> None:
+    """Answers what is on stdin."""
+    questions = json.load(sys.stdin)
+    quiet = io.StringIO()
+    with redirect_stdout(quiet), redirect_stderr(quiet):
+        answer = failures(questions) if sys.argv[1] == "failures" else findings(questions)
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()
