@@ -109,7 +109,7 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
     started = time.monotonic()
     results = attempt(names)
     failed = {name: result for name, result in results.items() if result.error}
-    mine = [entry for entry in waivers if entry["package"] == package]
+    mine = [entry for entry in waivers if entry["package"] == package and is_for_python(entry)]
     problems = [
         f"{name}: {result.error}"
         for name, result in failed.items()
@@ -129,6 +129,12 @@ def judge(title: str, package: str, names: list[str], waivers: list[dict[str, An
     message = "; ".join(problems) or f"{len(good)} names: {', '.join(good)}"
     report(title, outcome, round(time.monotonic() - started, 3), message[:2000], log)
     return not problems
+
+
+def is_for_python(entry: dict[str, Any]) -> bool:
+    """Whether `entry` is for the release of this Python; without `python` it is for all."""
+    release = "{}.{}".format(*sys.version_info)
+    return release in entry.get("python", [release])
 
 
 def accepts(entry: dict[str, Any], name: str, result: Attempt) -> bool:

@@ -11,7 +11,7 @@ from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.choose_target import Choice
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
-from imgbuild.resolve import python_support
+from imgbuild.resolve import choose, python_support
 from imgbuild.resolve.choose import Candidate
 from imgbuild.system import boundary
 from imgbuild.values import normalize
@@ -51,7 +51,7 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
     minor = ".".join(choice.chosen.python.split(".")[:2])
-    have = " or ".join(each.python for each in choice.wheels)
+    have = " or ".join(each.python for each in choice.wheels if not each.unlocked)
     where = f"images have {have}, {choice.chosen.target} has {minor}"
     lines = [f"the project requires Python {demanded}; {where}"]
     for each in choice.wheels:
@@ -62,7 +62,13 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f"Python {each.python}: {there} of {count(each.pinned, 'pinned package')}"
                 f" can be installed{missing}"
             )
-    lines.append(python_support.OTHER)
+    unlocked = [
+        f"{name} has Python {each.python}, and is not locked: {python_support.HOW_TO}"
+        for each in choice.wheels
+        if choose.python_accepted(declared, f"{each.python}.2")
+        for name in each.unlocked
+    ]
+    lines += unlocked or [python_support.OTHER]
     return ["\n  ".join(lines)]
 
 

@@ -73,11 +73,15 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of a project's pinned packages with a wheel for a Python, and those without."""
+    """The number of a project's pinned packages with a wheel for a Python, and those without.
+
+    `unlocked` are the targets with this Python if none of them is locked.
+    """
 
     python: str
     pinned: int
     missing: tuple[str, ...]
+    unlocked: tuple[str, ...] = ()
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,7 +295,7 @@ class Chooser:
                 name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
             },
             as_of=self._day(chosen, nearest, asked, tags, settled),
-            wheels=self._wheel_counts(),
+            wheels=() if chosen.python_accepted else self._wheel_counts(),
             indexes=self._indexes,
             obstacles=tuple(
                 self._suggested(each)
@@ -447,12 +451,13 @@ class Chooser:
         return latest if latest > datetime.date.fromisoformat(facts.as_of) else None
 
     def _wheel_counts(self) -> tuple[WheelCount, ...]:
-        """The pinned wheels for each base's Python, if the project does not accept all of them."""
-        pythons = sorted({base.python for base in self._matrix.bases.values()}, key=Version)
-        if all(choose.python_accepted(self._declared, f"{each}.2") for each in pythons):
-            return ()
+        """The pinned wheels for each Python that a base of a target has."""
+        locked = set(self._project.locked_targets())
+        targets: dict[str, list[str]] = {}
+        for name, target in self._matrix.targets.items():
+            targets.setdefault(self._matrix.bases[target.base].python, []).append(name)
         counts = []
-        for python in pythons:
+        for python in sorted(targets, key=Version):
             pinned = [
                 demand
                 for demand in self.demands(python)
@@ -466,6 +471,7 @@ class Chooser:
                     python=python,
                     pinned=len(pinned),
                     missing=tuple(each.demand for each in missing),
+                    unlocked=() if locked & {*targets[python]} else tuple(targets[python]),
                 )
             )
         return tuple(counts)

@@ -21,7 +21,8 @@ from imgbuild.resolve.first_solve import Query
 from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
 
-OTHER = "a base can take another Python from a standalone build: docs/howto/python-version.md"
+HOW_TO = "docs/howto/python-version.md"
+OTHER = f"a base can take another Python from a standalone build: {HOW_TO}"
 
 
 def bases_text(pythons: Collection[str]) -> str:

@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import math
+import sys
 import tarfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -151,8 +152,17 @@ def test_allowed_failures_carry_reasons():
     for entry in [entry for name in lists for entry in document[name]]:
         assert len(entry["reason"]) > 20, entry
         assert entry["error"], entry
-        assert entry.keys() <= {"package", "versions", "name", "error", "log", "needs", "reason"}
+        keys = {"package", "versions", "python", "name", "error", "log", "needs", "reason"}
+        assert entry.keys() <= keys
         assert entry.get("needs", "driver") == "driver"
+
+
+def test_an_entry_can_be_for_a_release_of_python(monkeypatch):
+    module = script("smoke_import", monkeypatch)
+    release = "{}.{}".format(*sys.version_info)
+    assert module.is_for_python({})
+    assert module.is_for_python({"python": ["3.1", release]})
+    assert not module.is_for_python({"python": ["3.1"]})
 
 
 # In the static tier of cu128-unsloth2026.10, an entry for 2026.10.9 accepted nothing.
