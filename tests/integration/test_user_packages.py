@@ -202,9 +202,10 @@ def test_root_modifies_environment_directly(image: Image) -> None:
 
 def test_unwritable_folder_is_named(image: Image) -> None:
     needs.user_namespaces()
-    base = ("PYTHONUSERBASE=/proc/none pip install gadget", 1, "/proc/none")
-    uv = (f"PYTHONUSERBASE=/proc/none {UV_INSTALL} gadget", 2, "hint: set PYTHONUSERBASE to a")
-    image.steps("root", 12345, [base, uv], writable=False)
+    hint = "/proc/none: No such file or directory\nhint: set PYTHONUSERBASE to a"
+    commands = ("pip install gadget", f"{UV_INSTALL} gadget")
+    steps = [(f"PYTHONUSERBASE=/proc/none {command}", 2, hint) for command in commands]
+    image.steps("root", 12345, steps, writable=False)
 
 
 def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
