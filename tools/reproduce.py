@@ -71,7 +71,9 @@ CASES = {
 def main() -> None:
     """Run the chosen cases of the chosen targets."""
     options = arguments()
-    targets = options.target or sorted(p.parent.name for p in ROOT.glob("images/*/digests.json"))
+    project: Path = options.project.resolve()
+    locked = project.glob("images/*/digests.json")
+    targets = options.target or sorted(path.parent.name for path in locked)
     work = Path(tempfile.mkdtemp(prefix="imgbuild-reproduce-", dir=options.work))
     # Another user must be able to walk through it.
     work.chmod(0o755)
@@ -84,7 +86,7 @@ def main() -> None:
             cases = {"first": first} | {name: CASES[name] for name in options.case or CASES}
             for name, (title, surroundings) in cases.items():
                 started = time.monotonic()
-                fault = attempt(target, name, surroundings, work)
+                fault = attempt(project, target, name, surroundings, work)
                 seconds = time.monotonic() - started
                 row = (target, title, fault or "as locked", f"{seconds:.0f}")
                 print(f"| {' | '.join(row)} |", flush=True)
@@ -105,22 +107,30 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", action="append", help="only this target; repeatable")
     parser.add_argument("--case", action="append", choices=[*CASES], help="only this; repeatable")
     parser.add_argument(
+        "--project",
+        type=Path,
+        default=ROOT,
+        help="the folder of the matrix; default: this repository",
+    )
+    parser.add_argument(
         "--work", type=Path, default=None, help="where to write, best on the cache's disk; 15 GB"
     )
     return parser.parse_args()
 
 
-def attempt(target: str, name: str, surroundings: Surroundings, work: Path) -> str | None:
+def attempt(
+    project: Path, target: str, name: str, surroundings: Surroundings, work: Path
+) -> str | None:
     """Build `target` once; None if the digest is that of digests.json, else the error."""
     if os.geteuid() != 0 and (surroundings.user is not None or surroundings.suite is not None):
         return "not tried: needs root"
     folder = work / name
     try:
         place = folder / surroundings.folder
-        copy_project(place)
+        copy_project(project, place)
         build = first_build if name == "first" else later_build
         build(target, surroundings, folder, place)
-        return compare(target, place / "out")
+        return compare(project, target, place / "out")
     except subprocess.CalledProcessError as error:
         log = folder / "log"
         tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
@@ -132,11 +142,11 @@ def attempt(target: str, name: str, surroundings: Surroundings, work: Path) -> s
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def copy_project(place: Path) -> None:
-    """What a build reads of the project, where any user can read it."""
+def copy_project(project: Path, place: Path) -> None:
+    """What a build reads of the project and of imgbuild, where any user can read it."""
     place.mkdir(parents=True)
-    shutil.copy(ROOT / "matrix.yaml", place)
-    shutil.copytree(ROOT / "images", place / "images")
+    shutil.copy(project / "matrix.yaml", place)
+    shutil.copytree(project / "images", place / "images")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "builder", place / "builder", ignore=ignored)
 
@@ -261,9 +271,9 @@ def install_dependencies(version: str, site: Path, folder: Path) -> None:
     run(command, folder, folder, {})
 
 
-def compare(target: str, layout: Path) -> str | None:
+def compare(project: Path, target: str, layout: Path) -> str | None:
     """Hash all blobs of the layout; None if they are those of digests.json, else the error."""
-    locked = json.loads((ROOT / "images" / target / "digests.json").read_text())
+    locked = json.loads((project / "images" / target / "digests.json").read_text())
     expected = {entry["manifest"] for entry in locked["arch"].values()}
     manifests = set()
     index = json.loads((layout / "index.json").read_text())

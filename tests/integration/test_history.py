@@ -11,7 +11,7 @@ import pytest
 from imgbuild import codec
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file
-from imgbuild.plan import image_digests
+from imgbuild.plan import digest_history, image_digests
 from imgbuild.project_paths import Project
 from imgbuild.show import revisions
 from tests.support import needs, samples
@@ -119,6 +119,44 @@ def test_the_history_of_a_target_has_each_digest_once(project: Project) -> None:
     assert (removed.digest, earlier) == (None, [newest, oldest])
     with pytest.raises(InputError, match="has digests of absent"):
         revisions.history(project, "absent")
+
+
+def test_a_commit_or_merge_that_changes_no_digest_is_no_revision(project: Project) -> None:
+    git(project.root, "init", "--quiet", "--initial-branch=main")
+    locked_as(project, "1.0")
+    git(project.root, "checkout", "--quiet", "-b", "reformat")
+    path = image_digests.digests_path(project.images, TARGET)
+    path.write_text(path.read_text() + "\n")
+    git(project.root, "commit", "--quiet", "--all", "--message", "another form")
+    git(project.root, "checkout", "--quiet", "main")
+    locked_as(project, "2.0")
+    git(project.root, "merge", "--quiet", "-X", "ours", "--message", "a merge", "reformat")
+    subjects = [each.subject for each in revisions.history(project, TARGET)]
+    assert subjects == ["torch 2.0", "torch 1.0"]
+
+
+def test_a_digest_that_a_merge_makes_is_a_revision(project: Project) -> None:
+    git(project.root, "init", "--quiet", "--initial-branch=main")
+    locked_as(project, "1.0")
+    git(project.root, "checkout", "--quiet", "-b", "other")
+    locked_as(project, "2.0")
+    git(project.root, "checkout", "--quiet", "main")
+    locked_as(project, "3.0")
+    git(project.root, "merge", "--quiet", "--no-commit", "-X", "ours", "other")
+    _, made = locked_as(project, "4.0")
+    newest, *_ = revisions.history(project, TARGET)
+    assert (newest.digest, newest.subject) == (made.digest, "torch 4.0")
+
+
+def test_a_damaged_revision_is_left_out_and_the_others_are_read(project: Project) -> None:
+    git(project.root, "init", "--quiet")
+    locked_as(project, "1.0")
+    image_digests.digests_path(project.images, TARGET).write_bytes(b'{"digest": "\xff')
+    git(project.root, "commit", "--quiet", "--all", "--message", "damaged")
+    locked_as(project, "2.0")
+    changes = [*digest_history.commits(project, locks=True)]
+    assert [each.subject for each in changes] == ["torch 2.0", "torch 1.0"]
+    assert [each.lock is not None for each in changes] == [True, True]
 
 
 def test_a_history_needs_a_repository(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -50,9 +51,10 @@ def project(tmp_path: Path) -> Path:
     for number, (day, subject, old, new) in enumerate(steps):
         lock, digests = contents["lock.json"], contents["digests.json"]
         (images / "lock.json").write_bytes(lock.replace(old, new) if old else lock)
-        size = f'"size": 4{number}'.encode()
         (images / "digests.json").write_bytes(
-            digests.replace(b'"size": 4', size, 1) if old else digests
+            re.sub(rb"sha256:[0-9a-f]{64}", b"sha256:" + b"%d" % number * 64, digests, count=1)
+            if old
+            else digests
         )
         git(folder, "add", ".")
         git(folder, "commit", "-q", "-m", subject, date=f"{day}T00:00:00Z")
@@ -103,6 +105,29 @@ def test_versions_that_changed_are_listed(project: Path) -> None:
     assert {"package": "trl", "old": "0.19.0", "new": "0.20.0"} in newest["changes"]
     page = (project / f"build/site/targets/{TARGET}.html").read_text()
     assert "<li>trl <b>0.19.0 → 0.20.0</b></li>" in page
+
+
+def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> None:
+    images = project / "images" / TARGET
+    lock = json.loads((ROOT / "images" / TARGET / "lock.json").read_text())
+    [package] = [each for each in lock["arch"]["x86_64"]["debs"] if each["package"] == "tzdata"]
+    new, package["version"] = package["version"], "2020a-0+deb12u1"
+    lock["settings"]["env"]["MINE"] = "1"
+    git(project, "reset", "-q", "--hard", "HEAD~2")
+    (images / "lock.json").write_text(json.dumps(lock))
+    digests = (images / "digests.json").read_text()
+    (images / "digests.json").write_text(digests.replace("sha256:000", "sha256:777", 1))
+    git(project, "commit", "-q", "-a", "-m", "older", date="2026-04-01T00:00:00Z")
+    for name in ("lock.json", "digests.json"):
+        shutil.copy(ROOT / "images" / TARGET / name, images / name)
+    git(project, "commit", "-q", "-a", "-m", "newer", date="2026-04-02T00:00:00Z")
+    assert site(project).returncode == 0
+    newest, *_ = json.loads((project / "build/site/history.json").read_text())["targets"][TARGET]
+    assert newest["debian"] == [{"package": "tzdata", "old": "2020a-0+deb12u1", "new": new}]
+    assert newest["settings"] == ["variable removed: MINE"]
+    page = (project / "build/site/changes.html").read_text()
+    assert f"<li>tzdata <b>2020a-0+deb12u1 → {new}</b></li>" in page
+    assert "<li>variable removed: MINE</li>" in page
 
 
 def test_reports_of_vulnerabilities(project: Path) -> None:

@@ -153,10 +153,10 @@ def site_of(names: Sequence[str] = ALL) -> OsvSite:
     )
 
 
-def project(folder: Path, accepted: str = "") -> None:
+def project(folder: Path, accepted: str = "", vllm: str = "0.8.5.post1") -> None:
     """A matrix and a lock in `folder`: torch 2.5.1+cu124, vllm, an openssl before its update.
 
-    `accepted` are lines of the target's `accept_cves`.
+    `accepted` are lines of the target's `accept_cves`, `vllm` is its version in the lock.
     """
     text = RIGHT.replace('torch: "2.6.0"', 'torch: "2.5.1"', 1)
     (folder / "matrix.yaml").write_text(text + accepted, encoding="utf-8")
@@ -169,7 +169,7 @@ def project(folder: Path, accepted: str = "") -> None:
         samples.deb("python3", "3.11.2-1+b1"),
     )  # fmt: skip
     resolution = Resolution(
-        wheels=(samples.wheel("torch", "2.5.1+cu124"), samples.wheel("vllm", "0.8.5.post1")),
+        wheels=(samples.wheel("torch", "2.5.1+cu124"), samples.wheel("vllm", vllm)),
         debs=debs,
     )
     lock = lock_file.make_lock(load(folder / "matrix.yaml"), TARGET, {Arch.X86_64: resolution})

@@ -1,4 +1,4 @@
-"""Runs all checks on a package set and applies waivers (`accept:`): the report of findings."""
+"""Runs all checks on a package set and applies waivers: the report of findings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of an audit besides the package set.
+    """The inputs of an audit in addition to the package set.
 
-    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0"); `named`
-    are packages that must be importable, whatever else uses them; `extras` are those requested, by
-    package. `exempt` has packages whose versions the user decided against METADATA, or left out,
-    each with the place or the reason; `alone` are those that are installed without what they
-    require.
+    `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0");
+    `named` are packages that must be importable even if no other package uses them; `extras`
+    are the requested ones, by package. `exempt` are packages with versions that the user chose
+    against METADATA, or removed, each with the place or the reason; `alone` are installed
+    without their requirements.
     """
 
     target: str = ""
@@ -51,9 +51,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Package → the extras that requirements ask for on a machine with `markers`.
+    """Package → the extras requested by requirement lines, on a machine with `markers`.
 
-    Lines that are not requirements are left out.
+    Lines that are not requirements are skipped.
     """
     extras: dict[str, set[str]] = {}
     for line in lines:
@@ -79,9 +79,9 @@ def audit(
     """All findings of `checks` in `package_set`.
 
     `libraries` returns the shared objects of the base. `past` finds removed attributes for the
-    check "calls" in other releases, and may access an index. With `path`, a main path that the
-    caller has found, corners are not checked. `published` are packages that were audited together:
-    what is wrong between two of them, where only an addition leads, is a warning.
+    check "calls" in other releases, and may access an index. With `path`, a main path computed
+    by the caller, corners are not checked. `published` are packages that were audited together:
+    a finding between two of them that is reached only through added packages is a warning.
     """
     terms = narrowed(
         terms or Terms(), {name: package_set.version(name) or "" for name in package_set.packages}
@@ -116,7 +116,7 @@ def audit(
 
 
 class _AuditRun:
-    """One run of the checks; the main path is found once for all of them."""
+    """One run of the checks; they share one main path."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _AuditRun:
 
     @property
     def path(self) -> MainPath:
-        """The main path of the package set, and its corners unless the caller gave one."""
+        """The main path of the package set, with its corners unless the caller passed a path."""
         if self._path is None:
             from imgbuild.audit.main_path.corners import survey
 
@@ -210,7 +210,7 @@ def _floors(package_set: PackageSet, terms: Terms) -> Floors:
 def waive(
     findings: Iterable[Finding], waivers: Sequence[Waiver], checks: Sequence[str] = CHECKS
 ) -> list[Finding]:
-    """`findings`, those that a waiver accepts as notes with its reason.
+    """`findings`; those accepted by a waiver become notes with its reason.
 
     A waiver that matches no finding is a warning.
     """
@@ -233,7 +233,7 @@ def waive(
 
 
 def decided(finding: Finding, terms: Terms) -> Finding:
-    """`finding`, as a warning if the user decided what it is about: see `Terms.exempt`."""
+    """`finding`; a warning if the user chose the version it concerns: see `Terms.exempt`."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding
@@ -252,7 +252,7 @@ def decided(finding: Finding, terms: Terms) -> Finding:
 
 
 def _of_published(finding: Finding, published: Collection[str]) -> Finding:
-    """`finding`, as a warning if it is between two packages that cannot change."""
+    """`finding`; a warning if it is between two packages that cannot change."""
     evidence = finding.evidence
     if evidence is None or finding.severity is not Severity.ERROR:
         return finding

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.assemble.inputs import Inputs
-from imgbuild.audit.binaries import gpus
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.cli._output import count, size_text
 from imgbuild.errors import FetchFailed, ImgbuildError
@@ -24,19 +23,11 @@ from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
 from imgbuild.show import image_diff
-from imgbuild.show.image_diff import Diff
+from imgbuild.show.image_diff import Diff, HostChange
 from imgbuild.system.console import console
 from imgbuild.update.project_move import ProjectMove
 
 SHOWN = 20  # findings that are printed; --json has all
-
-
-class HostChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A property of the image that has another value: "driver", "cuda", "gpu", "python"."""
-
-    what: str
-    before: str
-    after: str
 
 
 class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,34 +59,11 @@ def moved_row(name: str, before: Session, after: Session, planned: ProjectMove) 
         digest=new[1].digest,
         diff=difference,
         required=_required(name, after),
-        hosts=_hosts(old, new),
+        hosts=next(iter(difference.arch.values())).hosts,
         findings=_findings(
             before.project, (open_inputs(before), old[0]), (open_inputs(after), lock)
         ),
     )
-
-
-def _hosts(
-    old: tuple[Lock, TargetDigests], new: tuple[Lock, TargetDigests]
-) -> tuple[HostChange, ...]:
-    """What differs of Python, CUDA, driver and GPUs, on the first architecture."""
-    former, present = (_properties(*each) for each in (old, new))
-    return tuple(
-        HostChange(what=what, before=former[what], after=present[what])
-        for what in present
-        if former[what] != present[what]
-    )
-
-
-def _properties(lock: Lock, target_digests: TargetDigests) -> dict[str, str]:
-    floors = next(iter(target_digests.arch.values())).floors
-    capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
-    return {
-        "Python": lock.base.python,
-        "CUDA": lock.cuda,
-        "oldest driver": floors.driver if floors is not None else "",
-        "GPUs": " ".join(sorted(capabilities, key=gpus.numbers)),
-    }
 
 
 def _required(name: str, session: Session) -> tuple[str, ...]:

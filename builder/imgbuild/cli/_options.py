@@ -158,6 +158,7 @@ PART = Definition("--only", "Only this part of the image: base or wheels.")
 KEEP = Definition("--keep/--drop", "Keep what is downloaded or built for this, or remove it after"
                   " use.")  # fmt: skip
 AGAIN = Definition("--again", "Also redo what is current or already done.")
+FULL = Definition("--full", "Print every package.", panel=OUTPUT, often=True)
 CHECK = Definition(
     "--check", "Only check that the committed files are current; exit status 5 if not."
 )

@@ -17,6 +17,7 @@ HEAD = ("package", "has", "can take", "newest", "what stops it")
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
 NONE = "-"
+CPYTHON = "CPython"
 WIDE = 120  # columns of a terminal in which reasons have a column
 
 
@@ -43,6 +44,7 @@ def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
     shown = [each for each in report.packages if whole or each.required]
     rows = [
         *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
+        *_python(report.base),
         *_debian(report.base, whole=whole),
         *_vulnerable(report.vulnerabilities, whole=whole),
     ]
@@ -82,6 +84,19 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
         moves = ", ".join(each.moves[:REASONS]) + (f" and {more} more" if more > 0 else "")
         words.append(f"{each.takes} also changes {moves}")
     return (each.package, each.version, each.takes or NONE, each.newest, "; ".join(words))
+
+
+def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
+    """The row of a standalone Python of which there is a newer release."""
+    if base is None:
+        return
+    if base.python_error:
+        reason = f"releases are unknown: {base.python_error}"
+        yield (CPYTHON, NONE, NONE, NONE, reason)
+    elif base.python is not None:
+        newest = base.python.newest
+        reason = f"standalone build of {base.python.built}"
+        yield (CPYTHON, base.python.version, newest, newest, reason)
 
 
 def _debian(base: BaseUpdates | None, *, whole: bool) -> Iterator[tuple[str, ...]]:

@@ -28,7 +28,7 @@ from imgbuild.show.page import Page
 from imgbuild.show.revisions import Revision
 from imgbuild.show.table import short
 from imgbuild.smoke import recording
-from imgbuild.smoke.records import RecordedRun
+from imgbuild.smoke.records import RecordedRun, other_digests
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest
 
@@ -209,6 +209,7 @@ def show_tests(selection: Selection) -> None:
         lines.append(f"{each.target} {each.arch}, digest {short(each.digest)}")
         if each.runs:
             lines += aligned(test_cases.rows(each.runs), right=test_cases.NUMBERS)
+            lines += folded(other_digests(each.runs, each.digest))
             lines += folded(test_cases.failures(each.runs))
         else:
             lines.append("no test record for this digest")

@@ -17,6 +17,7 @@ from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option
 from imgbuild.errors import NothingSelected, SomeFailed
 from imgbuild.lock import published
+from imgbuild.matrix.tried_updates import FILE, RefusedVersion
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.render import bake
@@ -25,7 +26,6 @@ from imgbuild.system.console import console
 from imgbuild.update import catalogue, lock_changes, run
 from imgbuild.update.advisories import Advisories
 from imgbuild.update.axes import CoolDown
-from imgbuild.update.refusals import FILE, RefusedVersion
 from imgbuild.update.run import Candidates, RowUpdate
 from imgbuild.values import normalize
 
@@ -40,8 +40,8 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--axis",
-            "Only newer versions of this package, or of the Debian snapshot ('base'); repeatable."
-            " Default: all packages that a row pins.",
+            "Only newer versions of this package, of the Debian snapshot ('base') or of the"
+            " standalone Python ('python'); repeatable. Default: all packages that a row pins.",
             metavar="PACKAGE",
             panel=SELECT,
             often=True,

@@ -6,7 +6,7 @@ import datetime
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -27,7 +27,7 @@ from imgbuild.cves.installed import InstalledSource
 from imgbuild.cves.osv_server import OsvServer
 from imgbuild.cves.severity import Rating
 from imgbuild.cves.source import SourceAnswer
-from imgbuild.errors import AuditFailed, InputError
+from imgbuild.errors import AuditFailed, FetchFailed, InputError
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan import image_digests
 from imgbuild.registry.client import Client
@@ -37,6 +37,7 @@ from imgbuild.values import Digest
 
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
+NAMED = 5  # packages of which nothing is known; --json has all
 HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
@@ -93,7 +94,9 @@ def cves(
     are downloaded, and kept for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
     vulnerabilities until a given date.
 
-    Exit status 4 if a vulnerability of at least --severity is not accepted.
+    Exit status 4 if a vulnerability of at least --severity is not accepted. If the server is out of
+    reach, what the matrix accepts and what the cache has is listed, with the packages about which
+    nothing is known; no document is written, and the exit status is 7.
 
     Examples:
 
@@ -117,7 +120,13 @@ def cves(
     find = _source(report, osv, offline=offline)
     today = datetime.datetime.now(datetime.UTC).date()
     policy = check.CvePolicy(threshold=severity, fixable=ignore_unfixed, today=today)
-    reports = check.check(cases, _records(session), find, policy, whole=selection.everything)
+    source_packages, whole = _records(session), selection.everything
+    try:
+        reports = check.check(cases, source_packages, find, policy, whole=whole)
+    except FetchFailed as error:
+        now = datetime.datetime.now(datetime.UTC)
+        kept = OsvServer(osv, Context.open(console, offline=True), now).kept
+        _end_unasked(check.check(cases, source_packages, kept, policy, whole=whole), error)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
@@ -201,6 +210,23 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
     ]
 
 
+def _end_unasked(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
+    """Print what the matrix and the cache have, where the server is out of reach; raise `error`."""
+    answer(reports, list(_lines(reports)))
+    for of in dict.fromkeys(of for report in reports for of in report.sources):
+        if any(len(report.unasked) < report.packages for report in reports):
+            console.info(f"advisories in the cache: {of}")
+    missing = count(len({name for report in reports for name in report.unasked}), "package")
+    console.warn(
+        f"the result is incomplete: nothing is known about {missing}; without this server:"
+        " imgbuild cves --report FILE"
+    )
+    if console.json:  # the answer is on stdout already
+        console.warn(error.message)
+        raise typer.Exit(error.exit_code)
+    raise error
+
+
 def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
     """Counts and vulnerabilities of each report, then entries of the matrix to remove."""
     for report in reports:
@@ -212,6 +238,11 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
                 if _shown(vulnerability, report)
             ]
         )
+        yield from folded(
+            f"accepted until {entry.expires}, not checked: {entry.id}: {entry.reason}"
+            for entry in report.unchecked
+        )
+        yield from folded(_unasked(report))
         yield from folded(f"not looked at: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
         yield from folded(
@@ -219,6 +250,14 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
         )
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.unused):
         yield from folded([f"warning: accept_cves: no package has {acceptance.id}"])
+
+
+def _unasked(report: CveReport) -> Iterator[str]:
+    """The packages that the source was not asked about, the first ones by name."""
+    names = sorted(set(report.unasked))
+    if names and len(report.unasked) < report.packages:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        yield f"not asked: {', '.join(names[:NAMED])}{more}"
 
 
 def _shown(vulnerability: Vulnerability, report: CveReport) -> bool:
@@ -251,6 +290,10 @@ def _counts(report: CveReport) -> str:
     accepted = len(report.vulnerabilities) - len(open_ones)
     more = f"; {accepted} accepted" if accepted else ""
     packages = count(report.packages, "package")
+    if len(report.unasked) == report.packages:
+        return f"{report.target} {report.arch}: not checked ({packages})"
+    if report.unasked:
+        packages = f"{report.packages - len(report.unasked)} of {packages}"
     return f"{report.target} {report.arch}: {', '.join(counts)}{more} ({packages})"
 
 

@@ -13,6 +13,7 @@ import typer
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
+    FULL,
     Builder,
     Jobs,
     Offline,
@@ -164,6 +165,10 @@ AcceptOption = Annotated[
         metavar="FILE",
     ),
 ]
+FullOption = Annotated[
+    bool,
+    FULL("That differs, however many."),
+]
 
 
 @verb
@@ -173,22 +178,26 @@ def diff(
     files: FilesOption = False,
     builder: BuilderOption = Builder.EMBEDDED,
     accept: AcceptOption = None,
+    full: FullOption = False,
     plain_http: PlainHttp = None,
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
     """Compare two images, by packages or by files.
 
-    By default: the wheels and Debian packages that image B adds, removes or changes for each
-    architecture, and the bytes of layers that a pull downloads. An image in a registry is read
-    with the lock that is attached to it; no layer is fetched.
+    By default: for each architecture the bytes of layers that a pull of image B downloads, CUDA,
+    driver and GPUs if they differ, and the wheels and Debian packages that B adds, removes or
+    changes; if more than 20 differ, the main ones and the numbers of others, and all with --full.
+    An image in a registry is read with the lock that is attached to it; no layer is fetched.
 
     With --files: paths, types, modes, owners, link targets, attributes, content and configuration
     must be equal; times and the division into layers may differ. Nothing is unpacked to disk.
 
     Examples:
 
-        imgbuild diff cu124-vllm@main cu124-vllm
+        imgbuild diff cu124-vllm cu130-vllm
+
+        imgbuild diff cu124-vllm@main cu124-vllm --full
 
         imgbuild diff registry.example/rl:cu124-vllm-20261114 registry.example/rl:cu124-vllm
 
@@ -201,6 +210,9 @@ def diff(
     if not docker and (len(all_names) != 2 or selection.everything):
         message = f"expected two images, got {len(all_names)}"
         raise InputError(message, hint="name two images, or targets and --builder docker")
+    if full and (files or docker):
+        message = "--full cannot be combined with --files or --builder docker"
+        raise InputError(message, hint="leave it out: --json has every difference of files")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
@@ -214,7 +226,9 @@ def diff(
         for name in all_names
     )
     changes = image_diff.between(old, new)
-    answer(changes, folded(image_diff.words(changes)))
+    answer(changes, folded((image_diff.words if full else image_diff.summary)(changes)))
+    if not full and not console.json and image_diff.is_short(changes):
+        console.info("every package: add --full")
 
 
 COMMAND = command(diff)

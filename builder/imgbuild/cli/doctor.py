@@ -37,8 +37,9 @@ from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
 from imgbuild.doctor.targets import Diagnosis, comparable, diagnose, offer, only
 from imgbuild.errors import InputError, WorkFailed
-from imgbuild.lock import lock_file
+from imgbuild.lock import lock_file, published
 from imgbuild.pipeline.session import built_layout, open_session
+from imgbuild.show.table import RETIRED
 from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -101,7 +102,8 @@ def doctor(
     one does not fit. An image has its own glibc; that of the machine is only a remark.
 
     Targets whose driver is complete (at least that of their CUDA release) are first, then those
-    that run on an older driver of the same major release, then those that do not fit. With
+    that run on an older driver of the same major release, then those that do not fit. Retired
+    targets are marked, and recommended only where no other fits. With
     --driver, --gpu or --arch another machine is judged, by what is given. GH200, GB200, Thor, Orin
     and DGX Spark are arm64.
 
@@ -142,7 +144,12 @@ def doctor(
     every = choose(project, [], everything=True, arches=[]) if patterns else chosen
     host = host or read_host()
     names = {item.lock.target for item in chosen}
-    all_of = diagnose(host, [offer(project.images, item.lock) for item in every])
+    matrix = published.load(project.matrix)
+    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
+    all_of = diagnose(
+        host,
+        [offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in every],
+    )
     diagnosis = only(all_of, names)
     answer(diagnosis, folded(_lines(diagnosis)), _style)
     unfit = (
@@ -206,6 +213,9 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
         )
         yield from (f"  {text}" for text in texts)
     yield ""
+    retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
+    yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
+    yield from [""] if retired else []
     if diagnosis.best:
         yield f"use: {diagnosis.best}"
     elif not comparable(diagnosis.host):
@@ -229,7 +239,8 @@ def _groups(diagnosis: Diagnosis) -> dict[tuple[str, tuple[str, ...]], list[str]
     for verdict in diagnosis.verdicts:
         judged = fits if verdict.fits else "does not fit"
         texts = (*verdict.reasons, *verdict.remarks)
-        groups.setdefault((judged, texts), []).append(verdict.target)
+        mark = RETIRED if verdict.retired else ""
+        groups.setdefault((judged, texts), []).append(verdict.target + mark)
     return groups
 
 

@@ -14,10 +14,20 @@ import typer
 
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
-from imgbuild.cli._options import AGAIN, ARCH, BASE, CUDA, PYTHON, REQUIREMENTS, SOLVE, Offline
+from imgbuild.cli._options import (
+    AGAIN,
+    ARCH,
+    BASE,
+    CUDA,
+    FULL,
+    PYTHON,
+    REQUIREMENTS,
+    SOLVE,
+    Offline,
+)
 from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
-from imgbuild.cli._verb import OUTPUT, option, verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, NoSolution
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import PackageIndex
@@ -210,15 +220,7 @@ AllowOldOption = Annotated[
         panel=ASK,
     ),
 ]
-FullOption = Annotated[
-    bool,
-    option(
-        "--full",
-        "Print every package and every target that was found.",
-        panel=OUTPUT,
-        often=True,
-    ),
-]
+FullOption = Annotated[bool, FULL("And every target that was found.")]
 AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
 
 

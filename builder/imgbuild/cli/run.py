@@ -140,6 +140,11 @@ class RunOptions(Group, frozen=True, kw_only=True):
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
         gpus = _gpus(self.gpus)
+        if dry and self.gpus is None and not gpus:
+            console.info(
+                "no GPU is visible on this machine, so the command requests none;"
+                " for a machine with GPUs add --gpus all"
+            )
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
         env = {name: value for name, value in env.items() if name not in named} | given

@@ -95,7 +95,6 @@ def imported(image: str) -> Path | str:
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
 
-PASSED = "no problem found on "  # in the last line of a check that passed
 LATE = 5  # seconds until a log is visible once its job has ended
 
 
@@ -184,7 +183,9 @@ def slurm(
     request: AllocationOptions,
     command: Command = None,
     job: Job = ScriptKind.SINGLE,
-    gpus: Annotated[str, GPUS("For each node; 'all' is not accepted.")] = "0",
+    gpus: Annotated[
+        str | None, GPUS("For each node; 'all' is not accepted. Default: none, with a warning.")
+    ] = None,
     sif: Annotated[
         Path | None,
         SIF_FILE("An unpacked SIF (a folder) is also accepted. Default: build/TARGET.sif."),
@@ -229,8 +230,10 @@ def slurm(
     project = selection.project(name)
     report_templates(project)
     resources = allocation(
-        request, nodes=nodes.nodes, gpus=int(gpus), cpus=nodes.cpus, memory=nodes.memory
+        request, nodes=nodes.nodes, gpus=int(gpus or 0), cpus=nodes.cpus, memory=nodes.memory
     )
+    if gpus is None:
+        console.warn(jobs.without_gpus(resources))
     runtime = Runtime(sif, pyxis, tuple(bind or ()), tuple(apptainer or ()))
     job_script = _script(
         project, name, job, resources, runtime, env or [],
@@ -311,7 +314,7 @@ def _report(job_script: JobScript, text: str, output: Path | None, *, submit: bo
         log = here / job_script.log.replace("%x", job_script.name).replace("%j", number)
         log_text = _read(log)
     # COMPLETED is not enough: a script that ended before its last line has not checked everything.
-    passed = state == "COMPLETED" and PASSED in log_text
+    passed = state == "COMPLETED" and jobs.PASSED in log_text
     result = msgspec.structs.replace(result, status=0 if passed else 1, log=log_text)
     answer(result, [log_text or f"job {number}: {state.lower()}; {log} was not written"])
     if not passed:

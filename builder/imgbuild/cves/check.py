@@ -46,6 +46,8 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
     `threshold` is the lowest severity that counts; `counted` are those that count and are not
     accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until a
     date in the past, `unused` those that match none. `unread` are parts that were not checked.
+    `unasked` are packages about which nothing is known, since their source is out of reach;
+    `unchecked` are then the entries that match none of the others.
     """
 
     target: str
@@ -59,6 +61,8 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
     expired: tuple[AcceptedCve, ...] = ()
     unused: tuple[AcceptedCve, ...] = ()
     unread: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+    unchecked: tuple[AcceptedCve, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -128,6 +132,15 @@ def _with_unused(
                 *(entry for entry in case.shared if whole and entry.id not in everywhere),
             ),
         )
+        if not report.unasked
+        else msgspec.structs.replace(
+            report,
+            unchecked=tuple(
+                entry
+                for entry in (*case.accepted, *case.shared)
+                if entry.id not in ids[report.target]
+            ),
+        )
         for case, report in zip(cases, reports, strict=True)
     ]
 
@@ -177,6 +190,7 @@ def _report(
             *unknown_parts(case.lock, case.arch),
             *answer.unread,
         ),
+        unasked=tuple(package.name for package in answer.unasked if package.key in by_key),
     )
 
 

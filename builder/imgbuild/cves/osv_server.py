@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -89,6 +89,35 @@ class OsvServer:
                 list(references.values()), lambda reference, _: self._record(reference), threads=8
             )
         by_id = dict(zip(references, read, strict=True))
+        return self._answer_of(packages, answers, by_id)
+
+    def kept(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
+        """What the cache has about `packages`, of any age; for a context that is offline."""
+        answers: dict[tuple[str, str, str], _KeptAnswer] = {}
+        by_id: dict[str, OsvRecord] = {}
+        unasked = []
+        for package in packages:
+            answer = self._cached(package.key)
+            try:
+                if answer is not None:
+                    by_id |= {named.id: self._record(named) for named in answer.vulns}
+                    answers[package.key] = answer
+            except FetchFailed:  # one of its advisories is not in the cache
+                answer = None
+            if answer is None:
+                unasked.append(package)
+        known = [package for package in packages if package.key in answers]
+        return msgspec.structs.replace(
+            self._answer_of(known, answers, by_id), unasked=tuple(unasked)
+        )
+
+    def _answer_of(
+        self,
+        packages: Sequence[InstalledSource],
+        answers: Mapping[tuple[str, str, str], _KeptAnswer],
+        by_id: Mapping[str, OsvRecord],
+    ) -> SourceAnswer:
+        """The advisories in `answers`, whose records are `by_id`, about `packages`."""
         oldest = min((answer.asked for answer in answers.values()), default=self._now)
         matches = [
             advisory

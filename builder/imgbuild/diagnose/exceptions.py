@@ -45,9 +45,10 @@ NAMED = re.compile(
 )
 # Names that are those of exceptions wherever they begin a line.
 LIKELY = re.compile(
-    r"(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
+    r"(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
     r"TimeoutExpired|"
-    r"NotFound|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible)"
+    r"NotFound|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
+    r"InvalidSchema|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
 # In the middle of a line: what a warning or a log call repeats of an exception.
@@ -201,6 +202,11 @@ class ExceptionReader:
         if trace.open and trace.frames and text:
             _add_code(trace, text)
         return self._continued(line, text, trace)
+
+    def open(self, line: LogLine) -> bool:
+        """Whether a line follows a frame of a traceback that no exception has ended."""
+        trace = self._traces.get(line.source)
+        return trace is not None and trace.open and bool(trace.frames)
 
     def close(self) -> None:
         """Add tracebacks that are cut off by the end of the log, with their last line."""

@@ -11,7 +11,7 @@ import codecs
 import re
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from imgbuild.diagnose import records
@@ -200,36 +200,42 @@ class LineReader:
     def _read(
         self, block: bytes, *, last: bool, whole_from: int | None = None
     ) -> Iterator[LogLine]:
-        low = block.lower()
-        present = tuple(word for word in SIGNALS if word in low)
         count = block.count(b"\n")
         if self._lines > MOST_LINES and not last:
-            self._number += count
-            return
-        plain = block.isascii()
-        near_end = whole_from is not None and self._number + count > whole_from
-        if not present and plain and self._number > HEAD and not self._window and not near_end:
             self._number += count
             return
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
-        split_lines = b"\r" in block
-        shapes = self._shapes.get
-        for raw in lines:
-            self._number += 1
-            whole = self._number <= HEAD or (whole_from is not None and self._number > whole_from)
-            if not whole and shapes(hash(raw.translate(None, DIGITS)), 0) >= REPEATS:
-                continue
-            if split_lines and b"\r" in raw:
-                for part in raw.split(b"\r")[-50:]:
-                    if part:
-                        yield from self._line(part, present, whole=whole, last=last)
-            else:
-                yield from self._line(raw, present, whole=whole, last=last)
+        start, self._number = self._number, self._number + len(lines)
+        near_end = whole_from is not None and self._number > whole_from
+        shapes = [hash(raw.translate(None, DIGITS)) for raw in lines]
+        chosen: Iterable[int] = range(len(lines))
+        if start > HEAD and not near_end:  # lines that occurred often are not searched for words
+            often = self._shapes.get
+            chosen = [at for at in chosen if often(shapes[at], 0) < REPEATS]
+            text = b"\n".join([lines[at] for at in chosen])
+        else:
+            text = block
+        low = text.lower()
+        present = tuple(word for word in SIGNALS if word in low)
+        if present or not text.isascii() or start <= HEAD or self._window or near_end:
+            for at in chosen:
+                number = start + at + 1
+                whole = number <= HEAD or (whole_from is not None and number > whole_from)
+                if whole or self._shapes.get(shapes[at], 0) < REPEATS:
+                    yield from self._parts(number, lines[at], present, whole=whole, last=last)
+
+    def _parts(
+        self, number: int, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
+    ) -> Iterator[LogLine]:
+        """A line, or the latest states of one that a progress bar has written again and again."""
+        for part in raw.split(b"\r")[-50:] if b"\r" in raw else (raw,):
+            if part or part is raw:
+                yield from self._line(number, part, present, whole=whole, last=last)
 
     def _line(
-        self, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
+        self, number: int, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
     ) -> Iterator[LogLine]:
         if len(raw) > LONGEST:
             raw = raw[: LONGEST // 2] + raw[-LONGEST // 2 :]
@@ -252,12 +258,12 @@ class LineReader:
             if self._lines > MOST_LINES:
                 return
         text = raw.decode("utf-8", "replace")
-        hit = (hit or self._number <= EXCERPT) and not DATA.search(text)
+        hit = (hit or number <= EXCERPT) and not DATA.search(text)
         record = records.unwrap(text)
         if record is None:
-            yield self._prefixes.parse(self._number, text, hit=hit)
+            yield self._prefixes.parse(number, text, hit=hit)
             return
         if not record.lines:
-            yield LogLine(self._number, "", text, hit=False)
+            yield LogLine(number, "", text, hit=False)
         for part in record.lines:
-            yield self._prefixes.parse(self._number, part, hit=hit, level=record.level)
+            yield self._prefixes.parse(number, part, hit=hit, level=record.level)

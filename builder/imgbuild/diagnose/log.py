@@ -28,6 +28,8 @@ LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
 SHORT = 30  # lines
 SHAPE = re.compile(r"\d+")
+# A line of code below a frame, whose message is not filled in: the exception has it.
+UNFILLED = re.compile(r"(?:raise|assert|warnings\.warn|logger\.\w+)\b|.{0,80}\bf?['\"].*\{")
 
 
 class Event(msgspec.Struct, kw_only=True):
@@ -126,7 +128,11 @@ def parse(lines: Iterable[LogLine]) -> Log:
                     exception=before,
                 )
             )
-        if not traced and line.hit:
+        if (
+            not traced
+            and line.hit
+            and not (reader.open(line) and UNFILLED.match(line.text.strip()))
+        ):
             shape = SHAPE.sub("0", line.text)
             shapes[shape] += 1
             if shapes[shape] <= 3 and len(events) < MOST_EVENTS:

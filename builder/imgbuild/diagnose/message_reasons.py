@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners
+from imgbuild.diagnose import owners, remedies
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -53,14 +53,15 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         if generated:
             return _generated(message, exception, caller)
         if raised is None:
-            return _placeless(message, confidence) if len(exception.message) > SENTENCE else None
+            if len(exception.message) <= SENTENCE:
+                return None
+            return _placeless(message, _cure(exception, "the package", None), confidence)
         return Reason(
             code="IMG922",
             cause=f"{message}, raised by the program's own code in {_place(raised)}",
             confidence=confidence,
             source="first",
-            cure=f"check the values at {owners.short(raised.file)}:{raised.line}; the message names"
-            " what is wrong with them",
+            cure=_own_cure(exception, raised),
         )
     name = releases.distribution(package).partition(" ")[0]
     version = facts.versions.get(name, "")
@@ -78,6 +79,18 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
     )
 
 
+def _own_cure(exception: LoggedException, raised: TraceFrame) -> str:
+    """The cure for an exception that the program's own code raised."""
+    at = f"{owners.short(raised.file)}:{raised.line}"
+    advice = remedies.advice(exception.message)
+    kind = remedies.cure(exception.message, "the package that it uses", at)
+    if advice:
+        return f'follow the message: "{advice}" ({at})'
+    if kind:
+        return kind if at in kind else f"{kind} ({at})"
+    return f"check the values at {at}; the message names what is wrong with them"
+
+
 def _generated(message: str, exception: LoggedException, caller: TraceFrame | None) -> Reason:
     """The reason for an exception in code that a package made, such as unsloth's trainers."""
     at = f", called from {owners.short(caller.file)}:{caller.line}" if caller else ""
@@ -90,14 +103,13 @@ def _generated(message: str, exception: LoggedException, caller: TraceFrame | No
     )
 
 
-def _placeless(message: str, confidence: Confidence) -> Reason:
+def _placeless(message: str, cure: str, confidence: Confidence) -> Reason:
     return Reason(
         code="IMG924",
         cause=f"{message} (the log does not show where it was raised)",
         confidence=confidence,
         source="first",
-        cure="change what the message names; the traceback above it in the complete output shows"
-        " the line of the program and the package",
+        cure=f"{cure}; the traceback in the complete output shows the line and the package",
     )
 
 
@@ -191,6 +203,12 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
         return f"check that {at} gets data: an empty dataset, or one that is smaller than a batch"
+    advice = remedies.advice(exception.message)
+    kind = "" if silent else remedies.cure(exception.message, package, at)
+    if advice:
+        return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
+    if kind and exception.name not in ("KeyError", "UnboundLocalError", "NameError"):
+        return kind
     if exception.name in UNEXPECTED or silent:
         return (
             f"compare the data and options of {at} with {package}'s documentation; if they are"

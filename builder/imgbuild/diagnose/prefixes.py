@@ -84,6 +84,8 @@ HARMLESS = re.compile(
     r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
     r"trying (?:again|\d+)|skipping|continuing without)\b"
 )
+# One of these is in whatever HARMLESS finds.
+_HARMLESS_WORDS = ("ignor", "fall", "retry", "trying", "skipping", "continuing")
 EXCEPTION = re.compile(r"\s{0,60}(?:\w{1,80}\.){0,8}\w{1,80}(?:Error|Exception)\b")
 # What pip and uv put before the output of a build.
 PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
@@ -180,6 +182,15 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
             break
     if text.lstrip().startswith(("│", "\u00d7", "╰", "[std")):
         text = PROGRAM.sub("", text).removesuffix("│").rstrip()
-    if level in ("", "E") and HARMLESS.search(text) and not EXCEPTION.match(text):
+    if level in ("", "E") and _is_harmless(text):
         level = "W"
     return LogLine(number, " ".join(labels), text.rstrip(), level, hit)
+
+
+def _is_harmless(text: str) -> bool:
+    low = text.lower()
+    return (
+        any(word in low for word in _HARMLESS_WORDS)
+        and HARMLESS.search(text) is not None
+        and EXCEPTION.match(text) is None
+    )

@@ -6,6 +6,7 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
+from imgbuild.diagnose import standard_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
@@ -60,6 +61,8 @@ def reason(text: str, facts: Facts, caller: str = "") -> Reason | None:
     """The cause of an error, from the names in it. `caller`: the package that made the call."""
     if (overridden := _overridden(text, caller)) is not None:
         return overridden
+    if (standard := standard_reasons.reason(text, facts)) is not None:
+        return standard
     for function in (_keyword, _import, _module, _attribute, _positional, _flag, _hydra):
         answer = function(text, facts)
         if answer is not None:

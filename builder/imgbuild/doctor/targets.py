@@ -6,6 +6,7 @@ empty.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -25,23 +26,31 @@ GPU_LABEL = "dev.imgbuild.gpu"
 
 
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """A target, and what its image needs on each architecture that it has."""
+    """A target, and what its image needs on each architecture that it has.
+
+    `retired`: why another target takes its place, "" if none does.
+    """
 
     target: str
     cuda: str
     as_of: str
     floors: dict[Arch, Floors]
+    retired: str = ""
 
 
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target runs here; `reasons` why not, `remarks` what to know if it does.
 
     `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
+    `limited`: some kernels for these GPUs are PTX alone, which the driver may be too old to
+    compile. `retired` as in `TargetNeeds`.
     """
 
     target: str
     fits: bool
     complete: bool = False
+    limited: bool = False
+    retired: str = ""
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -49,8 +58,9 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, a result for each target, and remarks.
 
-    `best` is the first that fits: the newest whose driver is complete, else the newest. It is "" if
-    none fits, or if no GPU and driver were found to compare with.
+    `best` is the first that fits: the newest whose driver is complete, else the newest; a retired
+    one only if no other fits. It is "" if none fits, or if no GPU and driver were found to compare
+    with.
     """
 
     host: Host
@@ -67,7 +77,7 @@ class _TargetDigests(msgspec.Struct, frozen=True):
     arch: dict[Arch, _ImageDigests]
 
 
-def offer(images: Path, lock: Lock) -> TargetNeeds:
+def offer(images: Path, lock: Lock, retired: str = "") -> TargetNeeds:
     """What the target of `lock` needs: from its digests, else derived from its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
@@ -81,6 +91,7 @@ def offer(images: Path, lock: Lock) -> TargetNeeds:
             arch: (target_digests[arch].floors if arch in target_digests else None) or assumed
             for arch in lock.arch
         },
+        retired=retired,
     )
 
 
@@ -105,7 +116,7 @@ def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`: complete ones first, those that do not fit last.
 
-    In each of these groups the newest CUDA is first.
+    In each of these groups the newest CUDA is first, and retired targets are last.
     """
     ordered = sorted(
         offers,
@@ -118,14 +129,13 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     )
     verdicts = sorted(
         (judge(host, target_needs) for target_needs in ordered),
-        key=lambda fit: (not fit.fits, not fit.complete),
+        key=lambda fit: (not fit.fits, not fit.complete, fit.limited, fit.retired != ""),
     )
+    fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")
     return Diagnosis(
         host=host,
         verdicts=tuple(verdicts),
-        best=next((verdict.target for verdict in verdicts if verdict.fits), "")
-        if comparable(host)
-        else "",
+        best=fitting[0].target if fitting and comparable(host) else "",
         remarks=tuple(_remarks(host)),
     )
 
@@ -150,7 +160,9 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
     if floors is None:
         have = " and ".join(sorted(offered.floors))
         reason = f"its image is for {have}, {host.phrase} is {host.arch or 'of another kind'}"
-        return TargetFit(target=offered.target, fits=False, reasons=(reason,))
+        return TargetFit(
+            target=offered.target, fits=False, retired=offered.retired, reasons=(reason,)
+        )
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
     remarks = [
         *_driver_remarks(host, floors),
@@ -162,6 +174,8 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         target=offered.target,
         fits=not reasons,
         complete=not reasons and known and not gpus.older(host.driver, floors.driver_full),
+        limited=not reasons and any(map(functools.partial(_uncompiled, host, floors), host.gpus)),
+        retired=offered.retired,
         reasons=tuple(reasons),
         remarks=tuple(remarks) if not reasons else (),
     )
@@ -182,10 +196,23 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
     if len(branch) == 1 and branch == floor[:1] and floor[1:] > (0,):
         yield f"of the driver's branch {host.driver}, release {floors.driver} or newer is needed"
     if gpus.older(host.driver, floors.driver_full) and not gpus.older(host.driver, floors.driver):
-        yield (
-            f"driver {host.driver} is older than CUDA {floors.cuda}'s own, {floors.driver_full}:"
-            " it does not compile PTX of that release, and newer functions are absent"
-        )
+        yield driver_text(host.driver, floors)
+
+
+def driver_text(driver: str, floors: Floors) -> str:
+    """What `driver` lacks that is between the oldest one for an image and the one for all of it.
+
+    `floors.driver_full` is newer than that of the CUDA release where a library has PTX of a newer
+    release, for GPUs for which it has no machine code.
+    """
+    own, full = gpus.load().own(floors.cuda), floors.driver_full
+    runs = f"driver {driver} runs it by minor version compatibility, from {floors.driver} on"
+    if own in ("", full):
+        return f"{runs}; PTX and all functions of CUDA {floors.cuda} need {full} or newer"
+    return (
+        f"{runs}; all functions of CUDA {floors.cuda} need {own} or newer, and PTX in its"
+        f" libraries {full}"
+    )
 
 
 def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
@@ -240,12 +267,27 @@ def _runs_any(able: Iterable[str], capability: str) -> bool:
 
 def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
-        if gpu.capability in floors.gpu_ptx or (
-            gpu.capability
-            and not _runs_any(floors.gpu, gpu.capability)
-            and _runs_any(floors.gpu_ptx, gpu.capability)
-        ):
+        if _uncompiled(host, floors, gpu):
+            yield (
+                f"some kernels for {gpu.name} are PTX alone, which driver {host.driver} may be too"
+                f" old to compile: {floors.driver_full} or newer does"
+            )
+        elif _is_compiled(floors, gpu):
             yield f"the driver compiles some kernels for {gpu.name} at first use"
+
+
+def _uncompiled(host: Host, floors: Floors, gpu: HostGpu) -> bool:
+    """Whether the driver may be too old to compile kernels that the GPU needs."""
+    return _is_compiled(floors, gpu) and gpus.older(host.driver, floors.driver_full)
+
+
+def _is_compiled(floors: Floors, gpu: HostGpu) -> bool:
+    """Whether some kernels for the GPU are PTX alone."""
+    return gpu.capability in floors.gpu_ptx or (
+        bool(gpu.capability)
+        and not _runs_any(floors.gpu, gpu.capability)
+        and _runs_any(floors.gpu_ptx, gpu.capability)
+    )
 
 
 def _glibc_remarks(host: Host, floors: Floors) -> Iterable[str]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from imgbuild.matrix import settings
 from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
 from imgbuild.matrix.extension import Extension
-from imgbuild.matrix.fields import ARCHIVE_URL, DEBIAN_PACKAGE, STANDALONE
+from imgbuild.matrix.fields import ARCHIVE_URL, DEBIAN_PACKAGE, LIST_URL, STANDALONE
 from imgbuild.matrix.model import (
     Base,
     DebianBase,
@@ -158,6 +158,10 @@ def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
         here = (*path, "archives", arch)
         if _without_login(notes, here, url):
             notes.form(here, url, ARCHIVE_URL, "https://host/path/NAME.tar.gz, without a query")
+    if source.releases is not None:
+        here = (*path, "releases")
+        if _without_login(notes, here, source.releases):
+            notes.form(here, source.releases, LIST_URL, "https://host/path/NAME")
     for arch in source.sha256:
         if arch not in source.archives:
             message = f"there is no archive for {arch}"

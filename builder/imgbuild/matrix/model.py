@@ -88,6 +88,13 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
             " first lock records that of the file it downloads"
         ),
     ] = {}
+    releases: Annotated[
+        Line | None,
+        msgspec.Meta(
+            description="URL of the list of releases that `outdated` and `update` read, in the form"
+            " of python-build-standalone's (JSON in lines, newest first), which is the default"
+        ),
+    ] = None
 
 
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):

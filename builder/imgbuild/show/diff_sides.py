@@ -14,9 +14,9 @@ import msgspec
 
 from imgbuild import project_paths
 from imgbuild.attest import bundle
+from imgbuild.attest.bundle import LockBundle
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file
-from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.fields import VERSION_LABEL
 from imgbuild.oci.image import PlatformImage
 from imgbuild.plan import image_digests
@@ -94,18 +94,20 @@ def _of_target(name: str, revision: str, text: str, matrix: Path | None) -> Diff
 
 def _in_registry(client: Client, reference: Reference, reporter: Reporter) -> DiffSide:
     remote_image = read(client, reference)
-    lock = _lock(client, reference, remote_image.top.digest, reporter)
-    if lock is None:
+    attached = _attached(client, reference, remote_image.top.digest, reporter)
+    if attached is None:
         reporter.warn(
             f"{reference} has no lock attached; only the package versions in its"
             " labels are compared"
         )
-    content = {arch: _content(image, lock) for arch, image in remote_image.images.items()}
-    return DiffSide(name=str(reference), arch=content, complete=lock is not None)
+    content = {arch: _content(image, attached) for arch, image in remote_image.images.items()}
+    return DiffSide(name=str(reference), arch=content, complete=attached is not None)
 
 
-def _lock(client: Client, reference: Reference, digest: Digest, reporter: Reporter) -> Lock | None:
-    """The lock that is attached to the image `digest`, if it belongs to that image."""
+def _attached(
+    client: Client, reference: Reference, digest: Digest, reporter: Reporter
+) -> LockBundle | None:
+    """The lock and digests that are attached to the image `digest`, if they are of that image."""
     place = str(reference)
     for artifact in artifact_store.find(client, reference.repository, digest, bundle.ARTIFACT_TYPE):
         try:
@@ -119,11 +121,11 @@ def _lock(client: Client, reference: Reference, digest: Digest, reporter: Report
             attached.target_digests.digest,
             *(each.manifest for each in attached.target_digests.arch.values()),
         }:
-            return attached.lock
+            return attached
     return None
 
 
-def _content(image: PlatformImage, lock: Lock | None) -> SideContent:
+def _content(image: PlatformImage, attached: LockBundle | None) -> SideContent:
     commands = [step.created_by for step in image.configuration.history if not step.empty_layer]
     names = [match[1] if (match := MADE.fullmatch(text)) else "" for text in commands]
     names += [""] * (len(image.layers) - len(names))
@@ -133,10 +135,15 @@ def _content(image: PlatformImage, lock: Lock | None) -> SideContent:
         if key.startswith(VERSION_LABEL)
     }
     return SideContent(
-        packages=image_diff.versions(lock, image.arch) if lock is not None else labelled,
+        packages=image_diff.versions(attached.lock, image.arch) if attached else labelled,
         layers=tuple(
             DiffLayer(name=name or layer.digest, digest=layer.digest, size=layer.size)
             for name, layer in zip(names, image.layers, strict=False)
         ),
         size=image.size,
+        properties=image_diff.properties(
+            attached.lock, attached.target_digests.arch.get(image.arch)
+        )
+        if attached
+        else {},
     )

@@ -6,17 +6,19 @@ Digest and sizes follow from the README among others, and test records from the 
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from imgbuild.show.page import Page, PageImage, capabilities
-from imgbuild.smoke.records import RecordedRun
+from imgbuild.smoke.records import RecordedRun, equal_image
 from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
 
 WIDTH = 100
+SLURM = "imgbuild slurm "
 PULL = "docker pull "  # how the command begins that fetches an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
@@ -54,6 +56,10 @@ def lines(guide: Guide) -> Iterator[str]:
         yield from _item(f"{arch}: not available, {reason}")
     if pulls := [command for command in page.commands if command.startswith(PULL)]:
         yield from ("", *(f"    {command}" for command in pulls))
+    if clusters := [command for command in page.commands if command.startswith(SLURM)]:
+        sif = f"imgbuild build {shlex.quote(page.row.target)} --format sif"
+        yield from ("", "On a Slurm cluster, with Apptainer:", "", f"    {sif}")
+        yield from (f"    {command}" for command in clusters)
     yield from ("", "## Tests", "")
     if page.row.tested:
         yield from (*textwrap.wrap(page.row.tested, WIDTH, break_on_hyphens=False), "")
@@ -61,7 +67,8 @@ def lines(guide: Guide) -> Iterator[str]:
         if not image.runs:
             yield from _item(f"{image.arch}: no test record for this digest")
         for run in image.runs:
-            yield from _item(f"{image.arch}, {_run(run)}")
+            other = f"; {equal_image(run.digest)}" if run.digest != image.digest else ""
+            yield from _item(f"{image.arch}, {_run(run)}{other}")
 
 
 def _facts(image: PageImage) -> Sequence[str]:

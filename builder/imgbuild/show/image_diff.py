@@ -5,18 +5,22 @@ Input: two locked targets of a target, or two sides of any kind. Output: a `Diff
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from imgbuild.audit.binaries import gpus
 from imgbuild.lock.lock_file import Lock
-from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.plan.plan import installed_wheels
+from imgbuild.smoke.records import LISTED
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Bytes, Digest
 
 NAMED = 5  # layers in a line of text
 WHEEL = "wheel"  # packages of this kind come first
+KINDS = {WHEEL: "wheels", "deb": "Debian packages", "interpreter": "interpreter"}
+FEW = 20  # packages of a kind that a summary lists
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,25 +32,38 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: str
 
 
+class HostChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A property of the image that has another value: "oldest driver", "CUDA", "GPUs", "Python"."""
+
+    what: str
+    before: str
+    after: str
+
+
 class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed on one architecture. `pull` is the bytes of layers that the old image lacks."""
+    """What changed on one architecture. `pull` is the bytes of layers that the old image lacks.
+
+    `hosts` are the properties that differ, of those that are known of both images.
+    """
 
     changes: tuple[Change, ...]
     layers: tuple[str, ...]
     pull: int
     total: int
+    hosts: tuple[HostChange, ...] = ()
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """What changed in one target, or from the image `before` to `target`.
 
-    `absent` are architectures that only the old image has.
+    `absent` are architectures that only the old image has, `new` those that it lacks.
     """
 
     target: str
     before: str
     arch: dict[Arch, ArchDiff]
     absent: tuple[Arch, ...] = ()
+    new: tuple[Arch, ...] = ()
 
 
 class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +75,16 @@ class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A side on one architecture: kind and name of each package → version, layers, bytes of all."""
+    """A side on one architecture: kind and name of each package → version, layers, bytes of all.
+
+    `properties` are CUDA, Python, GPUs and the oldest driver, "" where unknown; empty without a
+    lock.
+    """
 
     packages: Mapping[tuple[str, str], str]
     layers: tuple[DiffLayer, ...]
     size: Bytes
+    properties: Mapping[str, str] = {}
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +112,23 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
                     for layer in image.layers
                 ),
                 size=image.size,
+                properties=properties(lock, image),
             )
             for arch, image in target_digests.arch.items()
         },
     )
+
+
+def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
+    """CUDA, Python, and what the image needs of a host."""
+    floors = image.floors if image is not None else None
+    capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
+    return {
+        "CUDA": lock.cuda,
+        "Python": lock.base.python,
+        "oldest driver": floors.driver if floors is not None else "",
+        "GPUs": " ".join(sorted(capabilities, key=gpus.numbers)),
+    }
 
 
 def between(old: DiffSide | None, new: DiffSide) -> Diff:
@@ -111,6 +146,7 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
             for arch in sorted(new.arch, reverse=True)
         },
         absent=tuple(arch for arch in before if arch not in new.arch),
+        new=tuple(arch for arch in new.arch if old and arch not in before),
     )
 
 
@@ -147,6 +183,11 @@ def _arch(old: SideContent | None, new: SideContent, keys: Iterable[tuple[str, s
         layers=tuple(layer.name for layer in fresh.values()),
         pull=sum(layer.size for layer in fresh.values()),
         total=new.size,
+        hosts=tuple(
+            HostChange(what=what, before=old.properties[what], after=value)
+            for what, value in new.properties.items()
+            if old and what in old.properties and old.properties[what] != value
+        ),
     )
 
 
@@ -167,7 +208,36 @@ def _layers(names: Sequence[str]) -> str:
 
 
 def words(diff: Diff) -> list[str]:
-    """The difference as lines for people."""
+    """The difference as lines for people, with every package."""
+    return _lines(diff, _changes)
+
+
+def summary(diff: Diff) -> list[str]:
+    """The same, with all packages of a kind only where few differ: else the main ones, and numbers.
+
+    Of an architecture that only the new image has, only the size is given; packages that are those
+    of the architecture before are not repeated.
+    """
+    shown: list[ArchDiff] = []
+
+    def _body(part: ArchDiff) -> Iterator[str]:
+        shown.append(part)
+        if part in (diff.arch[arch] for arch in diff.new):
+            return
+        if len(shown) > 1 and part.changes == shown[-2].changes:
+            yield "  the same packages"
+        else:
+            yield from _summary(part)
+
+    return _lines(diff, _body)
+
+
+def is_short(diff: Diff) -> bool:
+    """Whether the summary leaves out packages."""
+    return any(len(changes) > FEW for part in diff.arch.values() for _, changes in _kinds(part))
+
+
+def _lines(diff: Diff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
     lines = []
     name = diff.target
     if diff.before not in ("", diff.target):
@@ -181,12 +251,45 @@ def words(diff: Diff) -> list[str]:
             f" {part.pull / 1e6:,.1f} MB of {part.total / 1e6:,.1f} MB to pull"
             f" ({_layers(part.layers)})"
         )
-        kind = WHEEL
-        for change in part.changes:
-            if change.kind != kind:
-                kind = change.kind
-                lines.append("  Debian packages:")
-            after = change.after or "(gone)"
-            lines.append(f"  {change.package} {change.before or '(new)'} → {after}")
+        lines += [
+            f"  {host.what} {host.before or 'unknown'} → {host.after or 'unknown'}"
+            for host in part.hosts
+        ]
+        lines += body(part)
     lines.extend(f"{name} {arch}: only before" for arch in diff.absent)
     return lines
+
+
+def _changes(part: ArchDiff) -> Iterator[str]:
+    for kind, changes in _kinds(part):
+        yield from [] if kind == WHEEL else [f"  {KINDS[kind]}:"]
+        yield from (f"  {_change(change)}" for change in changes)
+
+
+def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[Change]]]:
+    """The changes of each kind of package, in the order of KINDS."""
+    for kind in KINDS:
+        changes = [change for change in part.changes if change.kind == kind]
+        if changes:
+            yield kind, changes
+
+
+def _change(change: Change) -> str:
+    return f"{change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
+
+
+def _summary(part: ArchDiff) -> Iterator[str]:
+    for kind, changes in _kinds(part):
+        if len(changes) <= FEW:
+            yield from [] if kind == WHEEL else [f"  {KINDS[kind]}:"]
+            yield from (f"  {_change(change)}" for change in changes)
+            continue
+        named = {change.package: change for change in changes if kind == WHEEL}
+        yield from (f"  {_change(named[name])}" for name in LISTED if name in named)
+        numbers = {
+            "added": sum(not change.before for change in changes),
+            "removed": sum(not change.after for change in changes),
+            "changed": sum(bool(change.before and change.after) for change in changes),
+        }
+        counted = ", ".join(f"{number} {what}" for what, number in numbers.items() if number)
+        yield f"  {KINDS[kind]}: {counted}"

@@ -12,7 +12,7 @@ import msgspec
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show.table import TableRow
-from imgbuild.smoke.records import RecordedRun, words
+from imgbuild.smoke.records import RecordedRun, other_digests, words
 from imgbuild.system.amounts import count, size_text
 from imgbuild.values import Arch, Bytes, Digest
 
@@ -124,6 +124,7 @@ def _commands(
     command = "python -c 'import torch'" if has_torch else "python --version"
     yield f"imgbuild run {name} -- {command}"
     yield f"imgbuild build {name} --format sif"
+    yield f"imgbuild slurm {name} --gpus 1 -- python train.py > job.sh"
     if registry:
         yield f"docker pull {registry}@{target_digests.digest}"
         yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
@@ -182,6 +183,8 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     if gpus := capabilities(image):
         yield from _field("GPUs", gpus)
     yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
+    for text in other_digests(image.runs, image.digest):
+        yield from _field("", text)
     label = "Notes of tests"
     notes = distinct_notes(note for run in image.runs for note in run.notes)
     more = [f"and {len(notes) - MOST_NOTES} more"] if len(notes) > MOST_NOTES else []

@@ -1,9 +1,8 @@
-"""Locks and digests in git: of a revision (`diff TARGET@REV`), and all that a target had."""
+"""Locks and digests of a revision in git (`diff TARGET@REV`), and all digests of a target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -11,27 +10,18 @@ from imgbuild import codec
 from imgbuild.errors import InputError
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.plan import digest_history
+from imgbuild.plan.digest_history import DIGESTS_FILE, LOCK, UNREADABLE
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project_paths import Project
 from imgbuild.system import git
 from imgbuild.values import Bytes, Digest
-
-LOCK, DIGESTS_FILE = "lock.json", "digests.json"
 
 
 class _Digest(msgspec.Struct, frozen=True):
     """The fields of digests that show whether it changed."""
 
     digest: Digest
-
-
-class _Size(msgspec.Struct, frozen=True):
-    size: Bytes = 0
-
-
-class _DigestAndSizes(msgspec.Struct, frozen=True):
-    digest: Digest
-    arch: dict[str, _Size] = {}
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,36 +44,22 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
     Only commits that changed the digest are part of it. InputError without a repository, or if no
     commit has the target.
     """
-    folder = _folder(project)
-    path = f"./images/{target}/{DIGESTS_FILE}"
-    text = _git(project, "log", "--format=%H%x09%cs%x09%s", "--", path, folder=folder)
-    revisions: list[Revision] = []
-    for line in reversed(text.splitlines()):
-        commit, date, subject = line.split("\t", 2)
-        shown = git.run(folder, "cat-file", "blob", f"{commit}:{path}")
-        known = (
-            _DigestAndSizes(digest="") if shown.status else _digest_of(shown.stdout, commit, path)
+    revisions = tuple(
+        Revision(
+            commit=change.commit,
+            date=change.date[:10],
+            digest=change.digests.digest if change.digests else None,
+            size={arch: image.size for arch, image in change.digests.arch.items()}
+            if change.digests
+            else {},
+            subject=change.subject,
         )
-        if (revisions[-1].digest if revisions else None) == (known.digest or None):
-            continue
-        revisions.append(
-            Revision(
-                commit=commit,
-                date=date,
-                digest=known.digest or None,
-                size={arch: image.size for arch, image in known.arch.items()},
-                subject=subject,
-            )
-        )
+        for change in digest_history.commits(project, target)
+    )
     if not revisions:
         message = f"no commit at {project.root} has digests of {target}"
         raise InputError(message, hint="commit its lock first; a shallow clone lacks older commits")
-    return tuple(reversed(revisions))
-
-
-def _digest_of(text: str, commit: str, path: str) -> _DigestAndSizes:
-    place = f"{commit[:12]}:{path}"
-    return codec.decode(text.encode(), _DigestAndSizes, file=place, what="digests")
+    return revisions
 
 
 def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
@@ -95,20 +71,13 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
             yield target, about.split()[2]
 
 
-def _folder(project: Project) -> Path:
-    """The folder that has `images`; that of an editable installation is a link into a checkout."""
-    return project.images.resolve().parent
-
-
-def _git(project: Project, command: git.Reading, *words: str, folder: Path | None = None) -> str:
-    """What git prints, in the folder that has `images`, or another."""
-    done = git.run(folder or _folder(project), command, *words)
+def _git(project: Project, command: git.Reading, *words: str) -> str:
+    """What git prints in the folder that has `images`."""
+    done = git.run(digest_history.folder_of(project), command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
         message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
-        raise InputError(
-            message, hint="it needs a checkout with its history: git fetch --unshallow"
-        )
+        raise InputError(message, hint=UNREADABLE)
     return done.stdout
 
 
@@ -148,7 +117,7 @@ def locked_at(project: Project, target: str, revision: str) -> tuple[Lock, Targe
     files = []
     for name in (LOCK, DIGESTS_FILE):
         place = f"{commit}:./images/{target}/{name}"
-        shown = git.run(_folder(project), "cat-file", "blob", place)
+        shown = git.run(digest_history.folder_of(project), "cat-file", "blob", place)
         if shown.status != 0:
             return None
         files.append(shown.stdout.encode())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from imgbuild.show.page import Page, PageImage, capabilities
 from imgbuild.show.table import NONE, short
-from imgbuild.smoke.records import words
+from imgbuild.smoke.records import other_digests, words
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 
@@ -22,7 +22,10 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
     "driver, at least": lambda image: image.driver or NONE,
     "glibc, at least": lambda image: image.glibc or NONE,
     "GPUs": lambda image: capabilities(image).removeprefix("compute capability ") or NONE,
-    "tested": lambda image: "; ".join(map(words, image.runs)) or "no test record",
+    "tested": lambda image: (
+        "; ".join([*map(words, image.runs), *other_digests(image.runs, image.digest)])
+        or "no test record"
+    ),
 }
 
 

@@ -19,7 +19,7 @@ from imgbuild.index import pages
 from imgbuild.lock import lock_file, requirements
 from imgbuild.lock.published import project_row
 from imgbuild.matrix import constraints
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.matrix.select import Selected
 from imgbuild.plan import current, image_digests
 from imgbuild.project_paths import Project
@@ -119,9 +119,14 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """What target `name` needs besides the default index: other indexes, wheels of users."""
+    """What target `name` needs besides the default index: other servers, wheels of users."""
     target = matrix.targets[name]
+    base = matrix.bases[target.base]
     entries = []
+    if isinstance(base, DebianBase) and base.standalone is not None:
+        urls = (base.standalone.archives.get(arch) for arch in target.arch)
+        hosts = dict.fromkeys(urlsplit(url).hostname or "" for url in urls if url)
+        entries.append(f"the archive of Python {base.python} on {' and '.join(hosts)}")
     for index in dict.fromkeys(target.indexes.values()):
         if index == matrix.default_index:
             continue
@@ -152,7 +157,7 @@ def within_reach(
     patterns: Sequence[str],
     reporter: Reporter = SILENT,
 ) -> list[Selected]:
-    """`selected` without the targets that need another index, unless named; a warning for each.
+    """`selected` without the targets that need another server, unless named; a warning for each.
 
     The only target is not left out. NothingSelected if none is left.
     """
@@ -169,7 +174,7 @@ def within_reach(
         reachable.append(item)
     hint = f"to try it, name it: {passed[0]}" if passed else None
     if selected and not reachable:
-        message = "every selected target needs a non-default index"
+        message = "every selected target needs more than the default index"
         raise NothingSelected(message, hint=hint)
     if hint:
         reporter.info(hint)

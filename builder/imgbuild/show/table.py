@@ -16,7 +16,7 @@ from imgbuild.matrix.select import Selected
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDigests
 from imgbuild.project_paths import Project
-from imgbuild.smoke import recording
+from imgbuild.smoke import recording, records
 from imgbuild.smoke.records import NO_RECORD, TIERS, RecordedRun, words
 from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
@@ -39,7 +39,7 @@ class TableImage(msgspec.Struct, frozen=True, kw_only=True):
 
     `driver` is the oldest that runs it, "" if unknown.
     `runs` are those that count, of each tier on each kind of GPU the latest; `tested` has the same
-    in words, or that there is not a test record.
+    in words, with the digests of images of equal configuration, or that there is not a test record.
     """
 
     arch: Arch
@@ -265,6 +265,12 @@ def _driver(image: ImageDigests) -> str:
     return (image.floors.driver or "") if image.floors else ""
 
 
+def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
+    """The runs in words, and which of them were of an image with another digest."""
+    other = records.other_digests(runs, digest)
+    return "; ".join(map(words, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
+
+
 def shown(project: Project, row: TableRow) -> TableRow:
     """`row` with the images of its digests, if it has one, and their test records."""
     path = image_digests.digests_path(project.images, row.target)
@@ -281,7 +287,7 @@ def shown(project: Project, row: TableRow) -> TableRow:
             size=target_digests.arch[arch].size,
             driver=_driver(target_digests.arch[arch]),
             runs=runs[arch],
-            tested="; ".join(map(words, runs[arch])) or NO_RECORD,
+            tested=_summary(runs[arch], target_digests.arch[arch].manifest),
         )
         for arch in row.arch
         if arch in target_digests.arch

@@ -21,7 +21,8 @@ from imgbuild.site import browser_data, gpu_names
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
-from imgbuild.site.history import DigestChange, SiteHistory, VersionChange
+from imgbuild.site.history import DigestChange, SiteHistory
+from imgbuild.site.lock_changes import VersionChange
 from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import RecordedRun, words
 from imgbuild.system import files

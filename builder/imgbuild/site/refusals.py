@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
-from imgbuild import codec
 from imgbuild.audit.checks import rules
+from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.project_paths import Project
 from imgbuild.site.model import RecordedRefusal
 
 SHORT_REASON = 600  # characters
-UPDATES = "updates.json"  # of `imgbuild update`, in the folder images
-
-
-class _RefusedUpdate(msgspec.Struct, frozen=True):
-    package: str
-    version: str
-    reasons: tuple[str, ...]
-
-
-class _Updates(msgspec.Struct, frozen=True):
-    refused: dict[str, tuple[_RefusedUpdate, ...]] = {}
 
 
 def refusals(
@@ -79,13 +66,7 @@ def _refusals(
 
 def _refused_updates(project: Project) -> Iterator[RecordedRefusal]:
     """What `imgbuild update` tried and refused; InputError for a damaged file."""
-    path = project.images / UPDATES
-    if not path.exists():
-        return
-    hint = "restore it from git, or remove it"
-    for row, refused in codec.read(
-        path, _Updates, what="list of updates", hint=hint
-    ).refused.items():
+    for row, refused in tried_updates.read(project.images).refused.items():
         for item in refused:
             yield RecordedRefusal(
                 what=f"{item.package} {item.version} in {row}",

@@ -29,6 +29,7 @@ FAMILIES = (
 )  # fmt: skip
 
 LOG = "%x-%j.log"
+PASSED = "no problem found on"  # in the last line of a check that passed, before its nodes
 SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
 RAY_WAIT = 600
 CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
@@ -50,6 +51,7 @@ OURS = (
 )
 LOGS = r"--output|-o\w*|--error|-e\w*|--chdir|-D\w*"
 PYTHON = r"(.*/)?python[\d.]*"
+SITE_GPUS = re.compile(r"--gres=\S*gpu\S*|--gpus(-per-\w+)?=\S+|-G\S*")  # of sbatch
 
 
 class ScriptKind(enum.StrEnum):
@@ -171,6 +173,11 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.stage, *places)
 
     @property
+    def no_problem(self) -> str:
+        """The text in the last line of a check that passed."""
+        return PASSED
+
+    @property
     def wait(self) -> int:
         """Seconds for the start of the server or Ray."""
         return SERVER_WAIT if self.job is ScriptKind.TRL_SERVER else RAY_WAIT
@@ -234,6 +241,17 @@ def text(job_script: JobScript, images: Path | None) -> str:
 
     name = "ray-job" if job_script.job is ScriptKind.RAY else job_script.job.value
     return templates.render(f"slurm/{name}.j2", job_script, images=images)
+
+
+def without_gpus(allocation: Allocation) -> str:
+    """The warning for a request without `--gpus`, which gives the image no GPU."""
+    named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
+    if named:
+        return (
+            f"--sbatch={named[0]} does not give the image GPUs: it runs without the driver's"
+            " libraries; use --gpus N, for each node"
+        )
+    return "the job requests no GPU: use --gpus N, for each node (--gpus 0 if it needs none)"
 
 
 def unseen(job: JobScript, here: Path) -> list[str]:

@@ -27,6 +27,7 @@ RECORDS_FORMAT = 1
 FILE = "smoke.json"
 REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it"
 TIERS: tuple[Tier, ...] = get_args(Tier)
+DIGITS = len("sha256:") + 12  # of a digest in a text
 NO_RECORD = "no test record for this digest"
 # Packages whose versions a run lists; the lock of the same configuration has the others.
 LISTED = (
@@ -221,6 +222,26 @@ def words(run: RecordedRun) -> str:
         run.started[:10],
     ]
     return ", ".join(parts)
+
+
+def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
+    """What of `runs` was of an image with another digest than `digest`, in words.
+
+    Such a run counts since configuration and layers are equal: only annotations differ.
+    """
+    tiers: dict[Digest, list[str]] = {}
+    for run in runs:
+        if run.digest != digest:
+            tiers.setdefault(run.digest, []).append(run.tier)
+    return [
+        f"{' and '.join(dict.fromkeys(names))} {equal_image(other)}"
+        for other, names in tiers.items()
+    ]
+
+
+def equal_image(digest: Digest) -> str:
+    """What is said of a run whose image has another digest, but the same content."""
+    return f"on an image of equal configuration, {digest[:DIGITS]}…"
 
 
 def listed(versions: Mapping[str, str]) -> dict[str, str]:

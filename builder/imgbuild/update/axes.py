@@ -23,6 +23,7 @@ ORDER = (
     *("flashinfer-python", "deepspeed", "transformers"),
 )
 BASE = "base"  # the axis of the Debian snapshot
+PYTHON = "python"  # the axis of a base's standalone Python; its versions are as 3.12.16+20261110
 LIMIT = 8  # newest releases of one package that are tried
 SHOWN = 6
 
@@ -119,10 +120,15 @@ def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixe
     )
 
 
-def of_days(before: str, after: str) -> Axis:
-    """The axis of a base: its snapshot, and a newer one; days as numbers, 20261124."""
+def of_base(part: str, before: str, after: str) -> Axis:
+    """The axis of a part of a base, BASE or PYTHON. Days of a snapshot are numbers, 20261124."""
     release = Release(version=after, first=None, last=None, files="")
-    return Axis(package=BASE, version=before, releases=(release,))
+    return Axis(package=part, version=before, releases=(release,))
+
+
+def order(part: str, version: str) -> Version:
+    """A version of an axis in its order; builds of Python differ by what follows the +."""
+    return Version(version) if part == PYTHON else public(version)
 
 
 def is_out(release: Release, cut: datetime.date) -> bool:

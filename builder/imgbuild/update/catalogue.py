@@ -17,8 +17,9 @@ from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.matrix import constraints, load
+from imgbuild.matrix import constraints, load, tried_updates
 from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.tried_updates import MadeRow
 from imgbuild.matrix.yaml_nodes import content
 from imgbuild.plan import records
 from imgbuild.plan.plan import installed_wheels, plan
@@ -26,8 +27,7 @@ from imgbuild.plan.records import Records
 from imgbuild.project_paths import Project
 from imgbuild.render import write
 from imgbuild.system.folder import OpenFolder, remove_all
-from imgbuild.update import refusals, row_text
-from imgbuild.update.refusals import MadeRow
+from imgbuild.update import row_text
 from imgbuild.update.trial import Tried
 from imgbuild.values import Sha256, sha256
 
@@ -36,7 +36,7 @@ def require_regular(project: Project) -> None:
     """InputError if a file that an update writes is a link or a folder."""
     with OpenFolder.open(project.root) as root:
         images = project.images.relative_to(project.root).as_posix()
-        for name in (project.matrix.name, f"{images}/{refusals.FILE}"):
+        for name in (project.matrix.name, f"{images}/{tried_updates.FILE}"):
             root.require_file(name)
 
 
@@ -59,8 +59,10 @@ def place(
         whole = load.located(load.loads(text, str(project.matrix)), project.root)
         write.keep_new(scratch, whole, [row.name], inputs.context.reporter)
         left_out = _merge(project, scratch, tried, inputs)
-        updates = refusals.read(project.images).making(row.name, made, row.target.pins)
-        refusals.write(project.images, updates, project.root)  # without the row it has no effect
+        updates = tried_updates.read(project.images).making(row.name, made, row.target.pins)
+        tried_updates.write(
+            project.images, updates, project.root
+        )  # without the row it has no effect
         _place_folder(project, scratch, row.name, text)
     write.keep_new(project, whole, [row.name], inputs.context.reporter)
     return left_out

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.show.image_diff import ArchDiff, Change
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.quoting import code_span
-from imgbuild.update.refusals import RefusedVersion
 from imgbuild.update.run import RowUpdate
 from imgbuild.values import Arch
 

@@ -1,4 +1,4 @@
-"""What is newer or known of a locked image besides its wheels: Debian packages, vulnerabilities.
+"""What is newer or known of a locked image besides its wheels: base, Python, vulnerabilities.
 
 Neither source has to answer: what cannot be read is said in the result.
 """
@@ -20,6 +20,8 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Base, DebianBase
+from imgbuild.update import python_releases
+from imgbuild.update.python_releases import PythonUpdate
 from imgbuild.values import Arch, Sha256
 
 
@@ -36,7 +38,7 @@ class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
     """What the archive has newer than the Debian packages of an image on one architecture.
 
     `packages` is their number, `date` that of the security suite. `error` says why nothing is
-    known.
+    known. `python` is a newer release of its standalone Python, `python_error` why none is known.
     """
 
     base: str
@@ -45,6 +47,8 @@ class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
     date: str = ""
     updates: tuple[DebianUpdate, ...] = ()
     error: str = ""
+    python: PythonUpdate | None = None
+    python_error: str = ""
 
 
 class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +60,12 @@ class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUpdates:
-    """What Debian's archive has newer than the packages of `lock`."""
+    """What Debian's archive has newer than `lock`, and the publisher of its standalone Python."""
     debs = lock.arch[arch].debs
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
         return msgspec.structs.replace(state, error="its base is a registry image")
+    state = with_python(state, base, context)
     try:
         date, security = apt.security_updates(base, debs, arch, context)
         others = apt.archive_updates(base, debs, arch, context)
@@ -77,6 +82,17 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
         for update in (*security, *(each for each in others if each.package not in fixed))
     ]
     return msgspec.structs.replace(state, date=date, updates=tuple(updates))
+
+
+def with_python(state: BaseUpdates, base: DebianBase, context: Context) -> BaseUpdates:
+    """`state` with what the publisher of the standalone Python of `base` has newer."""
+    if base.standalone is None:
+        return state
+    try:
+        newest = python_releases.newer(base.standalone, context)
+    except ImgbuildError as error:
+        return msgspec.structs.replace(state, python_error=error.message.partition("\n")[0])
+    return msgspec.structs.replace(state, python=newest)
 
 
 def vulnerabilities(

@@ -16,7 +16,7 @@ import msgspec
 
 from imgbuild.errors import InputError
 from imgbuild.matrix import load
-from imgbuild.matrix.model import Base, Matrix, Target
+from imgbuild.matrix.model import Base, Matrix, StandalonePython, Target
 from imgbuild.update.trial import Row
 
 WIDTH = 96
@@ -105,11 +105,18 @@ def _row_lines(lines: str, before: Target, after: Target) -> str:
 
 
 def _base_lines(lines: str, before: Base, after: Base) -> str:
-    """The lines of a base whose addresses differ."""
+    """The lines of a base whose URLs differ."""
     editor, base = _loaded(lines)
     for field in msgspec.structs.fields(after):
         value = getattr(after, field.name)
-        if value != getattr(before, field.name):
+        if value == getattr(before, field.name):
+            continue
+        if isinstance(value, StandalonePython):
+            for key in ("archives", "sha256"):
+                base[field.encode_name][key] = {
+                    str(arch): text for arch, text in getattr(value, key).items()
+                }
+        else:
             base[field.encode_name] = [str(item) for item in value]
     return _dumped(editor, base)
 

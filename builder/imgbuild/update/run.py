@@ -13,12 +13,13 @@ import msgspec
 import imgbuild
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.index.candidates import public
 from imgbuild.index.pages import Indexes, places
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
+from imgbuild.matrix.tried_updates import MadeRow, RefusedVersion, Updates
 from imgbuild.plan import image_digests
 from imgbuild.project_paths import Project
 from imgbuild.show import image_diff
@@ -26,8 +27,7 @@ from imgbuild.show.image_diff import Diff
 from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
-from imgbuild.update.axes import BASE, Axis, CoolDown, Fixed, Release
-from imgbuild.update.refusals import MadeRow, RefusedVersion, Updates
+from imgbuild.update.axes import BASE, PYTHON, Axis, CoolDown, Fixed, Release
 from imgbuild.update.snapshots import Snapshot
 from imgbuild.update.trial import RefusedTrial, Row, Tried
 
@@ -94,7 +94,7 @@ def candidates(
 
     InputError if a package is pinned by none of the rows, or if the cool-down cannot be judged.
     """
-    updates = refusals.read(project.images)
+    updates = tried_updates.read(project.images)
     sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
     targets = {name: _chosen(matrix.targets[name], options) for name in sources}
     _require_pinned(targets, options)
@@ -120,14 +120,16 @@ def _candidates(
     lock = None
     if lock_file.lock_path(project.images, source).exists():
         lock = lock_file.read_lock(project.images, source)
-    today = options.cool_down.today
-    snapshot = snapshots.newer(matrix.bases, target.base, lock, today, inputs.context)
+    snapshot = snapshots.newer(matrix.bases, target.base, lock, options.cool_down, inputs.context)
     found = [
         axes.axis(indexes, package, chosen.pins[package], options.cool_down, options.advisories)
         for package in axes.names(chosen)
     ]
-    if snapshot is not None and BASE in options.packages:
-        found.append(axes.of_days(snapshot.before, snapshot.after))
+    found += [
+        axes.of_base(part, before, after)
+        for part, before, after in _moved_parts(snapshot)
+        if part in options.packages
+    ]
     return Candidates(
         origin=origin,
         source=source,
@@ -136,6 +138,16 @@ def _candidates(
         axes=tuple(found),
         snapshot=snapshot,
     )
+
+
+def _moved_parts(snapshot: Snapshot | None) -> list[tuple[str, str, str]]:
+    """What a newer base has newer, as axis, version before and after."""
+    parts = []
+    if snapshot is not None and snapshot.after:
+        parts.append((BASE, snapshot.before, snapshot.after))
+    if snapshot is not None and snapshot.python is not None:
+        parts.append((PYTHON, snapshot.python.version, snapshot.python.newest))
+    return parts
 
 
 def _chosen(target: Target, options: UpdateSettings) -> Target:
@@ -148,7 +160,7 @@ def _chosen(target: Target, options: UpdateSettings) -> Target:
 
 def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> None:
     pinned = {package for target in targets.values() for package in target.pins}
-    unknown = [package for package in options.packages if package not in {*pinned, BASE}]
+    unknown = [name for name in options.packages if name not in {*pinned, BASE, PYTHON}]
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
         raise InputError(message, hint="a package that a row does not pin follows from its as_of")
@@ -211,12 +223,12 @@ class Updater:
 
     def _pending(self) -> list[tuple[Axis, Release]]:
         """Newer versions without a refusal that holds, in the order of the trials."""
-        known = refusals.read(self._project.images).of(self._start.origin)
+        known = tried_updates.read(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
-            present = public(self._present(axis))
+            present = axes.order(axis.package, self._present(axis))
             for release in axis.releases:
-                if public(release.version) <= present:
+                if axes.order(axis.package, release.version) <= present:
                     break
                 refusal = known.get((axis.package, release.version))
                 if refusal is None or not refusals.holds(refusal, self._inputs_of(release)):
@@ -225,7 +237,7 @@ class Updater:
 
     def _present(self, axis: Axis) -> str:
         """The version of an axis in the row as far as it was accepted."""
-        if axis.package == BASE:
+        if axis.package in (BASE, PYTHON):
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
         return self._row.target.pins[axis.package]
@@ -240,7 +252,9 @@ class Updater:
         )
 
     def _newest_of(self, package: str) -> str | None:
-        """The newest version of a package that is past the cool-down."""
+        """The newest version of a package that is past the cool-down; None for a base's part."""
+        if package in (BASE, PYTHON):
+            return None
         if package not in self._newest:
             cool_down = self._options.cool_down
             ready = [
@@ -255,7 +269,7 @@ class Updater:
         """Lock the row with one more new version, or record why it cannot have it."""
         target = self._row.target
         as_of = axes.cut_off(target, release, self._options.cool_down)
-        if axis.package != BASE:
+        if axis.package not in (BASE, PYTHON):
             target = trial.moved(target, axis.package, release.version, as_of)
         row = msgspec.structs.replace(self._row, target=target)
         reporter = self._inputs.context.reporter
@@ -297,8 +311,8 @@ class Updater:
             imgbuild=imgbuild.__version__,
         )
         self._refused[package, release.version] = refusal
-        updates = refusals.read(self._project.images).refusing(self._start.origin, refusal)
-        refusals.write(self._project.images, updates, self._project.root)
+        updates = tried_updates.read(self._project.images).refusing(self._start.origin, refusal)
+        tried_updates.write(self._project.images, updates, self._project.root)
         first = outcome.reasons[0] if outcome.reasons else "the reason is unknown"
         self._inputs.context.reporter.info(
             f"{self._start.source}: refused {package} {release.version}: {first}"
@@ -335,10 +349,10 @@ class Updater:
             PinMove(package=package, before=old, after=new, fixes=self._fixes.get(package, ()))
             for package, old, new in row_text.changes(start.target, self._row.target)
         )
-        if start.snapshot is not None and self._accepted is not None:
-            days = start.snapshot.before, start.snapshot.after
-            moves = (*moves, PinMove(package=BASE, before=days[0], after=days[1]))
-        known = refusals.read(self._project.images).of(start.origin)
+        if self._accepted is not None:
+            parts = _moved_parts(start.snapshot)
+            moves += tuple(PinMove(package=part, before=old, after=new) for part, old, new in parts)
+        known = tried_updates.read(self._project.images).of(start.origin)
         tried = {key: known[key] for key in self._refused if key in known}
         newer = {(axis.package, each.version) for axis in start.axes for each in axis.releases}
         return RowUpdate(

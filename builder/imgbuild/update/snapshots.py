@@ -1,13 +1,12 @@
-"""A newer Debian snapshot for the base of a row (separate: it is about bases, not packages).
+"""A newer base for a row (separate: it is about bases, not packages).
 
 A base with `security:` takes the security updates of the day of the lock, and its archives hold
-them only from a snapshot of that day on. So a new row gets a base of its day; other rows keep
-theirs.
+them only from a snapshot of that day on; a standalone Python is one of its archives. So a new row
+gets a base of its day; other rows keep theirs.
 """
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Mapping
 
@@ -18,35 +17,59 @@ from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Base, DebianBase
+from imgbuild.update import python_releases
+from imgbuild.update.axes import CoolDown
+from imgbuild.update.python_releases import PythonUpdate
 
 STAMP = re.compile(r"(?<=/)(\d{8})T\d{6}Z(?=/|\Z)")
 DATE = "%Y%m%d"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A base of a newer day under its name, and how many packages it has in newer versions."""
+    """A base of a newer day under its name.
+
+    `before` and `after` are the days of its Debian snapshot, "" if no package is newer there, and
+    `updates` how many are. `python` is a newer release of its standalone Python.
+    """
 
     name: str
     base: DebianBase
-    before: str
-    after: str
-    updates: int
+    before: str = ""
+    after: str = ""
+    updates: int = 0
+    python: PythonUpdate | None = None
 
 
 def newer(
-    bases: Mapping[str, Base], name: str, lock: Lock | None, today: datetime.date, context: Context
+    bases: Mapping[str, Base], name: str, lock: Lock | None, cool_down: CoolDown, context: Context
 ) -> Snapshot | None:
-    """The base `name` as of today; None if it has no snapshot, or no package of `lock` is newer.
+    """The base `name` as of today; None if neither its packages nor its Python are newer.
 
-    An archive that cannot be read is a warning: then the row keeps its base.
+    What cannot be read is a warning: then the row keeps what it has of it.
     """
-    base, after = bases[name], today.strftime(DATE)
-    if not isinstance(base, DebianBase) or base.security is None or lock is None:
+    base, today = bases[name], cool_down.today.strftime(DATE)
+    if not isinstance(base, DebianBase):
         return None
+    new_name = f"{re.sub(r'-[0-9]{8}$', '', name)}-{today}"
+    renewed = _debian(Snapshot(name=new_name, base=base), name, lock, today, context)
+    renewed = _python(renewed, name, cool_down, context)
+    same = bases.get(new_name)
+    if renewed.base == base or (same is not None and same != renewed.base):
+        return None
+    return renewed
+
+
+def _debian(
+    snapshot: Snapshot, name: str, lock: Lock | None, after: str, context: Context
+) -> Snapshot:
+    """`snapshot` with the Debian archives of a day, if a package of `lock` is newer there."""
+    base = snapshot.base
+    if base.security is None or lock is None:
+        return snapshot
     days = [match[1] for address in base.security for match in STAMP.finditer(address)]
     before = min(days, default=after)
     if before >= after:
-        return None
+        return snapshot
     dated = msgspec.structs.replace(
         base,
         mirrors=tuple(_dated(address, after) for address in base.mirrors),
@@ -57,14 +80,30 @@ def newer(
         _, updates = apt.security_updates(dated, resolution.debs, arch, context)
     except ImgbuildError as error:
         context.reporter.warn(f"{name}: security updates are unknown: {error.message}")
-        return None
+        return snapshot
     if not updates:
-        return None
-    new_name = f"{re.sub(r'-[0-9]{8}$', '', name)}-{after}"
-    same = bases.get(new_name)
-    if same is not None and same != dated:
-        return None
-    return Snapshot(name=new_name, base=dated, before=before, after=after, updates=len(updates))
+        return snapshot
+    return msgspec.structs.replace(
+        snapshot, base=dated, before=before, after=after, updates=len(updates)
+    )
+
+
+def _python(snapshot: Snapshot, name: str, cool_down: CoolDown, context: Context) -> Snapshot:
+    """`snapshot` with the newest release of its standalone Python that is past the cool-down."""
+    source = snapshot.base.standalone
+    if source is None:
+        return snapshot
+    before = None if cool_down.days is None else cool_down.cut
+    try:
+        newest = python_releases.newer(source, context, before)
+    except ImgbuildError as error:
+        context.reporter.warn(f"{name}: releases of Python are unknown: {error.message}")
+        return snapshot
+    if newest is None:
+        return snapshot
+    source = msgspec.structs.replace(source, archives=newest.archives, sha256=newest.sha256)
+    base = msgspec.structs.replace(snapshot.base, python_source=source)
+    return msgspec.structs.replace(snapshot, base=base, python=newest)
 
 
 def _dated(address: str, day: str) -> str:

@@ -320,4 +320,4 @@ step --nodes="${#nodes[@]}" --ntasks="${#nodes[@]}" -- \
 wait $! || sound=1
 
 [ "$sound" -eq 0 ] || fail "see the errors above"
-echo "$SLURM_JOB_NAME: no problem found on ${nodes[*]}"
+echo "$SLURM_JOB_NAME:" 'no problem found on' "${nodes[*]}"

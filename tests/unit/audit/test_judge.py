@@ -36,13 +36,13 @@ def finding(severity, check="imports", line=1, message="m"):
     )
 
 
-def test_a_report_names_target_and_architecture(package_set):
+def test_report_names_target_and_architecture(package_set):
     report = audit(package_set, Terms(target="small"))
     assert (report.target, report.arch, report.ok) == ("small", "x86_64", False)
     assert audited.subjects(report.findings) == ["b<3", "c"]
 
 
-def test_the_worst_first_each_once():
+def test_findings_are_sorted_by_severity_without_duplicates():
     mixed = [
         finding(Severity.NOTE),
         finding(Severity.ERROR, line=2),
@@ -62,7 +62,7 @@ def test_the_worst_first_each_once():
     assert ordered(reversed(mixed)) == ordered_findings
 
 
-def test_what_is_wrong_between_published_packages_is_a_warning(package_set):
+def test_finding_between_published_packages_is_a_warning(package_set):
     report = audit(package_set, published={"a", "b"})
     assert [(each.severity, each.evidence.subject) for each in report.findings] == [
         ("error", "c"),  # an absent package may be one that the addition needs
@@ -73,7 +73,7 @@ def test_what_is_wrong_between_published_packages_is_a_warning(package_set):
     assert not audit(package_set, published={"b"}).ok
 
 
-def test_a_waiver_makes_a_note_with_its_reason(package_set):
+def test_waiver_makes_a_note_with_reason(package_set):
     report = audit(package_set, Terms(waivers=(waiver("b*"), waiver("c"))))
     assert report.ok
     assert [finding.severity for finding in report.findings] == [Severity.NOTE, Severity.NOTE]
@@ -81,19 +81,19 @@ def test_a_waiver_makes_a_note_with_its_reason(package_set):
 
 
 @pytest.mark.parametrize("unused_waiver", [waiver("z*"), waiver("c", package="b")])
-def test_a_waiver_that_accepts_nothing_is_said(package_set, unused_waiver):
+def test_unused_waiver_is_reported(package_set, unused_waiver):
     report = audit(package_set, Terms(waivers=(unused_waiver,)))
     assert len([each for each in report.findings if each.severity is Severity.ERROR]) == 2
     (warning,) = [each for each in report.findings if each.severity is Severity.WARNING]
     assert "unused waiver" in warning.message
 
 
-def test_a_waiver_of_a_check_that_did_not_run_is_not_reported(package_set):
+def test_waiver_of_skipped_check_is_not_reported(package_set):
     report = audit(package_set, Terms(waivers=(waiver("*", check="elf"),)))
     assert all(finding.severity is Severity.ERROR for finding in report.findings)
 
 
-def test_an_unknown_check_is_refused(package_set):
+def test_unknown_check_is_rejected(package_set):
     with pytest.raises(InputError, match="no such check: nonsense"):
         judge.audit(package_set, checks=["metadata", "nonsense"])
 
@@ -109,7 +109,7 @@ LEARNED = Constraint(package="a", versions="==1", needs="b!=2")
         msgspec.structs.replace(LEARNED, needs="x<2"),
     ],
 )
-def test_what_was_learned_of_others_is_left_out(package_set, other):
+def test_constraints_on_other_packages_are_ignored(package_set, other):
     versions = {"a": "1", "b": "3"}
     expected = Terms(constraints=(LEARNED,))
     assert judge.narrowed(Terms(constraints=(LEARNED, other)), versions) == expected
@@ -119,7 +119,7 @@ def test_what_was_learned_of_others_is_left_out(package_set, other):
     assert audited.subjects(report.findings) == ["x", "b<3", "c"]
 
 
-def test_findings_from_the_past_are_judged_with_all_others(package_set):
+def test_removed_attribute_findings_are_included(package_set):
     read = Evidence(relation=Relation.ATTRIBUTE, package="a", version="1", subject="b.B.gone")
     gone = Finding(check="calls", severity=Severity.ERROR, message="gone", where="a", evidence=read)
     waived = waiver("b.B.gone", check="calls")

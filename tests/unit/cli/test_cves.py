@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.errors import AuditFailed, InputError, LockStale
+from imgbuild.errors import AuditFailed, FetchFailed, InputError, LockStale
 from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from tests.support import advisories, inprocess_project, scanner_reports
@@ -143,6 +143,36 @@ def test_what_the_whole_matrix_accepts(imgbuild: Command, folder: Path) -> None:
     # No image depends on what is accepted.
     assert lock_file.stale(lock, load(path)) == before
     assert "accept_cves: no package has CVE-1999-0001" in imgbuild("cves", "--all").stdout
+
+
+def test_without_the_server_what_is_accepted_and_kept_is_listed(
+    imgbuild: Command, folder: Path, site: OsvSite
+) -> None:
+    _accept(folder, "2999-12-31")
+    words = ("cves", TARGET, "--offline", "--vex", "out.json")
+    done = imgbuild(*words)
+    assert (done.status, (folder / "out.json").exists()) == (FetchFailed.exit_code, False)
+    text = " ".join(done.stdout.split())
+    assert f"{TARGET} x86_64: not checked (4 packages)" in text
+    assert "accepted until 2999-12-31, not checked: CVE-2025-48956: only we send requests" in text
+    assert "critical" not in text
+    assert "no package has" not in text
+    assert "the result is incomplete: nothing is known about 4 packages" in done.stderr
+    assert "--offline is set" in done.stderr
+    [report] = json.loads(imgbuild(*words[:3], "--json").stdout)
+    assert (len(report["unasked"]), len(report["unchecked"]), report["unused"]) == (4, 3, [])
+
+    assert imgbuild("cves", TARGET).status == 0  # the cache keeps the responses
+    advisories.project(folder, ACCEPTED.format(day="2999-12-31", torch=TORCH), vllm="0.8.4")
+    site.refusals += [403]
+    done = imgbuild("cves", TARGET)
+    text = " ".join(done.stdout.split())
+    assert done.status == FetchFailed.exit_code
+    assert "2 accepted (3 of 4 packages)" in text
+    assert "accepted until 2999-12-31: we load no files of others" in text
+    assert "not asked: vllm" in text
+    assert "not checked: CVE-2025-48956" in text
+    assert f"advisories in the cache: {site.url}" in done.stderr
 
 
 @pytest.mark.parametrize("scanner", scanner_reports.REPORTS)

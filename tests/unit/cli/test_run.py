@@ -70,6 +70,16 @@ def test_home() -> None:
     assert container_request(env=["HOME=/mine"]).home is None
 
 
+@pytest.mark.parametrize(("gpus", "reported"), [(None, True), ("0", False), ("all", False)])
+def test_a_printed_command_without_gpus_is_reported(
+    gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry=True)
+    assert ("for a machine with GPUs add --gpus all" in capsys.readouterr().err) is reported
+    container_request()
+    assert "no GPU is visible" not in capsys.readouterr().err
+
+
 def test_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvidia0").touch()
     assert container_request().gpus is True

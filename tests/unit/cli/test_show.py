@@ -37,6 +37,9 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
         f"  imgbuild load {TARGET}",
         f"  imgbuild run {TARGET} -- python -c 'import torch'",
     ]
+    job = f"imgbuild slurm {TARGET} --gpus 1 -- python train.py > job.sh"
+    assert f"  {job}" in commands
+    assert f"    {job}" in imgbuild("show", TARGET, "--guide").stdout.splitlines()
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
     assert page["digest"] == sample.target_digests.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
@@ -336,6 +339,7 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     for name in ("gpu.json", "cpu.json"):
         assert imgbuild("smoke", "--import", name).status == 0
     first, head, cpu, gpu, failure = imgbuild("show", TARGET, "--tests").stdout.splitlines()
+    assert "equal configuration" not in imgbuild("show", TARGET).stdout
     assert first.startswith(f"{TARGET} x86_64, digest ")
     assert head.split()[:5] == ["GPU", "tier", "passed", "failed", "skipped"]
     assert cpu.split()[:5] == ["none", "cpu", "1", "0", "1"]

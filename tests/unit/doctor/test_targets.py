@@ -103,7 +103,60 @@ def test_drivers_are_compared_by_their_numbers() -> None:
 def test_a_driver_between_the_floors_fits_with_a_remark() -> None:
     fits, why = verdict(host(driver="535.104.05"), CU124)
     assert fits
-    assert "older than CUDA 12.4's own, 550.54.14" in why
+    assert why == (
+        "driver 535.104.05 runs it by minor version compatibility, from 525.60.13 on; PTX and all"
+        " functions of CUDA 12.4 need 550.54.14 or newer"
+    )
+
+
+def test_ptx_newer_than_the_release_has_a_number_of_its_own() -> None:
+    floors = msgspec.structs.replace(
+        CU124.floors[Arch.X86_64], driver_full="575.51.03", gpu=("8.0",), gpu_ptx=("9.0",)
+    )
+    offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
+    a100 = HostGpu(name="A100", capability="8.0")
+    judged = targets.judge(host(driver="560.35.03", gpus=(a100,)), offered)
+    assert (judged.fits, judged.complete, judged.limited) == (True, False, False)
+    [remark] = judged.remarks
+    assert remark.endswith(
+        "all functions of CUDA 12.4 need 550.54.14 or newer, and PTX in its libraries 575.51.03"
+    )
+    judged = targets.judge(host(driver="560.35.03"), offered)
+    assert (judged.fits, judged.limited) == (True, True)
+    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX alone")
+    assert not targets.judge(host(driver="580.65.06"), offered).limited
+
+
+def test_kernels_that_the_driver_cannot_compile_come_after_machine_code() -> None:
+    floors = msgspec.structs.replace(
+        CU124.floors[Arch.X86_64], driver_full="575.51.03", gpu=("8.0",), gpu_ptx=("9.0",)
+    )
+    newer = TargetNeeds(
+        target="cu128-vllm", cuda="12.8", as_of="2026-09-01", floors={Arch.X86_64: floors}
+    )
+    diagnosis = targets.diagnose(host(driver="535"), [CU124, newer])
+    assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu128-vllm"]
+    assert diagnosis.best == "cu124-vllm"
+
+
+def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
+    retired = msgspec.structs.replace(
+        CU130, target="cu130-old", as_of="2026-10-30", retired="cu130-vllm takes its place"
+    )
+    diagnosis = targets.diagnose(MACHINE, [CU124, CU130, retired])
+    assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
+    lines = list(verb._lines(diagnosis))
+    assert "fits: cu130-vllm, cu130-old (retired)" in lines
+    assert "cu130-old is retired: cu130-vllm takes its place" in lines
+    assert targets.diagnose(MACHINE, [retired]).best == "cu130-old"
+    # One with a complete driver does not take the place of others that fit.
+    limited = msgspec.structs.replace(
+        CU124,
+        floors={
+            Arch.X86_64: msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
+        },
+    )
+    assert targets.diagnose(MACHINE, [limited, retired]).best == "cu124-vllm"
 
 
 def test_an_old_glibc_matters_only_without_the_image() -> None:

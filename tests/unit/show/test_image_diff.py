@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from imgbuild.errors import NothingSelected
 from imgbuild.plan import image_digests
+from imgbuild.report import Floors
 from imgbuild.show import diff_sides, image_diff
 from imgbuild.values import Arch
 from tests.support import samples
@@ -120,3 +122,109 @@ def test_wheels_come_before_debian_packages_and_x86_64_first():
     assert diff_sides.only(new, []) is new
     with pytest.raises(NothingSelected, match="two has no x86_64; it has arm64"):
         diff_sides.only(left, [Arch.X86_64])
+
+
+def of_wheels(name, versions, **properties):
+    content = image_diff.SideContent(
+        packages={("wheel", package): version for package, version in versions.items()},
+        layers=(),
+        size=0,
+        properties=properties,
+    )
+    return image_diff.DiffSide(name=name, arch={Arch.X86_64: content})
+
+
+def test_a_summary_has_host_main_packages_and_numbers():
+    many = {f"p{number:02}": "1" for number in range(20)}
+    old = of_wheels(
+        "one", {**many, "torch": "2.6.0", "gone": "1", "zope": "1"}, CUDA="12.4", Python="3.11"
+    )
+    new = of_wheels(
+        "two",
+        {**dict.fromkeys(many, "2"), "torch": "2.11.0", "vllm": "0.26.0", "zope": "1"},
+        CUDA="13.0", Python="3.11",
+    )  # fmt: skip
+    difference = image_diff.between(old, new)
+    assert image_diff.is_short(difference)
+    assert image_diff.summary(difference)[1:] == [
+        "  CUDA 12.4 → 13.0",
+        "  torch 2.6.0 → 2.11.0",
+        "  vllm (new) → 0.26.0",
+        "  wheels: 1 added, 1 removed, 21 changed",
+    ]
+    whole = image_diff.words(difference)
+    assert len(whole) == 2 + 23
+    assert whole[1] == "  CUDA 12.4 → 13.0"
+
+
+def test_a_summary_lists_the_packages_of_a_kind_of_which_few_differ():
+    many = {("wheel", f"p{number:02}"): "1" for number in range(21)}
+    old = image_diff.SideContent(packages={("deb", "bash"): "1"}, layers=(), size=0)
+    content = image_diff.SideContent(
+        packages={**many, ("deb", "bash"): "2", ("interpreter", "cpython"): "3.12.1"},
+        layers=(),
+        size=0,
+    )
+    sides = [
+        image_diff.DiffSide(name=name, arch={Arch.X86_64: each})
+        for name, each in (("one", old), ("two", content))
+    ]
+    difference = image_diff.between(*sides)
+    assert image_diff.summary(difference)[1:] == [
+        "  wheels: 21 added",
+        "  Debian packages:",
+        "  bash 1 → 2",
+        "  interpreter:",
+        "  cpython (new) → 3.12.1",
+    ]
+    assert image_diff.words(difference)[22:] == image_diff.summary(difference)[2:]
+
+
+def test_a_summary_gives_the_size_alone_of_an_architecture_that_is_new():
+    new = locked_targets(samples.lock(of=samples.matrix(arch=(Arch.X86_64, Arch.ARM64))))
+    old = locked_targets(samples.lock())
+    difference = image_diff.between(image_diff.side(*old), image_diff.side(*new))
+    assert image_diff.summary(difference)[0].endswith("x86_64: no change")
+    [line] = image_diff.summary(difference)[1:]
+    assert line.startswith("small arm64: ")
+    assert len(image_diff.words(difference)) > 2
+
+
+def test_a_summary_of_few_changes_has_all_of_them():
+    old, new = (of_wheels(name, {"trl": name}, CUDA="12.4") for name in ("1", "2"))
+    difference = image_diff.between(old, new)
+    assert image_diff.summary(difference) == image_diff.words(difference)
+    assert image_diff.summary(difference)[1:] == ["  trl 1 → 2"]
+    assert not image_diff.is_short(difference)
+
+
+def test_of_a_side_without_properties_none_is_compared():
+    old, new = of_wheels("1", {"trl": "1"}), of_wheels("2", {"trl": "2"}, CUDA="13.0")
+    for sides in ((old, new), (new, old), (None, new)):
+        assert image_diff.between(*sides).arch[Arch.X86_64].hosts == ()
+
+
+def test_the_driver_and_gpus_of_a_side_are_those_of_its_digests():
+    lock, target_digests = locked_targets(samples.lock())
+    image = target_digests.arch[Arch.X86_64]
+    floors = Floors(cuda="12.4", driver="525.60.13", gpu=("9.0", "10.0"), gpu_ptx=("8.0",))
+    properties = image_diff.properties(lock, msgspec.structs.replace(image, floors=floors))
+    assert properties["oldest driver"] == "525.60.13"
+    assert properties["GPUs"] == "8.0 9.0 10.0"
+    assert properties["CUDA"] == lock.cuda
+
+
+def test_a_summary_does_not_repeat_the_packages_of_the_first_architecture():
+    sides = [
+        image_diff.DiffSide(
+            name=name,
+            arch=dict.fromkeys(
+                (Arch.X86_64, Arch.ARM64),
+                image_diff.SideContent(packages={("wheel", "trl"): name}, layers=(), size=0),
+            ),
+        )
+        for name in ("1", "2")
+    ]
+    lines = image_diff.summary(image_diff.between(*sides))
+    assert [lines[1], lines[3]] == ["  trl 1 → 2", "  the same packages"]
+    assert image_diff.words(image_diff.between(*sides))[3] == "  trl 1 → 2"

@@ -22,7 +22,7 @@ from imgbuild.project_paths import Project, find
 from imgbuild.show import status
 from imgbuild.system.console import console
 from imgbuild.values import Condition
-from tests.support import extended, inprocess_project, samples
+from tests.support import extended, inprocess_project, samples, standalone_matrix
 from tests.support.inprocess_project import TARGET, UNLOCKED, Command, Sample
 
 FAR = {"torch": "pytorch", "triton": "pytorch"}
@@ -49,6 +49,11 @@ def test_another_index_is_a_need_and_says_for_what(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path, **FAR), "small") == (
         "the index pytorch for torch, triton",
     )
+
+
+def test_a_standalone_python_is_a_need_and_its_server_is_named() -> None:
+    needed = ("the archive of Python 3.12 on forge.example",)
+    assert status.needs(standalone_matrix.matrix(), "small") == needed
 
 
 def test_a_missing_wheel_is_listed_until_it_is_there(tmp_path: Path) -> None:

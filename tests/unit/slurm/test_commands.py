@@ -316,6 +316,33 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         assert f"{tmp_path}/{name}: no such file" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "the job requests no GPU: use --gpus N"),
+        (("--gpus", "0"), ""),
+        (("--gpus", "2"), ""),
+        (("--sbatch=--gres=gpu:h100:2",), "--sbatch=--gres=gpu:h100:2 does not give the image"),
+        (("--sbatch=--gpus-per-task=1",), "--sbatch=--gpus-per-task=1 does not give the image"),
+        (("--sbatch=--gres=craynetwork:1",), "the job requests no GPU"),
+    ],
+)
+def test_job_without_gpus_is_reported(tmp_path, monkeypatch, capsys, words, message):
+    make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = Command(monkeypatch, capsys)("slurm", TARGET, *words, "--", "true")
+    assert done.status == 0
+    assert ("GPU" in done.stderr) == bool(message)
+    assert message in done.stderr
+
+
+def test_last_line_of_check_has_the_text_that_submit_looks_for():
+    script = job_script(ScriptKind.CHECK)
+    assert script.rstrip().splitlines()[-1] == (
+        f'echo "$SLURM_JOB_NAME:" \'{jobs.PASSED}\' "${{nodes[*]}}"'
+    )
+
+
 def test_only_check_tests_shared_memory(tmp_path, monkeypatch, capsys):
     command = Command(monkeypatch, capsys)
     done = command("slurm", TARGET, "--shared", "64", "--", "true")

@@ -262,6 +262,12 @@ def test_record_depends_on_layers_but_not_annotations(sample: Sample, imgbuild: 
     assert row["images"][0]["tested"].startswith("gpu on NVIDIA H200")
     assert row["images"][0]["digest"] == after.manifest
     assert recorded(sample)[0].digest == before.manifest
+    named = f"gpu on an image of equal configuration, {before.manifest[:19]}…"
+    assert row["images"][0]["tested"].endswith(f"({named})")
+    for words in ((), ("--tests",), (UNLOCKED,)):  # two targets are side by side
+        assert named in " ".join(imgbuild("show", TARGET, *words).stdout.split())
+    guide = " ".join(imgbuild("show", TARGET, "--guide").stdout.split())
+    assert f"skipped; {named.removeprefix('gpu ')}" in guide
 
     layer_records = image_digests.layer_records(sample.target_digests)
     (layer,) = (each for each in before.layers if each.name == "trl")

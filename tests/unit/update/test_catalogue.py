@@ -13,13 +13,13 @@ from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError
 from imgbuild.learn.loop import add_constraints
-from imgbuild.matrix import constraints
+from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
+from imgbuild.matrix.tried_updates import MadeRow
 from imgbuild.project_paths import Project, find
 from imgbuild.system.folder import OpenFolder
-from imgbuild.update import catalogue, refusals, row_text
-from imgbuild.update.refusals import MadeRow
+from imgbuild.update import catalogue, row_text
 from imgbuild.update.trial import Row, Tried
 from imgbuild.values import Arch
 from tests.support import inprocess_project
@@ -75,7 +75,7 @@ def test_a_row_its_lock_and_its_digests_are_written(imgbuild, sample, scratch, t
     answer = imgbuild("lock", "--check", NAME, "--json")
     assert json_of(answer)[0]["digest"] == tried.digests.digest
     assert not list(sample.folder.glob("images/.*"))
-    assert refusals.read(sample.folder / "images").rows == {NAME: MADE}
+    assert tried_updates.read(sample.folder / "images").rows == {NAME: MADE}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

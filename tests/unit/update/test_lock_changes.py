@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 
+from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.show.image_diff import ArchDiff, Change, Diff
 from imgbuild.update import lock_changes
-from imgbuild.update.refusals import RefusedVersion
 from imgbuild.update.run import PinMove, RowUpdate
 from imgbuild.values import Arch
 

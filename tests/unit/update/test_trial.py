@@ -13,9 +13,11 @@ from imgbuild.errors import AuditFailed, FilesDisagree, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.matrix.model import Wanted
 from imgbuild.update import snapshots, trial
+from imgbuild.update.axes import CoolDown
 from tests.support import samples
 
 TODAY = datetime.date(2026, 11, 28)
+COOL_DOWN = CoolDown(days=7, today=TODAY)
 
 
 def test_the_reasons_of_a_conflict_are_its_lines():
@@ -78,11 +80,11 @@ def test_a_base_without_a_snapshot_of_security_updates_stays(tmp_path):
     lock = samples.lock()
     context = Context(Store.open(tmp_path), Http(offline=True))
     (name,) = matrix.bases
-    assert snapshots.newer(matrix.bases, name, lock, TODAY, context) is None
+    assert snapshots.newer(matrix.bases, name, lock, COOL_DOWN, context) is None
     for security in ((), ("http://archive.example/debian-security",),
                      ("http://archive.example/debian-security/20261128T000000Z",)):  # fmt: skip
         dated = msgspec.structs.replace(matrix.bases[name], security=security)
-        assert snapshots.newer({name: dated}, name, lock, TODAY, context) is None
+        assert snapshots.newer({name: dated}, name, lock, COOL_DOWN, context) is None
     old = ("http://archive.example/debian-security/20200101T000000Z",)
     dated = msgspec.structs.replace(matrix.bases[name], security=old)
-    assert snapshots.newer({name: dated}, name, None, TODAY, context) is None
+    assert snapshots.newer({name: dated}, name, None, COOL_DOWN, context) is None

@@ -1,9 +1,9 @@
 """Reads ELF files: symbols, needed libraries, versions, RUNPATH, numpy's ABI, GPU code.
 
-`read_elf` returns None for a file that is not ELF, is damaged or would be refused by a loader. A
-large file is read once from end to end; section headers are at its end and symbol tables at either
-end, so both ends are kept. If a table is in between, the stream is opened a second time and read as
-far as the last table.
+`read_elf` returns None for a file that is not ELF, is damaged or would be rejected by the dynamic
+linker. A large file is read sequentially. Section headers are at its end and symbol tables at
+either end, so both ends are buffered. If a table is outside the buffers, the stream is opened a
+second time and read up to the last table.
 
 Source: System V ABI, chapters 4 and 5; Linux Standard Base, symbol versioning.
 """
@@ -51,7 +51,7 @@ LARGEST_TEXT = 64 << 20  # bytes of constants that are searched
 
 
 class Section(msgspec.Struct, frozen=True):
-    """An entry of the section headers: `link` is the number of another one."""
+    """An entry of the section headers; `link` is the index of a related section."""
 
     name: int
     kind: int
@@ -62,7 +62,7 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The offset and size of its content."""
+        """The offset and size of the section's content."""
         return self.offset, self.size
 
 
@@ -76,16 +76,16 @@ class Symbols(msgspec.Struct, frozen=True):
 
 
 class Malformed(Exception):
-    """The file starts like an ELF file, but is damaged."""
+    """The file has the magic number of ELF, but is damaged."""
 
 
 def read_elf(
     opened: Callable[[], Iterator[bytes]], file: str, *, end_size: int = KEPT
 ) -> ElfFacts | None:
-    """The facts of one file; `opened` starts its stream, a second time only for some large files.
+    """The facts of one file; `opened` opens its stream, for some large files a second time.
 
-    `end_size` is how many bytes of each end are held in memory. None for a file that is not ELF or
-    damaged, for object files, and for files that a loader would refuse.
+    `end_size` is the number of bytes buffered at each end. None for a file that is not ELF or
+    is damaged, for object files, and for files that the dynamic linker would reject.
     """
     stream = opened()
     first = next(stream, b"")
@@ -102,9 +102,9 @@ def read_elf(
 
 
 def read_elf_file(path: Path, file: str) -> ElfFacts | None:
-    """The same for a file on the disk, of which only the tables are read: without GPU code.
+    """The facts of a file on disk, without GPU code: only its tables are read.
 
-    An OSError if it cannot be read.
+    Raises OSError if the file cannot be read.
     """
     with path.open("rb") as opened:
         head = _head(opened.read(HEADER.size), file)
@@ -117,7 +117,7 @@ def read_elf_file(path: Path, file: str) -> ElfFacts | None:
 
 
 def _head(first: bytes, file: str) -> ElfFacts | None:
-    """What the first bytes say: None for no ELF file; with `gpu`, it is a whole GPU program."""
+    """Facts from the first bytes: None if not ELF; with `gpu`, the file is a GPU program."""
     if not first.startswith(MAGIC) or len(first) < HEADER.size or first[4:6] != LITTLE_64:
         return None
     _, kind, machine, *_, flags = HEADER.unpack_from(first)[:8]
@@ -128,7 +128,7 @@ def _head(first: bytes, file: str) -> ElfFacts | None:
 
 
 class FileRanges:
-    """The bytes of an open file, by ranges."""
+    """Random access to an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -136,7 +136,7 @@ class FileRanges:
         self.head = self.read(0, HEADER.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes of a range; Malformed if the file ends before."""
+        """The bytes of a range; Malformed if it exceeds the file."""
         if offset + size > self._size:
             raise Malformed
         self._file.seek(offset)
@@ -144,7 +144,7 @@ class FileRanges:
 
 
 class StreamEnds:
-    """The first and the last bytes of a stream."""
+    """The first and last bytes of a stream, buffered."""
 
     def __init__(self, end_size: int) -> None:
         self._kept = max(end_size, HEADER.size)
@@ -165,11 +165,11 @@ class StreamEnds:
             self._held -= len(self._pieces.popleft())
 
     def join(self) -> None:
-        """Finish after the last piece."""
+        """End the stream."""
         self._pieces = deque([b"".join(self._pieces)])
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """The bytes of a range; None if they are not kept."""
+        """The bytes of a range; None if they were not buffered."""
         if offset + size > self.size:
             raise Malformed
         if offset + size <= len(self.head):
@@ -197,7 +197,7 @@ def _pass(
 
 
 class Tables:
-    """The sections of a file, and their content on demand."""
+    """The sections of a file; their content is read on demand."""
 
     def __init__(
         self, ends: StreamEnds | FileRanges, opened: Callable[[], Iterator[bytes]]
@@ -217,11 +217,11 @@ class Tables:
         self._names = names
 
     def first(self, kind: int) -> Section | None:
-        """The first section of a kind."""
+        """The first section of a type."""
         return next((section for section in self.sections if section.kind == kind), None)
 
     def called(self, name: bytes) -> Section | None:
-        """The section of this name."""
+        """The section with a name."""
         if self._names >= len(self.sections):
             return None
         names = self.sections[self._names]
@@ -236,12 +236,12 @@ class Tables:
         return self.content([section.place])[section.place]
 
     def constants(self) -> bytes:
-        """The content of .rodata; empty if there is none, or too much."""
+        """The content of .rodata; empty if there is none or it is too large."""
         section = self.called(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
-        """Range (offset, size) → its bytes; opens the stream again if some were not kept."""
+        """Range (offset, size) → bytes; reopens the stream for ranges that were not buffered."""
         contents: dict[tuple[int, int], bytes] = {}
         missing: dict[tuple[int, int], bytearray] = {}
         for offset, size in ranges:
@@ -311,7 +311,7 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
 
 
 def _bytes(text: bytes, offset: int) -> bytes:
-    """The string that starts at an offset of a string table."""
+    """The string at an offset of a string table."""
     end = text.find(b"\0", offset)
     if end < 0:
         raise Malformed
@@ -323,7 +323,7 @@ def _string(text: bytes, offset: int) -> str:
 
 
 def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
-    """Tag → the strings that entries of this tag name."""
+    """Tag of the dynamic section → the strings of its entries."""
     strings: dict[int, list[str]] = {NEEDED: [], SONAME: [], RPATH: [], RUNPATH: []}
     for tag, value in DYNAMIC.iter_unpack(data):
         if tag == 0:
@@ -334,7 +334,7 @@ def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
 
 
 def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
-    """Library → number → version that is needed of it, weak ones included."""
+    """Library → index → the version required of it, weak ones included."""
     by_library: dict[str, dict[int, str]] = {}
     at = 0
     left = len(data) // VERNAUX.size  # the number of entries that fit into the section
@@ -393,7 +393,7 @@ def _symbols(data: bytes, text: bytes, numbers: bytes, names: Mapping[int, str])
 
 
 def symbol_hash(name: bytes) -> bytes:
-    """The eight bytes of a symbol in `ElfFacts.defined`."""
+    """The eight bytes that represent a symbol in `ElfFacts.defined`."""
     return blake2b(name, digest_size=8).digest()
 
 
@@ -403,21 +403,21 @@ def _packed(hashes: Iterable[bytes]) -> bytes:
 
 
 def numpy_api(constants: bytes) -> int:
-    """The numpy a library was compiled for: 2 uses both names of its core, 1 only the old."""
+    """The numpy C API that a library uses: 2 has both names of the core module, 1 the old one."""
     if NEW_NUMPY in constants:
         return 2
     return 1 if OLD_NUMPY in constants else 0
 
 
 def is_assembler(file: str) -> bool:
-    """Whether a program is an assembler of GPU code: ptxas, or Triton's ptxas-blackwell."""
+    """Whether a program is an assembler for GPU code: ptxas, or Triton's ptxas-blackwell."""
     return posixpath.basename(file).startswith("ptxas")
 
 
 def assembled(constants: bytes) -> tuple[str, ...]:
-    """The architectures that an assembler knows, such as "sm_90a".
+    """The architectures that an assembler supports, such as "sm_90a".
 
-    A ptxas has each name of its option --gpu-name at the end of a string, since equal tails are
-    stored once, and names of GPUs that it dropped (ptxas 12.4, 12.8 and 12.9).
+    ptxas contains each value of its option --gpu-name at the end of a string, since equal
+    suffixes are stored once, and names of dropped GPUs (ptxas 12.4, 12.8 and 12.9).
     """
     return tuple(sorted({name.decode() for name in _ARCH.findall(constants)}))

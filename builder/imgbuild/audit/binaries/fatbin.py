@@ -1,4 +1,4 @@
-"""GPU code in a library: fat binaries and cubins, by their magic number (separate: a format)."""
+"""GPU code in libraries: fat binaries and cubins, found by magic number (separate: a format)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARCH_ABOVE = 8  # the ABI of machine code from which on its architecture is in t
 
 
 class FatbinScanner:
-    """Finds GPU code in the pieces of a stream."""
+    """Scans the pieces of a stream for GPU code."""
 
     def __init__(self) -> None:
         self._codes: Counter[tuple[str, str]] = Counter()
@@ -72,20 +72,20 @@ class FatbinScanner:
         self._entry += header + payload
 
     def found(self) -> tuple[GpuCode, ...]:
-        """All GPU code so far, sorted."""
+        """All GPU code found so far, sorted."""
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
         )
 
 
 def _suffix(flags: int) -> str:
-    """The suffix: "a" for one architecture alone, "f" for its family, "" for later ones too."""
+    """The architecture suffix: "a" for this one only, "f" for its family, "" for later ones too."""
     return "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
 
 
 def cubin_arch(flags: int, abi: int) -> str:
-    """The architecture of a file of machine code, by the flags and ABI of its ELF header.
+    """The architecture of a cubin, from the flags and ABI of its ELF header.
 
-    The header does not tell whether it is restricted to that architecture.
+    The header has no suffix: whether the code is restricted to that architecture is unknown.
     """
     return f"sm_{flags >> 8 & 0xFF if abi >= ARCH_ABOVE else flags & 0xFF}"

@@ -1,7 +1,7 @@
-"""GPUs by name: compute capability, and the architecture of machines that are built with one.
+"""GPUs by name: compute capability, and the CPU architecture of integrated GPUs.
 
-The table is `data/audit/gpu_models.yaml`. Names are read as nvidia-smi and people write them:
-"NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
+The table is `data/audit/gpu_models.yaml`. Names are accepted in the forms of nvidia-smi and in
+common short forms: "NVIDIA A100-SXM4-80GB", "a100", "RTX 4090 Laptop GPU", "DGX Spark".
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ VARIANT = re.compile(
 
 
 class GpuModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """GPUs with the same chip. `arch`: the only architecture of their machines, None for any.
+    """GPUs with the same chip. `arch`: the only CPU architecture they are built into, or None.
 
-    `tegra`: machine code for the GPUs of desktops and servers does not run on it.
+    `tegra`: machine code for desktop and server GPUs does not run on it.
     """
 
     capability: str
@@ -46,13 +46,13 @@ class _Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load() -> tuple[GpuModel, ...]:
-    """The table of this version of imgbuild."""
+    """The bundled table."""
     return yaml_data.load(files.data("audit/gpu_models.yaml"), _Models).models
 
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
-    """Patterns of whole names without spaces, the longest names first."""
+    """Patterns that match whole names without spaces, the longest names first."""
     names = [(name, model) for model in load() for name in model.names]
     names.sort(key=lambda pair: -len(pair[0]))
     return tuple(
@@ -62,9 +62,9 @@ def _patterns() -> tuple[tuple[re.Pattern[str], GpuModel], ...]:
 
 
 def find(text: str) -> GpuModel | None:
-    """The GPU that `text` names; None if the table has none.
+    """The GPU named `text`; None if it is not in the table.
 
-    "9.0", "sm_90" and "90" give a model that has the capability and no name.
+    "9.0", "sm_90" and "90" return a model with the capability and without a name.
     """
     match = CAPABILITY.fullmatch(text.strip())
     if match is not None:
@@ -80,13 +80,13 @@ def find(text: str) -> GpuModel | None:
 
 
 def similar(text: str) -> str:
-    """The name in the table that is most like `text`; "" if none is."""
+    """The most similar name in the table; "" if there is none."""
     names = {plain(name): name for model in load() for name in model.names if "#" not in name}
     close = difflib.get_close_matches(plain(text[:LONGEST]), names, 1, 0.75)
     return names[close[0]] if close else ""
 
 
 def plain(text: str) -> str:
-    """A name in lower case, without the words of `BRANDS`, spaces and hyphens."""
+    """A name in lower case, without the words in `BRANDS`, spaces and hyphens."""
     words = re.split(r"[\s_/()-]+", text.lower().replace("max-q", "maxq"))
     return "".join(word for word in words if word not in BRANDS)

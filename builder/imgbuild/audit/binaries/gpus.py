@@ -1,8 +1,8 @@
-"""GPUs, CUDA releases and drivers: whether a GPU can run code, and the oldest driver for it.
+"""GPUs, CUDA releases and drivers: whether a GPU runs code, and the minimum driver.
 
-The table of drivers is `data/audit/drivers.yaml`. Machine code runs on its own architecture and on
-later ones of the same major version; with the suffix "a" only on its own, with "f" on its own and
-later ones of its family. The driver compiles PTX for any architecture that is not older.
+The table of drivers is `data/audit/drivers.yaml`. Machine code runs on its architecture and on
+later ones of the same major version; with the suffix "a" only on its architecture, with "f" also on
+later ones of the same family. The driver compiles PTX for its architecture and any later one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ARCH = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 
 
 class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A CUDA release ("12.4"), the driver released with it (if known), its PTX version."""
+    """A CUDA release ("12.4"), the driver it was released with (if known), its PTX version."""
 
     cuda: str
     driver: str = ""
@@ -31,21 +31,21 @@ class DriverRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class GpuModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A compute capability ("9.0") and the GPUs that have it."""
+    """A compute capability ("9.0") and the GPUs with this capability."""
 
     capability: str
     names: str
 
 
 class KernelLibraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Libraries whose GPU code is always needed; a shell pattern of paths in a wheel."""
+    """Libraries whose GPU code is always required; a shell pattern of paths in a wheel."""
 
     file: str
     why: str
 
 
 class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+    """The content of `data/audit/drivers.yaml`."""
 
     majors: dict[str, str]
     releases: tuple[DriverRelease, ...]
@@ -53,24 +53,24 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kernels: tuple[KernelLibraries, ...]
 
     def oldest(self, cuda: str) -> str:
-        """The oldest driver that runs programs of a release ("12.4"); "" if unknown."""
+        """The minimum driver for programs of a release ("12.4"); "" if unknown."""
         return self.majors.get(cuda.partition(".")[0], "")
 
     def own(self, cuda: str) -> str:
-        """The driver released with a release; "" if unknown."""
+        """The driver that a release was published with; "" if unknown."""
         return next(
             (release.driver for release in self.releases if release.cuda == minor(cuda)), ""
         )
 
     def for_ptx(self, ptx: str) -> str:
-        """The oldest driver that compiles PTX of a version; "" if unknown."""
+        """The minimum driver that compiles PTX of a version; "" if unknown."""
         required = numbers(ptx)
         return next(
             (release.driver for release in self.releases if numbers(release.ptx) >= required), ""
         )
 
     def newest(self, driver: str) -> str:
-        """The newest release whose programs run on a driver; "" if none does."""
+        """The newest release supported by a driver; "" if there is none."""
         releases = [
             release.cuda
             for release in self.releases
@@ -79,7 +79,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return releases[-1] if releases else ""
 
     def is_kernels(self, file: str) -> bool:
-        """Whether the GPU code of this file is always needed."""
+        """Whether the GPU code of a file is always required."""
         return any(fnmatchcase(file, entry.file) for entry in self.kernels)
 
 
@@ -94,31 +94,31 @@ class GpuArch(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load() -> Drivers:
-    """The data of this version of imgbuild."""
+    """The bundled data."""
     return yaml_data.load(files.data("audit/drivers.yaml"), Drivers)
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version of numbers and dots, to compare."""
+    """A dotted version as integers, for comparison."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def older(release: str, other: str) -> bool:
     """Whether a driver or release is older than another; False if one is unknown ("").
 
-    A driver without its minor version ("580") is the newest of its branch.
+    A driver without a minor version ("580") counts as the newest of its branch.
     """
     given = numbers(release)
     return bool(release and other) and given < numbers(other)[: len(given)]
 
 
 def minor(cuda: str) -> str:
-    """The release without its patch: "12.4" of "12.4.1"."""
+    """A release without its patch number: "12.4" for "12.4.1"."""
     return ".".join(cuda.split(".")[:2])
 
 
 def parse(arch: str) -> GpuArch | None:
-    """The parts of "sm_90a" or "compute_120f"; None for anything else."""
+    """The parts of "sm_90a" or "compute_120f"; None for other text."""
     match = _ARCH.fullmatch(arch)
     if match is None:
         return None
@@ -126,7 +126,7 @@ def parse(arch: str) -> GpuArch | None:
 
 
 def runs(code: GpuCode, capability: str) -> bool:
-    """Whether a GPU can run the code, as it is or compiled by its driver."""
+    """Whether a GPU can run the code, as machine code or compiled by its driver."""
     arch = parse(code.arch)
     if arch is None:
         return False
@@ -140,19 +140,19 @@ def runs(code: GpuCode, capability: str) -> bool:
 
 
 def general(codes: Sequence[GpuCode]) -> list[GpuCode]:
-    """The architectures of most of a library: those with at least half as many units as any.
+    """The architectures with at least half as many units as the most frequent one.
 
-    A few kernels that exist for one architecture only do not count.
+    This excludes architectures for which a library has only a few kernels.
     """
     most = max((code.units for code in codes), default=0)
     return [code for code in codes if code.units * 2 >= most]
 
 
 def machine_code(codes: Sequence[GpuCode], capability: str) -> bool:
-    """Whether a library is built for a GPU."""
+    """Whether a library has machine code for a GPU."""
     return any(not code.ptx and runs(code, capability) for code in general(codes))
 
 
 def covers(codes: Sequence[GpuCode], capability: str) -> bool:
-    """Whether a library is built for a GPU, or has PTX that the GPU's driver compiles."""
+    """Whether a library has machine code for a GPU, or PTX that its driver compiles."""
     return any(runs(code, capability) for code in general(codes))

@@ -11,35 +11,35 @@ from imgbuild.system import files, yaml_data
 
 
 class Driver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A library of the GPU's driver; `symbols` begins the names of its functions."""
+    """A library of the GPU driver; `symbols` are prefixes of its function names."""
 
     library: str
     symbols: str = ""
 
 
 class LibraryOwner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The package that has a library; a shell pattern."""
+    """The package that provides a library; a shell pattern."""
 
     library: str
     package: str
 
 
 class Namespace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of the names of a package's symbols; the package is "" if there is none."""
+    """A substring of a package's symbols; the package is "" if there is none."""
 
     part: str
     package: str
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Files that are loaded by name; a shell pattern of paths in a wheel."""
+    """Files loaded by name; a shell pattern of paths in a wheel."""
 
     file: str
     why: str
 
 
 class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+    """The content of `data/audit/libraries.yaml`."""
 
     drivers: tuple[Driver, ...]
     brings: tuple[LibraryOwner, ...]
@@ -48,7 +48,7 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     choices: tuple[LoadedFiles, ...]
 
     def is_driver(self, library: str) -> bool:
-        """Whether a library comes from the host."""
+        """Whether a library is mounted from the host."""
         return any(driver.library == library for driver in self.drivers)
 
     def is_driver_symbol(self, symbol: str) -> bool:
@@ -61,26 +61,26 @@ class Libraries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def provider(self, library: str) -> str:
-        """The package that has a library; "" if unknown."""
+        """The package that provides a library; "" if unknown."""
         packages = (entry.package for entry in self.brings if fnmatchcase(library, entry.library))
         return next(packages, "")
 
     def owner(self, symbol: str) -> str:
-        """The package whose namespace a symbol is in; "" if unknown."""
+        """The package that a symbol's namespace belongs to; "" if unknown."""
         return next(
             (namespace.package for namespace in self.namespaces if namespace.part in symbol), ""
         )
 
     def is_loaded(self, file: str) -> bool:
-        """Whether a file is loaded by name wherever its package is used."""
+        """Whether a file is loaded by name whenever its package is used."""
         return any(fnmatchcase(file, entry.file) for entry in self.loaded)
 
     def is_choice(self, file: str) -> bool:
-        """Whether a file is one of several of which the fitting one is loaded."""
+        """Whether a file is one of several alternatives, of which one is loaded."""
         return any(fnmatchcase(file, choice.file) for choice in self.choices)
 
 
 @lru_cache(maxsize=1)
 def load() -> Libraries:
-    """The data of this version of imgbuild."""
+    """The bundled data."""
     return yaml_data.load(files.data("audit/libraries.yaml"), Libraries)

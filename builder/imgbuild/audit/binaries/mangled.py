@@ -1,7 +1,7 @@
 """The names of a C++ symbol under the other ABI of std::string (_GLIBCXX_USE_CXX11_ABI).
 
-Findings use them to tell which symbol a library has instead.
-Source: Itanium C++ ABI, section 5.1 (mangling); libstdc++ manual, "Dual ABI".
+Findings use them to name the symbol that a library has instead. Source: Itanium C++ ABI, section
+5.1 (mangling); libstdc++ manual, "Dual ABI".
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ NEW = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 
 def counterparts(symbol: str) -> Iterator[tuple[str, str]]:
-    """Other names of the same function, each with a description of the difference.
+    """Alternative names of the same function, each with a description of the difference.
 
-    Only for a name with one such string: with several, the later ones are references to the
-    first, and the whole name would have to be parsed.
+    Only for names with one such string: in others, later occurrences are back-references, which
+    would require a full parser.
     """
     if symbol.count(OLD) == 1 and NEW not in symbol:
         yield symbol.replace(OLD, NEW), "with the new std::string of C++11"

@@ -1,4 +1,4 @@
-"""Names that a package gives to modules of the standard library: `inspect.getargspec = f`."""
+"""Names that a package assigns in modules of the standard library: `inspect.getargspec = f`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imgbuild.audit.source.facts import ModuleFacts, import_target
 
 
 def assigned(package_set: ImportablePackages, facts: ModuleFacts, module: str, name: str) -> bool:
-    """Whether the package of `facts` may assign the name itself: `inspect.getargspec = f`."""
+    """Whether the package of `facts` may assign the name: `inspect.getargspec = f`."""
     package = package_set.owner(facts.module) or ""
     files, root = package_set.modules_of(package), facts.module.partition(".")[0]
     for candidate in {facts.module, root, *package_set.mentioning(root, name)}:
@@ -21,7 +21,7 @@ def assigned(package_set: ImportablePackages, facts: ModuleFacts, module: str, n
 
 
 def _assignment(modules: Modules, inside: str, module: str, name: str) -> re.Pattern[bytes]:
-    """What assigns `module.name` in the source of the module `inside`."""
+    """A pattern for assignments to `module.name` in the source of the module `inside`."""
     facts = modules.module(inside)
     imports = facts.imports if isinstance(facts, ModuleFacts) else ()
     bound = {

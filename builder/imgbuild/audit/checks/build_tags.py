@@ -1,7 +1,7 @@
-"""Part of the check `metadata`: wheels whose names tell that they are compiled for something else.
+"""Part of the check `metadata`: wheels whose file name contradicts the package set.
 
-`flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` needs torch 2.6 for CUDA 12 with the older
-C++ ABI, which its METADATA does not say. The check `elf` reads the same from its symbols.
+`flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-….whl` requires torch 2.6 for CUDA 12 with the
+pre-C++11 ABI, which its METADATA does not declare. The check `elf` finds the same in its symbols.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ABIS = {True: "the C++ ABI of 2011 (cxx11abiTRUE)", False: "the older C++ ABI (c
 
 
 def check(package_set: PackageSet, cuda: str) -> list[Finding]:
-    """An error for each contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
+    """One error per contradiction; `cuda` is the CUDA release of the set, "" if unknown."""
     torch = package_set.version(TORCH)
     cuda = build_tag(torch or "").cuda or cuda
     return [

@@ -1,8 +1,8 @@
 """The check `calls`: arguments and attributes that other packages, or Python, do not have.
 
-Findings are keywords that a callable of another package does not take, missing arguments, names and
-attributes that are read but do not exist, and names that are registered twice; of the standard
-library, names that this Python lacks and classes that are not subscriptable in it.
+Findings are keywords that a callable of another package does not accept, missing arguments, names
+and attributes that are read but do not exist, and duplicate registrations of a name; for the
+standard library, names that this Python lacks and classes that cannot be subscripted in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imgbuild.audit.names import signatures, standard
 from imgbuild.audit.names.model import CallSignature
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import Attribute, Call, Class, ModuleFacts
+from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
 from imgbuild.report import Finding, Relation
 from imgbuild.values import normalize
@@ -52,7 +52,7 @@ def check(
 
 
 class _ModuleCalls:
-    """One module's calls and reads."""
+    """Checks the calls and reads of one module."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class _ModuleCalls:
         )
 
     def _other(self, what: Meaning) -> str | None:
-        """The other package that is used; None if there is none.
+        """The other package used by a reference; None if there is none.
 
-        Packages that are not walked are read for the names of their modules only.
+        Packages that are not walked are checked for names of their modules only.
         """
         home = what.found.home or (what.holder.home if what.holder is not None else None)
         if home is None:
@@ -117,7 +117,7 @@ class _ModuleCalls:
         return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
 
     def _in_python(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
-        """The use of a name that the standard library lacks, unless this package may give it."""
+        """The problem of a name missing in Python, unless this package may assign it."""
         missing = standard.missing(self.package_set, self.facts, fact)
         if missing is None or _is_tested(fact, course):
             return
@@ -132,7 +132,7 @@ class _ModuleCalls:
             yield "", (Relation.NAME, f"{module}:{name}", text)
 
     def _problems(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
-        """What another package that is used does not have or take, with its name."""
+        """The problem of a name or argument missing in another package; that package's name."""
         what = meaning(self.package_set, self.facts, fact)
         other = self._other(what)
         if other is not None:
@@ -148,7 +148,7 @@ class _ModuleCalls:
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             signature = signatures.signature(self.package_set, what.found, bound=_bound(fact, what))
-            if signature is not None:
+            if signature is not None and not _is_overridden(self.package_set, what):
                 yield from _arguments(fact, what, signature, version)
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
@@ -186,19 +186,19 @@ class _ModuleCalls:
 
 
 def _of_other_device(fact: Call | Attribute) -> bool:
-    """Whether code for other devices than NVIDIA GPUs is used: `torch.xpu.empty_cache`."""
+    """Whether the name belongs to a device other than an NVIDIA GPU: `torch.xpu.empty_cache`."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
 def _of_module(what: Meaning) -> bool:
-    """Whether a module lacks the name."""
+    """Whether a module certainly lacks the name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
 
 
 def _is_tested(fact: Call | Attribute, course: Course) -> bool:
-    """Whether hasattr has tested what is read."""
+    """Whether the code tests the expression with hasattr."""
     expression = fact.callee if isinstance(fact, Call) else fact.expression
     return any(
         expression == tested or expression.startswith(tested + ".") for tested in course.asked
@@ -206,7 +206,7 @@ def _is_tested(fact: Call | Attribute, course: Course) -> bool:
 
 
 def _absent(what: Meaning, version: str) -> Problem:
-    """A name that a module does not have, or an attribute that a class does not have."""
+    """The problem of a name missing in a module, or an attribute missing in a class."""
     holder = what.holder.definition if what.holder is not None else None
     if isinstance(holder, ModuleFacts):
         text = f"uses {holder.module}.{what.name}, which {version} does not have"
@@ -219,16 +219,34 @@ def _absent(what: Meaning, version: str) -> Problem:
 
 
 def _bound(fact: Call, what: Meaning) -> bool:
-    """Whether Python passes self, as it does not for `Class.method(…)`."""
+    """Whether self is passed implicitly; it is not in `Class.method(…)`."""
     if fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
     return what.holder is None or not isinstance(what.holder.definition, Class)
 
 
+def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
+    """Whether a subclass of the holder may be meant that has its own method of this name."""
+    holder, method = what.holder, what.found.definition
+    if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
+        return False
+    if any("abstractmethod" in decorator for decorator in method.decorators):
+        return True
+    owner = getattr(holder.definition, "name", "")
+    package = holder.home.module.partition(".")[0]
+    for module in package_set.mentioning(package, what.name):
+        facts = package_set.module(module)
+        for definition in facts.classes if isinstance(facts, ModuleFacts) else ():
+            bases = [base.partition("[")[0].rpartition(".")[2] for base in definition.bases]
+            if what.name in definition.methods and owner in bases:
+                return True
+    return False
+
+
 def _arguments(
     call: Call, what: Meaning, signature: CallSignature, version: str
 ) -> Iterator[Problem]:
-    """Keywords that are not accepted, and too few or too many positional arguments."""
+    """The problem of keywords that are not accepted, and of too few or too many positionals."""
     for keyword in call.keywords:
         if not signature.takes(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not take"

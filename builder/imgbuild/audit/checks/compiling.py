@@ -1,8 +1,8 @@
-"""CUDA code that is compiled at import (load_inline, nvcc), where an image has no compiler.
+"""CUDA code that is compiled at import (load_inline, nvcc) without a compiler in the image.
 
-An image has what its packages bring: without a wheel with `nvcc` the import fails. Other package
-sets may be for a machine that has CUDA's own installation, which makes this a warning, as does an
-import that only runs in some cases.
+An image contains only what its packages provide: without a wheel with `nvcc` the import fails.
+Other package sets may be used with a system-wide CUDA toolkit, so that the finding is a warning, as
+it is for an import that runs only in some cases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_CUDA = frozenset(("with_cuda", "cuda_sources", "extra_cuda_cflags"))
 
 
 def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Finding]:
-    """The findings of code that the main path runs; `image`: nothing else will be installed."""
+    """The findings for code on the main path; `image`: nothing else will be installed."""
     compilers = [name for name in package_set.packages if "nvcc" in name]
     if any(file.endswith("/bin/nvcc") for name in compilers for file in package_set.files(name)):
         return []
@@ -75,7 +75,7 @@ def _of_module(
 
 
 def _compiles(facts: ModuleFacts, call: Call) -> bool:
-    """Whether the callee is one of torch's compilers, by the imports of its module."""
+    """Whether the callee is one of torch's compilers, according to the module's imports."""
     first, _, rest = call.callee.partition(".")
     for line in facts.imports:
         if line.bound != first or line.scope not in ("", call.scope):

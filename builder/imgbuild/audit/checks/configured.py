@@ -1,6 +1,6 @@
-"""Part of the check `imports`: classes that the default configuration of a program names.
+"""Part of the check `imports`: classes named by the default configuration of a program.
 
-Hydra makes an object of `_target_: package.module.Class` when the program asks for it.
+Hydra instantiates `_target_: package.module.Class` when the program requests it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHECK = "imports"
 
 
 def check(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
-    """Warnings for `_target_`s that do not exist: which ones a run needs depends on it."""
+    """Warnings for each `_target_` that does not exist: which ones are used depends on the run."""
     modules = {name.rpartition(".")[0] for name, _ in path.starts}
     for module in sorted(filter(None, modules)):
         main = program(package_set, module)
@@ -28,7 +28,7 @@ def check(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
 
 
 def _is_absent(package_set: ImportablePackages, target: str) -> bool:
-    """Whether a dotted name certainly has no definition in a package that is there."""
+    """Whether a dotted name is certainly undefined in an installed package."""
     module, _, name = target.rpartition(".")
     if package_set.owner(module.partition(".")[0]) is None:
         return False

@@ -1,7 +1,8 @@
 """The check `cuda`: one CUDA family in a package set, and code for its GPUs.
 
-Findings are libraries of two CUDA majors in one process, components of another CUDA release, a
-torch without CUDA, libraries without code for a GPU, and assemblers that do not know it.
+Findings are libraries of two CUDA major versions in one process, components of another CUDA
+release, a torch without CUDA, libraries without code for a GPU, and assemblers that do not support
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def check(package_set: PackageSet, cuda: str, gpu: Sequence[str] = ()) -> list[F
 def _families(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]]
 ) -> Iterator[Finding]:
-    """Files that are linked to the runtimes of two majors, and are loaded by one program."""
+    """Files linked to the runtimes of two major versions and loaded by the same program."""
     choices = libraries.load()
     elsewhere = variants.skipped_variants(elf_facts)
     users: dict[str, list[tuple[str, ElfFacts]]] = {}
@@ -94,7 +95,7 @@ def _families(
 def _torch(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], cuda: str
 ) -> Iterator[Finding]:
-    """A torch for the CPU in a package set for GPUs."""
+    """A CPU build of torch in a package set for GPUs."""
     version = package_set.version("torch")
     files = {facts.file for package, facts in elf_facts if package == "torch"}
     # Without its other libraries, torch's files were not read.
@@ -114,7 +115,7 @@ def _torch(
 
 
 def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
-    """Packages of NVIDIA that are not of the CUDA release."""
+    """NVIDIA packages that do not belong to the CUDA release."""
     declared = _declared(package_set, cuda)
     major, _, _ = cuda.partition(".")
     for package in package_set.packages:
@@ -138,7 +139,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
 
 
 def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
-    """Component → version, as the metapackage of the package set lists them for this release."""
+    """Component → version, from the metapackage in the package set, for this release."""
     metadata = package_set.metadata(METAPACKAGE)
     if metadata is None or gpus.minor(metadata.version) != gpus.minor(cuda):
         return {}
@@ -161,7 +162,7 @@ def _is_other(package: str, version: str, cuda: str) -> bool:
 
 
 def _compiles(package_set: PackageSet) -> bool:
-    """Whether the package set has the compiler that reads the headers of a release."""
+    """Whether the package set has the compiler that uses the headers of a release."""
     return any(package.startswith(_COMPILER) for package in package_set.packages)
 
 
@@ -181,7 +182,7 @@ def _component(package: str, version: str, cuda: str, why: str, spec: str) -> Fi
 def _uncovered(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Libraries that are always needed, without code for a GPU of the package set."""
+    """Libraries that are always required and have no code for a GPU of the package set."""
     drivers = gpus.load()
     for package, facts in elf_facts:
         if not drivers.is_kernels(facts.file) or not facts.gpu:
@@ -202,9 +203,9 @@ def _uncovered(
 def _unassembled(
     package_set: PackageSet, elf_facts: Sequence[tuple[str, ElfFacts]], gpu: Sequence[str]
 ) -> Iterator[Finding]:
-    """Assemblers of packages that compile at run time, which do not know a GPU.
+    """Assemblers of packages that compile at run time and do not support a GPU.
 
-    Triton has one for each range of GPUs, so those of one package count together.
+    Triton has one for each range of GPUs, so those of one package are considered together.
     """
     package_archs: dict[str, set[str]] = {}
     files: dict[str, str] = {}
@@ -234,9 +235,9 @@ def _for_gpus(
     consequence: str,
     condition: str,
 ) -> Iterator[Finding]:
-    """The finding for the GPUs `missing`, if there are any, between `fault` and `consequence`.
+    """The finding for the GPUs `missing`, if any; its text is `fault`, GPUs, `consequence`.
 
-    `condition` completes the remedy: "choose a PACKAGE that …".
+    `condition` completes the hint "choose a PACKAGE that …".
     """
     if missing:
         version = package_set.version(package) or ""
@@ -253,7 +254,7 @@ def _for_gpus(
 
 
 def _arch(capability: str) -> str:
-    """The architecture of a compute capability: "9.0" is sm_90."""
+    """The architecture of a compute capability: sm_90 for "9.0"."""
     return f"sm_{capability.replace('.', '')}"
 
 

@@ -17,7 +17,7 @@ SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 class FindingPlace(msgspec.Struct, frozen=True):
-    """The place of a fact: its package and file, and the entry point that reaches it, if any."""
+    """The location of a fact: package, file, and the entry point that reaches it, if any."""
 
     package: str
     version: str
@@ -32,7 +32,7 @@ class FindingPlace(msgspec.Struct, frozen=True):
 def place_of(
     package_set: ImportablePackages, facts: ModuleFacts, line: int, entry: str = ""
 ) -> FindingPlace | None:
-    """The place of a line in a module; None if no package owns it."""
+    """The location of a line in a module; None if the module belongs to no package."""
     package = package_set.owner(facts.module)
     version = package_set.version(package) if package is not None else None
     if package is None or version is None:
@@ -53,8 +53,8 @@ def finding(
 ) -> Finding:
     """The finding `text` at `place`.
 
-    `other` is the package that it is about; "" for one that is not installed and for the standard
-    library.
+    `other` is the package that the finding concerns; "" for a package that is not installed and
+    for the standard library.
     """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"

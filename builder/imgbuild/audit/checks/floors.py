@@ -1,4 +1,4 @@
-"""The oldest driver, glibc and GPU that an image runs on, computed from its shared objects."""
+"""The minimum driver, glibc and GPU of an image, computed from its shared objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
 def floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
-    """The floors of an image with the files `elf_facts`, built for the release `cuda` ("12.4")."""
+    """The minimum versions for an image with the files `elf_facts`, for CUDA `cuda` ("12.4")."""
     drivers = gpus.load()
     glibc = ""
     kernels: list[tuple[GpuCode, ...]] = []

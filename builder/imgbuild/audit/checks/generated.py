@@ -1,7 +1,7 @@
-"""Part of the check `support`: generated protobuf code that the installed runtime refuses.
+"""Part of the check `support`: generated protobuf code that the installed runtime rejects.
 
-Each `_pb2.py` calls `ValidateProtobufRuntimeVersion` with the version that generated it. The rule
-is that function of the installed protobuf, evaluated; the variable that turns it off is unset.
+Each `_pb2.py` calls `ValidateProtobufRuntimeVersion` with the version of its generator. The rule is
+that function of the installed protobuf, evaluated as if the variable that disables it were unset.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NAMES = {"DOMAIN": "", "_warning_count": 0}
 
 
 def check(package_set: PackageSet, path: MainPath) -> Iterator[Finding]:
-    """Modules that protobuf refuses: errors on the main path, warnings elsewhere.
+    """Modules that protobuf rejects: errors on the main path, warnings elsewhere.
 
-    Of a module that a package has in several folders, one for each protobuf, nothing is reported if
-    one of them is accepted.
+    If a package has a module in several folders, one per protobuf version, nothing is reported
+    if one of them is accepted.
     """
     if package_set.version(RUNTIME) is None:
         return
@@ -62,7 +62,7 @@ def _modules(package_set: PackageSet, package: str) -> Mapping[str, GeneratedCod
 
 
 def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
-    """Whether importing the module raises; False if that is not understood."""
+    """Whether importing the module raises; False if that cannot be determined."""
     source = evaluator(package_set).source(MODULE)
     if source is None:
         return package_set.exists(MODULE) is False
@@ -85,9 +85,9 @@ def _is_refused(package_set: PackageSet, code: GeneratedCode) -> bool:
 def _users(
     package_set: PackageSet, path: MainPath, modules: frozenset[str]
 ) -> dict[str, FindingPlace]:
-    """Module → where it is imported, on the main path (with its entry point) if it is.
+    """Module → the place of its import, on the main path (with its entry point) if possible.
 
-    The exception is no ImportError, which the code around such imports often catches.
+    The exception is not an ImportError, which the code around such imports often catches.
     """
     users: dict[str, FindingPlace] = {}
     for name in path.modules():

@@ -1,7 +1,7 @@
 """The check `imports`: modules and names of other packages, or of Python, that do not exist.
 
-A finding on the main path is an error, one in a corner a note. That is a warning if importing the
-module fails for certain and another package uses this module, if only on request.
+A finding on the main path is an error, in a corner a note. The latter becomes a warning if
+importing the module certainly fails and another package uses the module, even if only on request.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
 
 
 class _Users:
-    """Where the code of a package names modules of other packages, also on first use."""
+    """The place where a package refers to modules of another package, lazy imports included."""
 
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
         self._package_set = package_set
         self._path = path
 
     def of(self, module: str) -> FindingPlace | None:
-        """Where another package names `module`; None if none does."""
+        """The place where another package refers to `module`; None if there is none."""
         return self._places.get(module)
 
     @cached_property
@@ -72,7 +72,7 @@ class _Users:
 
 
 def _named(facts: ModuleFacts) -> Iterator[tuple[str, int, tuple[Guard, ...]]]:
-    """The modules that import statements or strings, as of `LazyLoader`, name; line and guards."""
+    """The modules named by import statements or strings (`LazyLoader`); line and guards."""
     for line in facts.imports:
         yield line.module, line.line, line.guards
         yield f"{line.module}.{line.name}", line.line, line.guards
@@ -107,11 +107,11 @@ def _of_import(
     default: bool,
     users: _Users,
 ) -> Finding | None:
-    """The finding of one import, if any.
+    """The finding for one import, if any.
 
-    A missing package is reported if a module imports it at its top, without conditions. Code that
-    tests for it first, or imports it in a function, is for users who have it, unless it runs with
-    the `default` configuration of an entry point.
+    A missing package is reported if a module imports it at its top without conditions. Code
+    that tests for it, or imports it in a function, is meant for installations with this
+    package, unless it runs with the `default` configuration of an entry point.
     """
     course = judge(package_set, line.guards)
     attributes = (Attribute(0, expression, scope=line.scope) for expression in course.asked)
@@ -163,7 +163,7 @@ def _of_import(
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
-    """What is wrong with an import of `module`, which its wheel has for `pythons` only."""
+    """The message for an import of `module`, which its wheel has for `pythons` only."""
     return (
         f"imports {module}, which its wheel has for Python {' and '.join(pythons)} only;"
         f" this package set has Python {package_set.python}"
@@ -173,8 +173,8 @@ def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[
 def fails(how: Reached | None, course: Course, relation: Relation, *, top: bool) -> bool:
     """Whether the main path fails here.
 
-    A missing package must be certain to be imported there, and not by an optional part. A function
-    that runs only in some cases and imports a package itself does so to spare the other cases.
+    A missing package must certainly be imported there, and not by an optional part. A function
+    that runs only in some cases and imports a package itself avoids the import in other cases.
     """
     if how is None or not course.understood("" if top else "function"):
         return False
@@ -230,9 +230,9 @@ def _in_python(
 
 
 def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
-    """Whether `module` would be part of a namespace that any package can add to: google.cloud.x.
+    """Whether `module` would be in a namespace shared by several packages: google.cloud.x.
 
-    Then the package that has other parts of the namespace does not lack it.
+    In that case the package that has other parts of the namespace does not lack it.
     """
     parent = module.rpartition(".")[0]
     while parent and package_set.exists(parent) is False:
@@ -246,8 +246,9 @@ def _in_namespace(package_set: ImportablePackages, module: str) -> bool:
 def _is_vendored(package_set: ImportablePackages, facts: ModuleFacts, root: str) -> bool:
     """Whether the importing package has `root` in a folder that it adds to sys.path.
 
-    Such a folder need not be one that Python can import: wandb/vendor/gql-0.2.0/wandb_gql. One
-    with other files only, such as a group of a configuration, is none.
+    The folder's path may contain names that Python cannot import:
+    wandb/vendor/gql-0.2.0/wandb_gql. A folder without modules, such as a group of a
+    configuration, does not count.
     """
     package = package_set.owner(facts.module)
     if package is None:

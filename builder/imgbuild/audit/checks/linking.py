@@ -1,7 +1,7 @@
 """The check `elf`: libraries and symbols that the dynamic linker would not find.
 
-Findings are libraries that no package has, symbols that nothing defines, versions that the library
-found does not have, and code compiled against another numpy. Libraries of the driver come from the
+Findings are libraries that no package provides, undefined symbols, symbol versions missing in the
+library, and code compiled against an incompatible numpy. Libraries of the driver come from the
 host. If the base is unknown or the package set is partial, only certain errors are reported.
 """
 
@@ -77,12 +77,12 @@ class _Linker:
             yield from loaded.check(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
-        """Whether the file's name has the tag of another Python."""
+        """Whether the file name has the tag of another Python."""
         tag = _TAG.search(posixpath.basename(facts.file))
         return tag is not None and [tag[1], tag[2]] != self._package_set.python.split(".")[:2]
 
     def _is_skipped_variant(self, package: str, facts: ElfFacts) -> bool:
-        """Whether the file is a variant for another CUDA family, next to one for this."""
+        """Whether the file is for another CUDA family and has a variant for this one."""
         return self._known.is_choice(facts.file) or (package, facts.file) in self._variants
 
     def _is_found(self, package: str, facts: ElfFacts, library: str) -> bool:
@@ -95,7 +95,7 @@ class _Linker:
 
     @cached_property
     def _unread(self) -> frozenset[str]:
-        """Names of libraries in wheels whose facts were not read."""
+        """Names of libraries in wheels that were not read."""
         read_files = {facts.file for _, facts in self._map.files}
         return frozenset(
             posixpath.basename(file)
@@ -109,7 +109,7 @@ class _Linker:
     def _libraries(
         self, package: str, facts: ElfFacts, missing: Sequence[str]
     ) -> Iterator[Finding]:
-        """One finding for the missing libraries of a file, about the best known of them."""
+        """One finding for the missing libraries of a file; it names the best known of them."""
         library, *more = sorted(
             missing,
             key=lambda name: (not self._map.relatives(name), not self._known.provider(name)),
@@ -135,7 +135,7 @@ class _Linker:
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
 
     def _is_certain(self, library: str) -> bool:
-        """Whether a library is certainly missing, although the package set is partial."""
+        """Whether a library is certainly missing, even in a partial package set."""
         owner = self._known.provider(library)
         there = bool(owner) and self._package_set.version(owner) is not None
         return there or bool(self._map.relatives(library))
@@ -282,9 +282,10 @@ class _Linker:
 
 
 def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:
-    """Packages all of whose extension modules that use numpy were compiled against numpy 1.
+    """Packages whose numpy extension modules were all compiled against numpy 1.
 
-    From MANY such modules on the package cannot do without them, whatever imports them.
+    With at least MANY such modules a package cannot work without them, however they are
+    imported.
     """
     counts: dict[str, Counter[int]] = {}
     for package, facts in files:
@@ -301,7 +302,7 @@ def _apart(package: str, other: str) -> str:
 
 
 def _requires(package_set: PackageSet) -> dict[str, frozenset[str]]:
-    """Package → all packages that it requires, directly or not; markers are ignored."""
+    """Package → all packages that it requires, directly or indirectly; markers are ignored."""
     direct = {package: required(package_set.metadata(package)) for package in package_set.packages}
     requirements = {}
     for package, names in direct.items():
@@ -338,7 +339,7 @@ class Loading:
         self._users: dict[tuple[str, str], list[tuple[str, ElfFacts]]] | None = None
 
     def on_main_path(self, package: str, facts: ElfFacts) -> bool:
-        """Whether using `package` loads this file."""
+        """Whether using `package` loads the file."""
         seen: set[tuple[str, str]] = set()
         todo = [(package, facts)]
         while todo:
@@ -364,7 +365,7 @@ class Loading:
         return self._users.get((package, facts.file), [])
 
     def _extensions(self, package: str) -> frozenset[str]:
-        """Files of the compiled modules that importing `package` loads."""
+        """The files of extension modules that importing `package` loads."""
         if package not in self._imported:
             self._imported[package] = frozenset(self._follow(package))
         return self._imported[package]
@@ -388,7 +389,7 @@ class Loading:
                         todo.append(module)
 
     def _imports(self, name: str) -> Iterable[str]:
-        """The modules that importing module `name` certainly imports, or may import."""
+        """The modules that importing module `name` certainly or possibly imports."""
         facts = self._code.module(name)
         if isinstance(facts, ModuleFacts):
             for statement in facts.imports:

@@ -1,8 +1,8 @@
-"""Part of the check `elf`: libraries loaded by a name that nothing has (separate: reads strings).
+"""Part of the check `elf`: libraries loaded by a name that does not exist (separate: strings).
 
-Only names without a version are reported, of libraries that are there under a name with one: others
-are for other machines. A file that also has a name with a version tries that, too, and a package
-knows the versions of its own libraries.
+Only names without a version are reported, and only if the library exists under a versioned name:
+other names are for other platforms. A file that also contains a versioned name tries that too, and
+a package is assumed to know the versions of its own libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOOLKIT = "nvidia-"
 
 
 def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> Iterator[Finding]:
-    """Findings of all packages; warnings, since what loads the library may be optional."""
+    """Warnings for all packages; no errors, since the code that loads a library may be optional."""
     for package, facts in libraries.files:
         names = package_set.loaded(package).get(facts.file, ()) if facts.undefined else ()
         for name in names:
@@ -40,7 +40,7 @@ def check(package_set: PackageSet, libraries: LibraryMap, known: Libraries) -> I
 
 
 def _is_same(package: str, owner: str) -> bool:
-    """Whether packages are parts of one product: those of the CUDA toolkit know one another."""
+    """Whether packages are components of one product: the CUDA toolkit."""
     toolkit = package.startswith(TOOLKIT) and owner.startswith(TOOLKIT)
     return package == owner or toolkit
 

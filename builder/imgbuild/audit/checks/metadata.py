@@ -1,9 +1,9 @@
 """The check `metadata`: requirements, Python versions and platforms of wheels; learned constraints.
 
-Findings are requirements that are absent or of a wrong version (with markers and the extras that
-the user and other packages ask for), and a Python or platform that a wheel does not allow. uv has
-checked most of this; overrides, wheels from other sources and wheels built from sdists can still be
-wrong. A version that no extra of another package allows is a warning.
+Findings are requirements that are missing or installed in a wrong version (with markers and the
+extras requested by the user and other packages), and a Python or platform that a wheel does not
+support. uv has checked most of this; overrides, wheels from other sources and wheels built from
+sdists can still be wrong. A version that no extra of another package allows is a warning.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A requirement that applies in a package set; `extra` is the extra of `package` that has it.
+    """A requirement that applies in a package set; `extra` is the extra of `package`, if any.
 
-    `number` is its line in METADATA, 0 if unknown. `requested`: the user requests the extra, or
-    for one that brings it.
+    `number` is its line in METADATA, 0 if unknown. `requested`: the user requests the extra,
+    directly or through another extra.
     """
 
     package: str
@@ -52,7 +52,7 @@ def check(
 ) -> list[Finding]:
     """Violations of METADATA, file names and learned constraints.
 
-    `extras` are those that the user requests, by package: what they require is never left out.
+    `extras` are those that the user requests, by package: their requirements must be installed.
     """
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     applied = needs(package_set, extras)
@@ -75,7 +75,7 @@ def check(
 def needs(
     package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
-    """Every requirement that applies, with the extras that the user and other packages ask for."""
+    """Every applicable requirement, with the extras requested by the user and other packages."""
     markers = Tags(
         python=package_set.python, glibc=package_set.glibc, arch=package_set.arch
     ).markers
@@ -174,9 +174,10 @@ def _of_unknown_extras(
 def _of_extras(
     package_set: PackageSet, package: str, applied: Collection[str]
 ) -> Iterator[Finding]:
-    """Warnings for packages that are installed, in versions that no extra naming them allows.
+    """Warnings for installed versions outside the range of every extra that names the package.
 
-    Nothing requested the extra, but its range tells which versions the package's code supports.
+    The extra was not requested, but its range shows the versions that the package's code
+    supports.
     """
     ranges: dict[str, list[Need]] = {}
     for need in _optional(package_set, package):
@@ -201,9 +202,10 @@ def _of_extras(
 
 
 def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
-    """Warnings for parts of the packages `named` whose extra is not all there: `ray.serve`.
+    """Warnings for parts of the packages `named` with an incomplete extra: `ray.serve`.
 
-    The package says so itself: the import of the part fails with the extra's name.
+    The source is the package itself: the failing import of the part raises a message with the
+    extra.
     """
     for package in sorted(set(named) if not package_set.partial else ()):
         for advice in package_set.advised_extras(package):
@@ -233,9 +235,9 @@ def advised(package_set: PackageSet, named: Iterable[str]) -> Iterator[Finding]:
 
 
 def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
-    """The requirements with a range that only an extra named after them brings: `trl[vllm]`.
+    """Requirements with a range, from an extra named after the required package: `trl[vllm]`.
 
-    Other extras are tools: their ranges say nothing about the package's own code.
+    Other extras are for tools: their ranges are unrelated to the package's own code.
     """
     metadata = package_set.metadata(package)
     if metadata is None:
@@ -250,7 +252,7 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
 
 
 def of_extra(requirement: Requirement) -> str:
-    """The extra with the name of the package that a requirement has a range of; "" if none is."""
+    """The extra named after the required package, if the requirement has a range; else ""."""
     extra = _EXTRA.search(str(requirement.marker)) if requirement.marker is not None else None
     if extra is None or not requirement.specifier:
         return ""

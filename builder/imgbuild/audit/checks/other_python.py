@@ -1,9 +1,9 @@
-"""Imports of a package's own extension modules that its wheel has for other Pythons alone.
+"""Imports of a package's own extension modules that its wheel has for other Pythons only.
 
-An abi3 wheel fits any Python, and may still have a module as `_C.cpython-312-x86_64-linux-gnu.so`
-only. An import of it that fails on the main path is an error. Elsewhere the package goes on without
-a part of itself, a warning; where the import is caught, a note. Files that nothing imports may be
-loaded by their path.
+An abi3 wheel is compatible with any Python, but may contain a module only as
+`_C.cpython-312-x86_64-linux-gnu.so`. An import of it that fails on the main path is an error.
+Elsewhere the package works without this part, a warning; a caught import is a note. Files that are
+never imported may be loaded by path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imgbuild.wheel.tags import Tags
 
 
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
-    """The most severe import of each module that only other Pythons load."""
+    """The most severe finding for each module that only other Pythons can load."""
     view = path.view(package_set)
     findings: list[Finding] = []
     for package, builds in _builds(package_set):
@@ -44,7 +44,7 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
 
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
-    """Packages with such modules; a wheel that does not fit at all is found by its METADATA."""
+    """Packages with such modules; an incompatible wheel is left to the check of its METADATA."""
     tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
@@ -55,7 +55,7 @@ def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[st
 
 
 def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
-    """The modules of `package` that may import `module`: whose source has its name."""
+    """The modules of `package` that may import `module`: those whose source contains its name."""
     parent, _, stem = module.rpartition(".")
     modules = package_set.modules_of(package)
     importers = {name for name in modules if name.rpartition(".")[0] not in modules}
@@ -70,7 +70,7 @@ def _importers(package_set: PackageSet, package: str, module: str) -> list[str]:
 
 
 def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -> Iterator[Finding]:
-    """The findings `text` of the module `name`, if it imports `missing`."""
+    """The findings `text` for module `name` if it imports `missing`."""
     facts = view.module(name)
     if not isinstance(facts, ModuleFacts):
         return
@@ -85,7 +85,7 @@ def _of_module(view: View, path: MainPath, name: str, missing: str, text: str) -
 def _of_import(
     view: View, path: MainPath, facts: ModuleFacts, line: Import, missing: str, text: str
 ) -> Finding | None:
-    """The finding of one import, if it runs in this package set."""
+    """The finding for one import, if it runs in this package set."""
     course = judge(view, line.guards)
     runner = scopes(facts).runner(line.scope)
     how = path.reached(facts.module, runner)
@@ -115,7 +115,7 @@ def _is_below(module: str, parent: str) -> bool:
 
 
 def _is_bound(view: View, facts: ModuleFacts, line: Import) -> bool:
-    """Whether `from x import _C` finds a name that x may bind otherwise."""
+    """Whether `from x import _C` may find a name that x binds in another statement."""
     if facts.module == line.module:
         assigned = (
             assignment.name == line.name and assignment.line < line.line

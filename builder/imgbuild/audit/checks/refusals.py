@@ -1,7 +1,7 @@
-"""Code that raises while a module is imported, for what is installed (separate: it evaluates code).
+"""Code that raises at import in this package set (separate: evaluates code).
 
-Statements, calls and decorators are evaluated with the arguments that they are given. A refusal is
-found only if every way through the code ends in an exception that it raises itself.
+Statements, calls and decorators are evaluated with their actual arguments. A refusal is reported
+only if every path through the code ends in an exception that the package raises itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Run = Callable[[Evaluation], object]
 
 
 class ImportRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception while `place` is imported, because `cause` is as it is.
+    """An exception raised while `place` is imported, because of the state of `cause`.
 
     `raised` is the name of the exception, `at` the file and line of its `raise`.
     """
@@ -48,8 +48,8 @@ def refusals(
 ) -> Iterator[ImportRefusal]:
     """The refusals of modules that importing an entry point certainly imports.
 
-    Modules of `published` packages that import none of the others are left out: they were checked
-    when these were locked.
+    Modules of `published` packages that import only such packages are skipped: they were
+    checked when those packages were locked.
     """
     view = path.view(package_set)
     raising = Raising(view)
@@ -66,7 +66,7 @@ def refusals(
 def _imports_only(
     facts: ModuleFacts, package_set: ImportablePackages, packages: Collection[str]
 ) -> bool:
-    """Whether all modules that a module imports are of `packages`, or of none that is there."""
+    """Whether all packages that a module imports are in `packages` or not installed."""
     return all(
         owner is None or owner in packages
         for line in facts.imports
@@ -75,7 +75,7 @@ def _imports_only(
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
-    """Whether the module imports `module` itself, outside of functions, and fails without it."""
+    """Whether the module imports `module` at its top level, and fails without it."""
     for line in facts.imports:
         if not line.scope and f"{line.module}.".startswith(f"{module}."):
             course = judge(package_set, line.guards)
@@ -116,13 +116,13 @@ _Step = tuple[int, tuple[Guard, ...], Callable[[ModuleTree], list[_Run]]]
 
 
 def _raises(facts: ModuleFacts) -> Iterator[_Step]:
-    """The `raise` statements outside of definitions: the statements at the top that hold them."""
+    """The top-level statements that contain a `raise` outside of definitions."""
     for refusal in facts.refusals:
         yield refusal.line, (), _Statement(facts.module, refusal.line)
 
 
 def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
-    """The calls at the top of a module, and in class bodies, of what may raise."""
+    """The calls of callables that may raise, at the top level and in class bodies."""
     here = scopes(facts)
     for scope in here.run_by(""):
         for call in here.calls.get(scope, ()):
@@ -135,7 +135,7 @@ def _calls(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[
 
 
 def _decorators(package_set: View, facts: ModuleFacts, raising: Raising) -> Iterator[_Step]:
-    """The decorators that are applied on import, of what may raise."""
+    """The decorators that may raise and are applied at import."""
     here = scopes(facts)
     definitions: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
     for definition in definitions:
@@ -154,13 +154,13 @@ def _decorators(package_set: View, facts: ModuleFacts, raising: Raising) -> Iter
 
 
 class _Statement(msgspec.Struct, frozen=True):
-    """The statement at the top of a module that holds a line."""
+    """The top-level statement that contains a line."""
 
     module: str
     line: int
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """Its evaluation; none if it runs with names that change."""
+        """The evaluation of the statement; none if it uses names that change."""
         statements = [
             statement
             for statement in source.tree.body
@@ -172,9 +172,9 @@ class _Statement(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """The calls on a line that runs on import, by their callee.
+    """The calls on a line that runs at import, by callee.
 
-    `called` is its value, UNKNOWN if it is to be evaluated, as for a method.
+    `called` is the callee's value; if UNKNOWN, it is evaluated, as for a method.
     """
 
     module: str
@@ -183,7 +183,7 @@ class _Call(msgspec.Struct, frozen=True):
     called: object
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """Their evaluations, or those of the loops around them."""
+        """The evaluations of the calls, or of the loops that contain them."""
         plain = len(source.binding(self.callee.partition(".")[0])) <= 1
         plain = plain and isinstance(self.called, (ClassValue, FunctionValue))
         return [
@@ -214,7 +214,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Decorator(msgspec.Struct, frozen=True):
-    """A decorator of a function or class that is applied on import."""
+    """A decorator of a function or class that is applied at import."""
 
     module: str
     line: int
@@ -222,7 +222,7 @@ class _Decorator(msgspec.Struct, frozen=True):
     name: str
 
     def __call__(self, source: ModuleTree) -> list[_Run]:
-        """Its evaluation; none if the definition is not found."""
+        """The evaluation of the decorator; none if the definition is not found."""
         function = source.function(self.decorated, self.line)
         node = function or source.class_(self.line)
         used = [
@@ -245,7 +245,7 @@ def _refused(
     source: ModuleTree,
     step: Callable[[ModuleTree], list[_Run]],
 ) -> ImportRefusal | None:
-    """The exception in which every way through the code ends, if there is one."""
+    """The exception in which every path through the code ends, if there is one."""
     for run in step(source):
         ended = interpreter.outcomes(run, strict=True)
         if not ended or not all(end.raised and end.certain and end.line for end in ended):

@@ -1,8 +1,8 @@
 """The check `rules`: known failures that no other check can find, from `data/audit/rules.yaml`.
 
-A rule applies where its two packages meet in the versions, and on the Pythons, that it names, where
-the package that it names as missing is absent, or where its wheel lacks a module for this Python;
-and if the text of the wheel still contains what it describes.
+A rule applies if its two packages are installed in the listed versions and on the listed Pythons,
+if the package that it lists as missing is not installed, or if its wheel lacks a module for this
+Python; and if the text of the wheel still contains the evidence.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class RuleEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`package` in `versions` fails with `other` in `clash` (`spec` are versions that work).
+    """`package` in `versions` fails with `other` in `clash`; versions in `spec` work.
 
-    Or, instead of these three, without the package `missing`, or where its wheel does not have the
+    Alternatively, it fails without the package `missing`, or if its wheel does not have the
     module `lacks` for this Python, unless another package has the module `unless`.
 
-    `python` is a specifier of the Pythons on which it fails, if not all: "<3.11".
+    `python` is a specifier of the affected Pythons, if not all: "<3.11".
 
-    `gpu` are the compute capabilities on which it fails, if not all: then the rule applies to
-    targets that name one of them, and is a warning for a package set that names no GPU.
+    `gpu` are the affected compute capabilities, if not all: then the rule applies to targets
+    with one of them, and is a warning for a package set without GPUs.
     """
 
     id: str
@@ -74,16 +74,16 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @lru_cache(maxsize=1)
 def load() -> tuple[Rule, ...]:
-    """The rules of this version of imgbuild; their ids are unique."""
+    """The bundled rules; their ids are unique."""
     return yaml_data.load(files.data("audit/rules.yaml"), tuple[Rule, ...])
 
 
 def check(
     package_set: PackageSet, rules: Sequence[Rule] | None = None, *, gpu: Sequence[str] = ()
 ) -> list[Finding]:
-    """The findings of `rules` in this package set; the default are those of `load`.
+    """The findings of `rules` (default: those of `load`) in this package set.
 
-    `gpu` are the compute capabilities that the target is for, none for other package sets.
+    `gpu` are the compute capabilities of the target, empty for other package sets.
     """
     findings = (_judge(package_set, rule, gpu) for rule in (load() if rules is None else rules))
     return [finding for finding in findings if finding is not None]
@@ -92,7 +92,7 @@ def check(
 def without_explained(findings: Sequence[Finding]) -> list[Finding]:
     """`findings` without those about a module that is the cause of a rule's finding.
 
-    One that is more severe than the rule's is kept.
+    A finding more severe than the rule's is kept.
     """
     modules = {rule.id: rule.lacks for rule in load() if rule.lacks}
     explained = {
@@ -146,7 +146,7 @@ def _judge(package_set: PackageSet, rule: Rule, gpu: Sequence[str]) -> Finding |
 
 
 def _circumstances(package_set: PackageSet, rule: Rule) -> str:
-    """What the rule's package fails with: "with numpy 1.26.4", "on Python 3.11"."""
+    """When the rule's package fails: "with numpy 1.26.4", "on Python 3.11"."""
     circumstances = [f"without {rule.missing}"] if rule.missing else []
     circumstances += [f"with {rule.other} {package_set.version(rule.other)}"] if rule.other else []
     circumstances += [f"on Python {package_set.python}"] if rule.lacks or rule.python else []
@@ -154,9 +154,9 @@ def _circumstances(package_set: PackageSet, rule: Rule) -> str:
 
 
 def _applies(package_set: PackageSet, rule: Rule, other: str | None) -> bool:
-    """Whether the version `other` and the modules are those of the rule.
+    """Whether the version `other` and the modules match the rule.
 
-    What a partial package set lacks may be installed.
+    Packages missing from a partial package set may be installed.
     """
     if rule.lacks and package_set.exists(rule.lacks) is not False:
         return False

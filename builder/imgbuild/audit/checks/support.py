@@ -1,7 +1,7 @@
-"""The check `support`: versions of other packages that a package refuses or warns about.
+"""The check `support`: versions of other packages that a package rejects or warns about.
 
-What raises on the main path is an error; what raises only for some data or in a corner is a note;
-what warns is a warning.
+An exception on the main path is an error, an exception for some data or in a corner a note, a
+warning in the code a warning.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _of_window(
 
 
 def _caught(window: Window) -> bool:
-    """Whether the exception that it raises is caught."""
+    """Whether the window's exception is caught."""
     if window.outcome == "warn":
         return False
     names = {window.name, "Exception", "BaseException", ""}
@@ -134,7 +134,7 @@ def _caught(window: Window) -> bool:
 
 
 def package_of(package_set: PackageSet, subject: str) -> tuple[str, str | None]:
-    """The package of a guard's subject, by its name or that of a module, and its version."""
+    """The package of a guard's subject (its name, or that of a module), and its version."""
     version = package_set.version(subject)
     if version is not None:
         return subject.replace("_", "-"), version
@@ -174,7 +174,7 @@ def _compared(package_set: PackageSet, version: str | None, sign: str, subject: 
 
 
 def allowed(package_set: PackageSet, guard: Guard) -> str:
-    """The versions that a guard of a refusal allows, as a specifier; "" if there is none."""
+    """The versions that a refusal's guard allows, as a specifier; "" if there is none."""
     compared = _COMPARED.fullmatch(guard.spec)
     if compared is not None:
         version = package_of(package_set, compared[2])[1]

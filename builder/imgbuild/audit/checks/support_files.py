@@ -1,8 +1,8 @@
-"""Versions of other packages that a package declares in files (separate: it reads their forms).
+"""Versions of other packages that a package declares in files (separate: file formats).
 
-These are tables of requirements that a package checks when it is imported (transformers and others
-built like it), the torch that compiled operators were built for (cpp_lib.json of xformers, the
-local part of a wheel's version), and the CUDA releases for which bitsandbytes has a library.
+These are tables of requirements that a package checks at import (transformers and packages built
+like it), the torch that compiled operators were built for (cpp_lib.json of xformers, the local part
+of a wheel's version), and the CUDA releases for which bitsandbytes has a library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
 class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A declaration of a package about another; `spec` are its supported versions of `other`."""
+    """A declaration of a package about another; `spec` are the supported versions of `other`."""
 
     package: str
     file: str
@@ -46,7 +46,7 @@ class SupportDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def declared(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """The declarations in files of this package set that do not hold."""
+    """The declarations in files that this package set violates."""
     for package in package_set.packages:
         for file in package_set.files(package):
             if file.endswith(f"/{CHECKER}"):
@@ -122,7 +122,7 @@ def _line(source: bytes | None, text: str) -> int:
 
 
 def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[SupportDeclaration]:
-    """The torch recorded by the build, unless METADATA allows another one."""
+    """The torch version recorded by the build, unless METADATA allows another one."""
     version = package_set.version("torch")
     try:
         built = json.loads(package_set.read(package, file) or b"{}")["version"]["torch"]
@@ -174,7 +174,7 @@ def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclarati
 
 
 def _of_bitsandbytes(package_set: PackageSet) -> Iterator[SupportDeclaration]:
-    """Bitsandbytes loads the library that is named after torch's CUDA release."""
+    """Bitsandbytes loads the library named after torch's CUDA release."""
     runtime = next((name for name in package_set.packages if _RUNTIME.fullmatch(name)), None)
     releases = {
         match[1] for file in package_set.files("bitsandbytes") if (match := _LIBRARY.search(file))

@@ -29,7 +29,7 @@ _CODE = re.compile(rb"[A-Z]+\d+")
 
 
 class CheckedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, by file and line. `absent`: packages whose sources are not at hand."""
+    """The findings, by file and line. `absent`: packages without available sources."""
 
     findings: tuple[CodeFinding, ...]
     absent: tuple[str, ...]
@@ -45,8 +45,8 @@ def check(
 ) -> CheckedCode:
     """The findings in `texts` for these packages; `others` are searched for replacements.
 
-    `unread` are packages that are installed and were not read. `forks` replace packages
-    that the package set lacks, and are checked too.
+    `unread` are packages that are installed and were not read. `forks` replace packages missing
+    from the package set, and are checked too.
     """
     facts = read_facts(texts, store)
     base: ImportablePackages = package_set
@@ -73,7 +73,7 @@ def check(
 
 
 def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
-    """Whether the line ends with `# noqa: CODE`, as for linters."""
+    """Whether the line ends with `# noqa: CODE`, in the syntax of linters."""
     first = text.cells[finding.cell - 1] - 1 if finding.cell else 0
     lines = text.source.splitlines()[first:]
     line = lines[finding.line - 1] if finding.line <= len(lines) else b""

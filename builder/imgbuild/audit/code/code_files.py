@@ -35,9 +35,10 @@ _PYTHON = re.compile(rb"#!.*\bpython")
 
 
 def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[CodeText, ...]:
-    """The files at and below `paths`, each once; InputError for a path that does not exist.
+    """The files in `paths` and their subfolders, without duplicates.
 
-    TimeoutError after `deadline`, of `time.monotonic`.
+    Raises InputError for a path that does not exist, TimeoutError after `deadline` (in the
+    scale of `time.monotonic`).
     """
     texts: dict[Path, CodeText] = {}
     for path in paths:
@@ -61,7 +62,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The files below `folder`, sorted, without folders that hold no code of the user."""
+    """The files below `folder`, sorted, without folders that contain no user code."""
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
@@ -75,7 +76,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _kind(path: Path, start: bytes) -> str:
-    """What a file is, by its name or its first line; "" if it is none of the kinds."""
+    """The type of a file, from its name or first line; "" for other types."""
     name = path.name
     if name.split(".", 1)[0] in ("Dockerfile", "Containerfile") or path.suffix == ".Dockerfile":
         return "dockerfile"
@@ -87,7 +88,7 @@ def _kind(path: Path, start: bytes) -> str:
 
 
 def _read(path: Path, *, named: bool) -> CodeText | None:
-    """The text of a file; None if it is not code. InputError for one that the user names."""
+    """The text of a file; None if it is not code. InputError for a path that the user passed."""
     try:
         largest = LARGEST_JSON if path.suffix == ".json" else LARGEST
         if path.stat().st_size > largest:

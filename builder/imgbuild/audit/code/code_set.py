@@ -1,4 +1,4 @@
-"""A package set with the user's code as one more package, so that the audit's checks read it."""
+"""A package set with the user's code as an additional package, for the audit's checks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _HOW = Reached(Level.CERTAIN, "", user=True)
 
 
 def roots_of(package: str) -> frozenset[str]:
-    """The names that the modules of a package may have, which was not read."""
+    """The possible names of the modules of a package that was not read."""
     return frozenset((package.replace("-", "_"), package.partition("-")[0]))
 
 
 class CodeSet:
     """The packages of `base` and the modules of a user's code.
 
-    A file that another one hides (a script `datasets.py` of which no package is made, two scripts
-    of one name) has a name that nothing imports. Where several files have one name, what it holds
-    is unknown.
+    A file shadowed by another one (a script `datasets.py` that belongs to no package, two
+    scripts of the same name) gets a name that no code imports. If several files have the same
+    name, its content is unknown.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class CodeSet:
         package: str = CODE,
         version: str = "0",
     ) -> None:
-        """With the facts of each of the Python `files`, by `CodeText.file`.
+        """The packages of `base` and the facts of the Python `files`, by `CodeText.file`.
 
-        `unread` are packages that are installed and were not read. The files are those of `package`
-        in this `version`, which `base` does not have.
+        `unread` are packages that are installed and were not read. The files are those of
+        `package` in this `version`, which is not part of `base`.
         """
         self._base = base
         self._package = package
@@ -81,7 +81,7 @@ class CodeSet:
         return self._texts
 
     def path(self) -> MainPath:
-        """All of the user's code, as what runs."""
+        """All of the user's code, as code that runs."""
         places: dict[Place, Reached] = {}
         for name in self._texts:
             facts = self._modules[name]
@@ -92,7 +92,7 @@ class CodeSet:
         return MainPath(places)
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """The facts of a module: the user's, else of a package."""
+        """The facts of a module of the user or of a package, in that order."""
         if name not in self._modules and name.partition(".")[0] in self._unread:
             return Opaque(name, "unknown")
         return self._modules[name] if name in self._modules else self._base.module(name)
@@ -104,7 +104,7 @@ class CodeSet:
         return None if module.partition(".")[0] in self._unread else self._base.exists(module)
 
     def owner(self, module: str) -> str | None:
-        """The package that has `module`, or the user's code."""
+        """The package of `module`; for the user's modules, that of the code."""
         name = module
         while name:
             if name in self._modules:
@@ -113,7 +113,7 @@ class CodeSet:
         return self._base.owner(module)
 
     def version(self, package: str) -> str | None:
-        """The version of a package; that of the user's code is of no use."""
+        """The version of a package; meaningless for the user's code."""
         return self._version if package == self._package else self._base.version(package)
 
     def modules_of(self, package: str) -> Mapping[str, str]:
@@ -121,7 +121,7 @@ class CodeSet:
         return self._files if package == self._package else self._base.modules_of(package)
 
     def files(self, package: str) -> Mapping[str, int]:
-        """Path → size of a package; of the user's code, the paths of its modules."""
+        """Path → size for a package; for the user's code, the paths of its modules."""
         if package != self._package:
             return self._base.files(package)
         return self._sizes
@@ -137,7 +137,7 @@ class CodeSet:
         self._base.prefetch(name for name in modules if name not in self._modules)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source has `word`."""
+        """The modules below `package` whose source contains `word`."""
         if package not in self._modules:
             return self._base.mentioning(package, word)
         return [
@@ -147,7 +147,7 @@ class CodeSet:
         ]
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below `package` at once, if they are local."""
+        """Read the modules below `package` in advance, if they are local."""
         if package not in self._modules:
             self._base.read_ahead(package)
 
@@ -157,7 +157,7 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
 
 
 def _without_data(facts: ModuleFacts) -> ModuleFacts:
-    """`facts` without conditions on data: at the top of a user's program they may hold, too."""
+    """`facts` without conditions on data: at the top of a user's program they may hold."""
 
     def _kept(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         return tuple(guard for guard in guards if guard.kind != _OF_DATA)

@@ -34,7 +34,7 @@ _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 
 
 class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program of `data/audit/code_commands.yaml`, which explains the fields."""
+    """A program of `data/audit/code_commands.yaml`, which documents the fields."""
 
     names: tuple[str, ...]
     modules: tuple[str, ...]
@@ -49,10 +49,10 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parser(msgspec.Struct, frozen=True):
-    """What a program's argument parsers take, as far as their source shows it.
+    """The flags and subcommands of a program, as far as its source shows them.
 
-    `choices` are of flags that have the same everywhere; `words` are all strings of the files with
-    subcommands.
+    `choices` belong to flags that have the same choices everywhere; `words` are all strings in
+    the files with subcommands.
     """
 
     flags: frozenset[str]
@@ -65,12 +65,12 @@ Problem = tuple[Word, str, str, str, Severity]  # word, code, message, instead
 
 @lru_cache(maxsize=1)
 def load() -> tuple[PackageProgram, ...]:
-    """The programs of this version of imgbuild."""
+    """The bundled table of programs."""
     return yaml_data.load(files.data("audit/code_commands.yaml"), tuple[PackageProgram, ...])
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Options, subcommands and values that programs do not take, in scripts and notebooks."""
+    """Options, subcommands and values in scripts and notebooks that programs do not accept."""
     lines = _CommandLines(sources, texts)
     for text in texts:
         source = text.source if text.kind == "shell" else text.commands
@@ -87,7 +87,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 class _CommandLines:
-    """Reads commands; each program's parsers are read once."""
+    """Checks commands; each program's parsers are read once."""
 
     def __init__(self, sources: PackageSources, texts: Sequence[CodeText]) -> None:
         self._sources = sources
@@ -96,7 +96,7 @@ class _CommandLines:
         self._parsers: dict[tuple[str, ...], Parser | None] = {}
 
     def problems(self, command: Command) -> Iterator[Problem]:
-        """What is wrong in the words of a command."""
+        """The findings for the words of a command."""
         start = next(
             (at for at, word in enumerate(command) if not _ASSIGNMENT.match(word.text)),
             len(command),
@@ -119,14 +119,14 @@ class _CommandLines:
                 return
 
     def _is_start(self, program: PackageProgram, words: Command) -> bool:
-        """Whether a word inside of another command begins the program, by what follows it."""
+        """Whether a word inside another command starts the program, judged by the next words."""
         if not program.subcommands:
             return bool(words)
         parser = self._parser(program)
         return bool(words) and parser is not None and words[0].text in parser.words
 
     def _of_python(self, words: Command) -> Iterator[Problem]:
-        """`python -m MODULE …`; flags of Python itself come first."""
+        """The finding for `python -m MODULE …`; flags of Python precede it."""
         for at, word in enumerate(words[:-1]):
             if word.text == "-m":
                 yield from self._of_module(words[at + 1], words[at + 2 :])
@@ -189,7 +189,7 @@ class _CommandLines:
             yield from _of_flag(parser, program, version, word, after)
 
     def _parser(self, program: PackageProgram) -> Parser | None:
-        """The parsers of a program; None if its package is not installed or not at hand."""
+        """The parsers of a program; None if its package is not installed or not available."""
         if program.files not in self._parsers:
             self._parsers[program.files] = None
             contents = dict(self._sources.files(program.package, program.files))
@@ -211,7 +211,7 @@ def _program(name: str) -> PackageProgram | None:
 
 
 def _plain(flag: str) -> str:
-    """A flag as parsers compare it here: dashes and underscores are the same."""
+    """A flag normalized for comparison: dashes and underscores are the same."""
     return flag.lstrip("-").replace("_", "-")
 
 
@@ -277,13 +277,13 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
 
 
 def _is_command(node: ast.FunctionDef) -> bool:
-    """Whether click or typer makes a command of a function, which has its name."""
+    """Whether click or typer makes a command of a function, named after it."""
     names = [ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list]
     return any(name.rpartition(".")[2] in ("command", "group") for name in names)
 
 
 def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]) -> None:
-    """The `choices=[…]` of an `add_argument`; None if they are not literal or there are none."""
+    """The `choices=[…]` of an `add_argument`; None if there are none or they are not literal."""
     names = [text for item in node.args if (text := string(item)) and text.startswith("--")]
     if not names or not isinstance(node.func, ast.Attribute) or node.func.attr != "add_argument":
         return

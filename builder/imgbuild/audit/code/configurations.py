@@ -1,4 +1,4 @@
-"""Files of accelerate and DeepSpeed: unknown keys, impossible values (separate: one check)."""
+"""Files of accelerate and DeepSpeed: unknown keys, invalid values (separate: one check)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AUTO = '"auto"'  # in messages about values that only the default replaces
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """What is wrong in the files of accelerate and DeepSpeed among `texts`."""
+    """The findings in the accelerate and DeepSpeed files among `texts`."""
     for text in texts:
         content = _content(text)
         if isinstance(content, Mapping):
@@ -51,7 +51,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 def _content(text: CodeText) -> Any:
-    """The content of a file that may be one of accelerate or DeepSpeed; None of others."""
+    """The content of a possible accelerate or DeepSpeed file; None for other files."""
     try:
         if text.kind == "json" and b'"zero_optimization"' in text.source:
             return json.loads(text.source)
@@ -77,7 +77,7 @@ def _problems(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[P
 
 
 def _of_deepspeed(sources: PackageSources, content: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Keys that DeepSpeed's classes do not have, and "auto" where nothing replaces it."""
+    """Keys that DeepSpeed's classes do not have, and "auto" where it is not replaced."""
     version = f"deepspeed {sources.package_set.version('deepspeed')}"
     for path, (file, name) in load().items():
         section: Any = content
@@ -102,7 +102,7 @@ def load() -> Mapping[str, tuple[str, str]]:
 
 
 def _model_fields(source: bytes, name: str) -> frozenset[str]:
-    """The fields of a class and their aliases; empty if it is not there, or has other bases."""
+    """The fields of a class and their aliases; empty if it is missing or has other bases."""
     try:
         tree = parse_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -129,7 +129,7 @@ def _model_fields(source: bytes, name: str) -> frozenset[str]:
 
 
 def _filled(sources: PackageSources) -> frozenset[str]:
-    """The settings for which transformers or accelerate replace "auto"; empty if not known."""
+    """The settings for which transformers or accelerate replace "auto"; empty if unknown."""
     paths = {
         "transformers": ("transformers/integrations/deepspeed.py", "transformers/deepspeed.py"),
         "accelerate": ("accelerate/utils/dataclasses.py", "accelerate/accelerator.py"),
@@ -167,7 +167,7 @@ def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Itera
 
 
 def _fields(sources: PackageSources) -> frozenset[str]:
-    """The settings that a file may have; empty if unknown, or others are ignored."""
+    """The settings that a file may have; empty if unknown, or if others are ignored."""
     package_set = sources.package_set
     try:
         facts = package_set.module(ARGUMENTS)
@@ -183,7 +183,7 @@ def _fields(sources: PackageSources) -> frozenset[str]:
 
 
 def _place(text: CodeText, key: str) -> tuple[int, int]:
-    """Line and column of a key, from 1."""
+    """Line and column of a key, counted from 1."""
     pattern = re.compile(rf"(?:^\s*|[{{,]\s*)[\"']?({re.escape(key)})[\"']?\s*:", re.MULTILINE)
     source = text.source.decode(errors="replace")
     match = pattern.search(source)

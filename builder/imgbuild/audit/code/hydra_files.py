@@ -40,7 +40,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Iterator[CodeFinding]:
-    """Keys below known ones that the configuration which a file extends does not have."""
+    """Keys that are missing in the extended configuration, although their parents exist."""
     try:
         content = yaml_data.read(text.source)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -68,7 +68,7 @@ def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Ite
 
 
 def _unknown(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str]:
-    """The keys of `content` that a section of `tree` lacks; sections of the user's are left out."""
+    """The keys of `content` missing in a section of `tree`; the user's own sections are skipped."""
     for key, value in content.items():
         path = f"{prefix}{key}"
         if not prefix and (key in ("defaults", "hydra") or key not in tree):
@@ -82,7 +82,7 @@ def _unknown(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str
 
 
 def _place(text: CodeText, path: str) -> tuple[int, int]:
-    """Line and column of a dotted key in YAML, from 1; of its file if it is not written so."""
+    """Line and column, from 1, of a dotted key in YAML, or of its last parent that is found."""
     try:
         node = yaml.compose(text.source.decode("utf-8", "replace"), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -101,7 +101,7 @@ def _place(text: CodeText, path: str) -> tuple[int, int]:
 def _of_python(
     sources: PackageSources, main: HydraProgram, text: CodeText
 ) -> Iterator[CodeFinding]:
-    """Overrides in calls of `compose` for a configuration of the package."""
+    """The findings for overrides in calls of `compose`, for a configuration of the package."""
     try:
         tree = parse_source(text.source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -135,7 +135,7 @@ def _of_python(
 
 
 def _called(call: ast.Call) -> str:
-    """The last name of what is called."""
+    """The last component of a callee's name."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
@@ -148,7 +148,7 @@ def _places(call: ast.Call) -> list[ast.expr]:
 
 
 def _word(item: ast.expr) -> Word | None:
-    """An override as a word; of an f-string only its start, up to the value, is known."""
+    """An override as a word; of an f-string only the part before the first value is known."""
     text, literal = string(item), True
     if isinstance(item, ast.JoinedStr) and item.values:
         text, literal = string(item.values[0]), False

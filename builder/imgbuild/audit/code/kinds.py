@@ -1,4 +1,4 @@
-"""`data/audit/code_kinds.yaml`: the kinds of findings in users' code, by their codes."""
+"""`data/audit/code_kinds.yaml`: the types of findings in users' code, by code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imgbuild.system import files, yaml_data
 
 
 class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A kind of finding: `title` in a few words, `text` as `imgbuild explain CODE` prints it."""
+    """A type of finding: `title` is short, `text` is the output of `imgbuild explain CODE`."""
 
     title: str
     text: str
@@ -19,5 +19,5 @@ class FindingKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 @lru_cache(maxsize=1)
 def load() -> Mapping[str, FindingKind]:
-    """Code → kind, in the order of the file."""
+    """Code → type of finding, in the order of the file."""
     return yaml_data.load(files.data("audit/code_kinds.yaml"), dict[str, FindingKind])

@@ -34,7 +34,7 @@ _SHORT = {"-N": "--nodes", "-G": "--gpus"}
 
 
 class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of `data/audit/code_zero3.yaml`, which explains the fields."""
+    """A row of `data/audit/code_zero3.yaml`, which documents the fields."""
 
     argument: str
     package: str
@@ -45,12 +45,12 @@ class RejectedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def load() -> tuple[RejectedOption, ...]:
-    """The options of this version of imgbuild."""
+    """The bundled table of options."""
     return yaml_data.load(files.data("audit/code_zero3.yaml"), tuple[RejectedOption, ...])
 
 
 class SlurmGpus(msgspec.Struct, frozen=True):
-    """What a Slurm script requests: GPUs of a node, nodes, and the line with the GPUs."""
+    """The resources requested by a Slurm script: GPUs per node, nodes, and the line of the GPUs."""
 
     gpus: int
     nodes: int
@@ -58,7 +58,7 @@ class SlurmGpus(msgspec.Struct, frozen=True):
 
 
 def allocation(source: str) -> SlurmGpus | None:
-    """The GPUs that the `#SBATCH` lines of a script request; None if they name no number."""
+    """The GPUs requested by the `#SBATCH` lines of a script; None without a number."""
     given: dict[str, tuple[int, int]] = {}
     for match in _DIRECTIVE.finditer(source):
         name, value = _SHORT.get(match["name"], match["name"]), match["value"] or ""
@@ -82,7 +82,7 @@ def allocation(source: str) -> SlurmGpus | None:
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Launchers that start more processes than there are GPUs, and options that ZeRO-3 rejects."""
+    """Launchers that start more processes than there are GPUs, and options rejected by ZeRO-3."""
     rejected: set[tuple[str, str]] = set()
     for text in texts:
         source = (text.source if text.kind == "shell" else text.commands).decode(errors="replace")
@@ -107,7 +107,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
 
 
 def _launch(command: Command) -> tuple[str, Command] | None:
-    """The launcher that a command starts, also after a wrapper, and its words."""
+    """The launcher that a command starts, directly or through a wrapper, and its words."""
     for at, word in enumerate(command):
         name = word.text.rpartition("/")[2]
         if name == "accelerate" and (len(command) <= at + 1 or command[at + 1].text != "launch"):
@@ -132,14 +132,14 @@ def _value(words: Sequence[Word], name: str) -> tuple[str, Word] | None:
 
 
 def _named(texts: Sequence[CodeText], path: str) -> CodeText | None:
-    """The file that a script names by this path, which is relative to a folder not known."""
+    """The file that a script refers to by this path, relative to an unknown folder."""
     end = "/" + path.removeprefix("./").lstrip("/")
     matching = [text for text in texts if f"/{text.file}".endswith(end)]
     return matching[0] if len(matching) == 1 else None
 
 
 def _content(text: CodeText | None) -> Mapping[str, Any]:
-    """What a YAML or JSON file holds; nothing if it is none, or not valid."""
+    """The content of a YAML or JSON file; empty for other files and if invalid."""
     if text is None or text.kind not in ("yaml", "json"):
         return {}
     try:
@@ -151,7 +151,7 @@ def _content(text: CodeText | None) -> Mapping[str, Any]:
 
 
 def _settings(texts: Sequence[CodeText], words: Command) -> Mapping[str, Any]:
-    """The file of accelerate that a command names."""
+    """The accelerate configuration that a command refers to."""
     given = _value(words, "--config-file")
     return _content(_named(texts, given[0])) if given is not None else {}
 
@@ -184,7 +184,7 @@ def _processes(
 
 
 def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any]) -> object:
-    """The ZeRO stage of a command's configuration; None if there is none, or it is unknown."""
+    """The ZeRO stage of a command's configuration; None if there is none or it is unknown."""
     of_accelerate = settings.get("deepspeed_config")
     files_named = [each.text.partition("=")[2] or each.text for each in words]
     if isinstance(of_accelerate, Mapping):
@@ -231,7 +231,7 @@ def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
 
 
 def _is_rejected(option: RejectedOption, value: ast.expr) -> bool:
-    """Whether a literal value is one that is rejected; others are unknown."""
+    """Whether a literal value is rejected; False for other expressions."""
     if option.value is not None:
         return isinstance(value, ast.Constant) and value.value is option.value
     constant = isinstance(value, ast.Constant) and value.value is not None

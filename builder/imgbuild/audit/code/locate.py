@@ -1,4 +1,4 @@
-"""The column of a finding: the node of a file's tree that it is about (separate: reads trees)."""
+"""The column of a finding: locates its node in the syntax tree (separate: reads trees)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MAIN = "__name__ == '__main__'"
 
 
 class CodeTree:
-    """The tree of a Python file, read when the first finding is located in it."""
+    """The syntax tree of a Python file, parsed when the first finding is located in it."""
 
     def __init__(self, text: CodeText) -> None:
         self._text = text
 
     @cached_property
     def _nodes(self) -> dict[int, list[ast.AST]]:
-        """Line → the nodes that start there."""
+        """Line → the nodes that start on it."""
         nodes: dict[int, list[ast.AST]] = {}
         for node in ast.walk(parse_source(self._text.source.removeprefix(b"\xef\xbb\xbf"))):
             if hasattr(node, "lineno"):
@@ -30,7 +30,7 @@ class CodeTree:
 
     @cached_property
     def _conditional(self) -> list[tuple[int, int]]:
-        """First and last lines of blocks that depend on more than being the main program."""
+        """First and last lines of blocks that may not run, `if __name__ == …` excepted."""
         kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
         return [
             (node.lineno + 1, node.end_lineno or node.lineno)
@@ -41,14 +41,14 @@ class CodeTree:
         ]
 
     def always_runs(self, line: int) -> bool:
-        """Whether running the file runs this line, whatever its arguments are."""
+        """Whether running the file always runs this line."""
         return not any(first <= line <= last for first, last in self._conditional)
 
     def may_be_guarded(self, line: int, is_user: Callable[[str], bool]) -> bool:
-        """Whether a line runs only by the result of the user's function, called without data.
+        """Whether a line runs depending only on the user's function, called without data.
 
-        Such a function may ask for a version or a name in a way that is not understood. `is_user`
-        tells whether a module is the user's.
+        Such a function may test for a version or a name in a form that the audit does not
+        recognize. `is_user` returns whether a module is the user's.
         """
         nodes = [node for each in self._nodes.values() for node in each]
         names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -63,7 +63,7 @@ class CodeTree:
         )
 
     def _leaves_before(self, node: ast.If, line: int) -> bool:
-        """Whether the function that has `line` returns in `node`, which is before it."""
+        """Whether the function that contains `line` returns in `node`, which precedes it."""
         leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
         return leaves and any(
             function.lineno < node.lineno < line <= (function.end_lineno or 0)
@@ -73,7 +73,7 @@ class CodeTree:
         )
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
-        """Line and column, from 1, of what `evidence` is about; column 1 if it is not found."""
+        """Line and column, from 1, of the subject of `evidence`; column 1 if it is not found."""
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
         for node in self._nodes.get(evidence.line, ()):
@@ -87,7 +87,7 @@ class CodeTree:
 
 
 def _asks(test: ast.expr, names: Container[str]) -> bool:
-    """Whether a condition has a call of one of the functions `names`, with literals at most."""
+    """Whether a condition calls one of the functions `names`, with only literal arguments."""
     return any(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -99,7 +99,7 @@ def _asks(test: ast.expr, names: Container[str]) -> bool:
 
 
 def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr | ast.stmt | None:
-    """The part of `node` that the finding is about: a keyword, an imported name, an attribute."""
+    """The part of `node` that the finding concerns: a keyword, an imported name, an attribute."""
     match relation:
         case Relation.KEYWORD if isinstance(node, ast.Call) and _callee(node) == name:
             return next((word for word in node.keywords if word.arg == inner), None)  # type: ignore[return-value]
@@ -115,5 +115,5 @@ def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr
 
 
 def _callee(node: ast.Call) -> str:
-    """The last part of what is called; a constructor is called by any name."""
+    """The last component of a callee's name; a constructor may have any name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

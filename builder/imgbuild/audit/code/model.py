@@ -10,10 +10,10 @@ from imgbuild.report import Finding, Report, Severity
 class CodeFinding(Finding, frozen=True, kw_only=True):
     """A finding in a user's file.
 
-    `code` is its kind (`data/audit/code_kinds.yaml`). `line` and `column` count from 1; in a
-    notebook `line` counts in cell `cell`, which is 0 elsewhere. `instead` is the name that there is
-    now, `since` the version from which the package is as it is, as far as locked targets show it,
-    and `targets` are targets whose packages have what is missing here.
+    `code` is its type (`data/audit/code_kinds.yaml`). `line` and `column` count from 1; in a
+    notebook `line` counts within `cell`, which is 0 for other files. `instead` is the current
+    name, `since` the version of the package that introduced the change, as far as locked
+    targets show it, and `targets` are targets whose packages have the missing item.
     """
 
     code: str
@@ -27,18 +27,18 @@ class CodeFinding(Finding, frozen=True, kw_only=True):
 
 
 class CodeReport(Report, frozen=True, kw_only=True):
-    """The findings in a user's code for one package set; `files` is how many were read."""
+    """The findings in a user's code for one package set; `files` is the number of files read."""
 
     findings: tuple[CodeFinding, ...] = ()
     files: int = 0
 
 
 class CodeText(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's file: `file` as messages name it, `root` the folder that Python imports it from.
+    """A user's file: `file` is its name in messages, `root` the folder that Python imports from.
 
-    `source` of a notebook are its cells as one module, without what is not Python; `cells` are
-    the first lines of its cells there, and `commands` its shell commands, on the same lines. `kind`
-    is "python", "shell", "yaml", "json" or "dockerfile".
+    `source` of a notebook consists of its cells as one module, without lines that are not
+    Python; `cells` are the first lines of its cells there, and `commands` its shell commands,
+    on the same lines. `kind` is "python", "shell", "yaml", "json" or "dockerfile".
     """
 
     file: str
@@ -51,7 +51,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[int, ...] = ()
 
     def place(self, line: int) -> tuple[int, int]:
-        """The cell (from 1; 0 if it is no notebook) and the line in it of a line of `source`."""
+        """The cell (from 1; 0 if not a notebook) and the line in it for a line of `source`."""
         cell = sum(first <= line for first in self.cells)
         return cell, line - self.cells[cell - 1] + 1 if cell else line
 
@@ -66,7 +66,7 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
         instead: str = "",
         remedy: str = "",
     ) -> CodeFinding:
-        """A finding at a line of `source`; without `remedy` it is to use `instead`."""
+        """A finding at a line of `source`; the default remedy is to use `instead`."""
         cell, line = self.place(line)
         return CodeFinding(
             check="code",
@@ -84,9 +84,9 @@ class CodeText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """The Python files of a fork that takes the place of `package` in a package set.
+    """The Python files of a fork that replaces `package` in a package set.
 
-    `version` is that of the package which it replaces.
+    `version` is the version of the replaced package.
     """
 
     package: str

@@ -21,10 +21,10 @@ _MAGIC = re.compile(
 
 
 def module_of(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
-    """The code cells of a notebook as one module, its commands, the line where each cell begins.
+    """The code cells of a notebook as one module, its commands, the first line of each cell.
 
-    A cell that is no Python has empty lines in the module. The commands, `!COMMAND` and the cells
-    of a shell, are on the same lines as in the notebook.
+    A cell that is not Python becomes empty lines in the module. The commands, `!COMMAND` and
+    shell cells, are on the same lines as in the notebook.
     """
     try:
         cells = json.loads(data)["cells"]
@@ -43,7 +43,7 @@ def module_of(data: bytes) -> tuple[bytes, bytes, tuple[int, ...]]:
 
 
 def _lines(cell: Any) -> list[str]:
-    """The lines of a cell; none if it is not a code cell."""
+    """The lines of a cell; empty if it is not a code cell."""
     if not isinstance(cell, dict) or cell.get("cell_type") != "code":
         return []
     source = cell.get("source")
@@ -55,7 +55,7 @@ def _lines(cell: Any) -> list[str]:
 
 
 def _commands(lines: list[str]) -> list[str]:
-    """The lines of the commands in a cell, others empty."""
+    """The lines of the commands in a cell; other lines are empty."""
     if lines and _SHELL_CELL.match(lines[0]):
         return ["", *lines[1:]]
     commands = []
@@ -68,7 +68,7 @@ def _commands(lines: list[str]) -> list[str]:
 
 
 def _python(lines: list[str]) -> list[str]:
-    """As many lines, of Python alone."""
+    """The lines of a cell that are Python; other lines are empty."""
     lines = [*lines]
     if not lines:
         return lines
@@ -83,7 +83,7 @@ def _python(lines: list[str]) -> list[str]:
 
 
 def _without_magics(lines: list[str]) -> list[str]:
-    """`lines` with statements of Python in place of magics and commands."""
+    """`lines` with Python statements in place of magics and commands."""
     plain = []
     continued = False
     for line in lines:

@@ -1,4 +1,4 @@
-"""Other locked targets: which have a name, and what replaces it."""
+"""Other locked targets: which of them have a name, and its replacement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RENAMED = re.compile(
 
 
 class OtherSet(msgspec.Struct, frozen=True):
-    """The package set of a target, of which only facts at hand are read."""
+    """The package set of a target, limited to cached facts."""
 
     target: str
     versions: Mapping[str, str]
@@ -45,7 +45,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
 def find(
     package_set: ImportablePackages, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Elsewhere:
-    """The replacement of the name that `evidence` lacks, and the targets that have the name."""
+    """The replacement of the name missing in `evidence`, and the targets that have the name."""
     package = evidence.other
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
@@ -86,7 +86,7 @@ def find(
 def _by_distance(
     package: str, evidence: Evidence, others: Sequence[OtherSet]
 ) -> Iterable[OtherSet]:
-    """The targets that have the package, those with the nearest versions first."""
+    """The targets with the package, ordered by nearest version."""
     if not package:
         return others
     fitting = [other for other in others if package in other.versions]
@@ -101,7 +101,7 @@ def _by_distance(
 
 
 def resolve(package_set: ImportablePackages, path: str) -> LookupResult:
-    """What a dotted path is: modules first, then names in the last of them."""
+    """The object at a dotted path: modules first, then names in the last of them."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         module = package_set.module(".".join(parts[:end]))
@@ -124,7 +124,7 @@ def has_member(package_set: ImportablePackages, path: str, name: str) -> bool:
 
 
 def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
-    """Whether a package set has what `evidence` lacks; None if the cached facts do not show it."""
+    """Whether a package set has the item missing in `evidence`; None if not in the cached facts."""
     subject = evidence.subject
     try:
         match evidence.relation:
@@ -153,7 +153,7 @@ def _signature(package_set: ImportablePackages, path: str) -> CallSignature | No
 
 
 def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evidence) -> str:
-    """The new parameter at the position that the missing one has in another version."""
+    """The new parameter at the position of the missing one in another version."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
@@ -172,7 +172,7 @@ def _renamed(here: ImportablePackages, other: ImportablePackages, evidence: Evid
 def _by_decorator(
     package_set: ImportablePackages, here: ImportablePackages, evidence: Evidence
 ) -> str:
-    """The new name of a parameter, which `here` takes, by a decorator that names both."""
+    """The new name of a parameter of `here`, from a decorator that lists both names."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
@@ -194,7 +194,7 @@ def _by_decorator(
 
 
 def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
-    """The new name of a parameter by the table of renamed ones, if the signature has it."""
+    """The new name of a parameter from the table of renamed ones, if the signature has it."""
     path, _, keyword = evidence.subject.removesuffix(")").partition("(")
     if evidence.relation is not Relation.KEYWORD:
         return ""
@@ -207,7 +207,7 @@ def _listed(package_set: ImportablePackages, evidence: Evidence) -> str:
 def _similar(package_set: ImportablePackages, evidence: Evidence, *, nearly: bool) -> str:
     """The nearest existing name; with `nearly` only one that is a likely typo.
 
-    A name that another version has was correct when it was written.
+    A name that exists in another version is not a typo.
     """
     name = _nearest(package_set, evidence)
     wrong = re.split(r"[.:(]", evidence.subject.removesuffix(")"))[-1]

@@ -20,7 +20,7 @@ GONE, CALLED = "IMG108", "IMG109"
 
 
 def check(code: CodeSet, others: Sequence[OtherSet]) -> Iterator[CodeFinding]:
-    """Methods that lack a parameter which a base class passes, and methods that nothing calls."""
+    """Methods that lack a parameter passed by a base class, and methods that are never called."""
     for name, text in code.code.items():
         facts = code.module(name)
         if isinstance(facts, ModuleFacts):
@@ -96,7 +96,7 @@ def _gone(
     method: str,
     others: Sequence[OtherSet],
 ) -> tuple[str, str] | None:
-    """Message and remedy if no base has `method` but another target's version has; else None."""
+    """Message and remedy if no base has `method` but another target's version does; else None."""
     for base in definition.bases:
         path = classes.origin(facts, base)
         package = code.owner(path)

@@ -45,7 +45,7 @@ def compared(
     configuration: tuple[Any, frozenset[str], str],
     words: Sequence[Word],
 ) -> Iterator[Problem]:
-    """Overrides that do not fit a composed configuration: its tree, groups and name."""
+    """Overrides that are invalid for a composed configuration: its tree, groups and name."""
     tree, groups, name = configuration
     what = f"the configuration {name} of {package} {sources.package_set.version(package)}"
     for word in words:
@@ -98,8 +98,8 @@ def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
 def files_of(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, bytes]:
     """Path in its folder → content of the user's files next to the configuration `name`.
 
-    `folder` is as on the command line, so that only its last part is known. There are none if
-    several folders have such a file.
+    Only the last component of `folder`, from the command line, is compared. Empty if several
+    folders have such a file.
     """
     last = posixpath.basename(folder.rstrip("/"))
     ends = tuple(f"{last}/{name}{suffix}" for suffix in (".yaml", ".yml"))
@@ -123,7 +123,7 @@ def files_of(texts: Sequence[CodeText], folder: str, name: str) -> dict[str, byt
 
 
 def value_at(tree: Any, key: str) -> Any:
-    """The value at a dotted key, in a tuple; None if there is none; OPEN if that is unknown.
+    """The value at a dotted key, in a tuple; None if there is none; OPEN if it is unknown.
 
     Keys below null, and below references to other parts of the configuration, are unknown.
     """
@@ -139,7 +139,7 @@ def value_at(tree: Any, key: str) -> Any:
 
 
 def near(tree: Any, key: str) -> str:
-    """The key that is nearest: in the same place, or with the same last part elsewhere."""
+    """The nearest key: in the same section, or with the same last component elsewhere."""
     parts = key.split(".")
     node: Any = tree
     for at, part in enumerate(parts):
@@ -163,7 +163,7 @@ def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _fits(value: Any, text: str) -> bool:
-    """Whether an override may be meant for a value of this type."""
+    """Whether an override may be valid for a value of this type."""
     if text in ("null", "None", "") or "${" in text or isinstance(value, (str, type(None))):
         return True
     try:

@@ -52,7 +52,7 @@ def check(
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
 ) -> list[CodeFinding]:
-    """What fails in the Python files `texts`, whose facts are `facts`, with these packages.
+    """The findings in the Python files `texts` with the facts `facts`, for these packages.
 
     `unread` are packages that are installed and were not read.
     """
@@ -75,7 +75,7 @@ def check(
 
 
 def _unparsed(file: str, message: str) -> CodeFinding:
-    """The finding for a file with the message of its parser, which ends with the line."""
+    """The finding for a file that cannot be parsed; the parser's message ends with the line."""
     match = PARSED_LINE.search(message)
     line = max(1, int(match["line"])) if match else 1
     return CodeFinding(
@@ -90,7 +90,10 @@ def _unparsed(file: str, message: str) -> CodeFinding:
 
 
 def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
-    """Each finding once, as severe as it is anywhere: a program's statements are read twice."""
+    """Findings without duplicates, each with its highest severity.
+
+    The statements of a program are read twice.
+    """
     unique: dict[tuple[str, str, str], CodeFinding] = {}
     for finding in sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity]):
         unique.setdefault((finding.where, finding.code, finding.message), finding)
@@ -98,9 +101,10 @@ def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
 
 
 def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
-    """Whether the subject is the user's: a relative import, or of a file next to the script.
+    """Whether the subject is the user's: a relative import, or a file next to the script.
 
-    Python imports such a file first. A package that no package set has may lie in a folder above.
+    Python imports such a file first. A package unknown to all package sets may be in a parent
+    folder.
     """
     root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
     here = Path(places[evidence.file].root)
@@ -117,7 +121,7 @@ def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
 
 
 def _has_module(folder: Path, name: str) -> bool:
-    """Whether a folder has a module, or a folder of modules, of this name."""
+    """Whether a folder contains a module, or a folder with modules, of this name."""
     inner = folder / name
     return (folder / f"{name}.py").is_file() or (inner.is_dir() and any(inner.glob("*.py")))
 
@@ -131,7 +135,7 @@ class _Elsewhere:
         self._memory: dict[tuple[str, str, str], Elsewhere] = {}
 
     def find(self, evidence: Evidence) -> Elsewhere:
-        """As `other_sets.find`."""
+        """The result of `other_sets.find`, cached."""
         key = (evidence.relation, evidence.subject, evidence.other)
         if key not in self._memory:
             self._memory[key] = other_sets.find(self.code, evidence, self._others)
@@ -141,7 +145,7 @@ class _Elsewhere:
 def _of_file(
     look: _Elsewhere, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
 ) -> list[CodeFinding]:
-    """The findings of one file, whose tree is dropped after them."""
+    """The findings in one file; its syntax tree is released afterwards."""
     tree = CodeTree(text)
     return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
 
@@ -149,7 +153,7 @@ def _of_file(
 def _finding(
     look: _Elsewhere, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
-    """A finding of a check, as one of the user's code."""
+    """A finding of a check, converted to a finding in the user's code."""
     severity = finding.severity
     if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
         if _DEVELOPMENT.search(text.file):
@@ -185,7 +189,7 @@ def _finding(
 
 
 def _published(evidence: Evidence) -> Existence | None:
-    """The releases that have a name, by the table of releases; None if this one may have it."""
+    """The releases that have a name, from the release table; None if this one may have it."""
     subject, known = evidence.subject, None
     match evidence.relation:
         case Relation.KEYWORD:
@@ -204,7 +208,7 @@ def _published(evidence: Evidence) -> Existence | None:
 
 
 def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | None) -> str:
-    """What to do: use the replacement, or the version and the target that has the name."""
+    """The remedy: use the replacement, or the version and the target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
     if elsewhere.targets:
         shown = ", ".join(elsewhere.targets[:2])

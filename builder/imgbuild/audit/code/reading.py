@@ -1,4 +1,4 @@
-"""The facts of a user's Python files, kept by their content."""
+"""The facts of a user's Python files, cached by content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARE = 40  # files in one task
 
 
 def read_facts(texts: Sequence[CodeText], store: Store) -> dict[str, ModuleFacts]:
-    """File → its facts, of the Python files among `texts`."""
+    """File → facts, for the Python files among `texts`."""
     python = [text for text in texts if text.kind == "python"]
     if not python:
         return {}
@@ -63,7 +63,7 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, bytes]:
 
 
 def read_texts(texts: Sequence[CodeText]) -> dict[str, bytes]:
-    """File → its facts as MessagePack, read in this process."""
+    """File → facts as MessagePack, read in this process."""
     return {
         text.file: msgspec.msgpack.encode(
             read_module(text.source, text.module, text.file, package=text.package, program=True)
@@ -73,5 +73,5 @@ def read_texts(texts: Sequence[CodeText]) -> dict[str, bytes]:
 
 
 def texts_key(texts: Sequence[CodeText]) -> Mapping[str, str]:
-    """File → the digest of what it holds."""
+    """File → the digest of its content."""
     return {text.file: _digest(text) for text in texts}

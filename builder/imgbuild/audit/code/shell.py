@@ -1,4 +1,4 @@
-"""Commands of shell scripts: words with their places. A light reader; nothing is expanded."""
+"""Commands of shell scripts: words with their positions. A simple parser without expansion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NESTED = 3  # levels of `bash -c "…"` that are read
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word without its quotes; `literal` if nothing in it is expanded."""
+    """A word without its quotes; `literal` if it has nothing to expand."""
 
     text: str
     line: int
@@ -29,7 +29,7 @@ Command = tuple[Word, ...]
 
 
 def commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
-    """The simple commands of a script, in order, those of `bash -c '…'` after their own."""
+    """The simple commands of a script, in order; `bash -c '…'` is followed by its commands."""
     for words in _Reader(source, line).commands():
         command = tuple(itertools.dropwhile(lambda word: word.text in _KEYWORDS, words))
         if not command:
@@ -45,7 +45,7 @@ def commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]
 
 
 class _Reader:
-    """Reads characters of a script."""
+    """Parses a script character by character."""
 
     def __init__(self, source: str, line: int) -> None:
         self._source = source
@@ -113,7 +113,7 @@ class _Reader:
         self._heredocs.clear()
 
     def _word(self) -> Word:
-        """The word that begins here."""
+        """The word at the current position."""
         line, column = self._line, self._at - self._start + 1
         parts: list[str] = []
         literal = True
@@ -201,7 +201,7 @@ class _Reader:
                 return
 
     def _advance(self, end: int) -> None:
-        """Go on to `end`, counting lines."""
+        """Advance to `end`, counting lines."""
         end = min(end, len(self._source))
         lines = self._source.count("\n", self._at, end)
         if lines:

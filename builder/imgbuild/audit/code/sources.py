@@ -13,8 +13,8 @@ from imgbuild.errors import FetchFailed
 class PackageSources:
     """Sources of packages, each read once.
 
-    `unread` are packages that are installed and were not read. `absent` are those whose sources a
-    check needed and that are not at hand.
+    `unread` are packages that are installed and were not read. `absent` are those whose sources
+    a check required and that are not available.
     """
 
     def __init__(self, package_set: PackageSet, unread: Collection[str] = ()) -> None:
@@ -25,7 +25,7 @@ class PackageSources:
         self._variables: dict[tuple[str, str], frozenset[str] | None] = {}
 
     def texts(self, package: str) -> tuple[bytes, ...] | None:
-        """The sources of all modules of a package; None if it is not installed or not at hand."""
+        """The sources of all modules of a package; None if it is not installed or not available."""
         if package not in self._texts:
             self._texts[package] = None
             wheel = self.package_set.wheels.get(package)
@@ -39,7 +39,7 @@ class PackageSources:
         return self._texts[package]
 
     def variables(self, package: str, prefix: str) -> frozenset[str] | None:
-        """The names in capitals with a prefix in a package; None as of `texts`."""
+        """The names in capitals with a prefix in a package; None as for `texts`."""
         key = (package, prefix)
         if key not in self._variables:
             texts = self.texts(package)

@@ -34,14 +34,14 @@ _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 
 
 class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The packages that read variables with a prefix; `complete`: their Python reads all."""
+    """The packages that read variables with a prefix; `complete`: only in Python."""
 
     packages: tuple[str, ...]
     complete: bool
 
 
 class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the values of a variable are in the code: `what` describes them."""
+    """The source of a variable's values in the code: `what` describes them."""
 
     name: str
     package: str
@@ -51,7 +51,7 @@ class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VariableTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`data/audit/code_variables.yaml`."""
+    """The content of `data/audit/code_variables.yaml`."""
 
     prefixes: dict[str, Prefix]
     values: tuple[Values, ...]
@@ -68,7 +68,7 @@ class VariableSetting(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def load() -> VariableTable:
-    """The table of this version of imgbuild."""
+    """The bundled table."""
     return yaml_data.load(files.data("audit/code_variables.yaml"), VariableTable)
 
 
@@ -125,7 +125,7 @@ def _unread(
 
 
 def _is_typo(name: str, other: str) -> bool:
-    """Whether two names differ by one letter: missing, added, another, or two exchanged."""
+    """Whether two names differ by one letter: missing, added, replaced, or two transposed."""
     short, long = sorted((name, other), key=len)
     pairs = zip(short, long, strict=False)
     start = next((at for at, pair in enumerate(pairs) if len(set(pair)) > 1), len(short))
@@ -141,7 +141,7 @@ def _is_typo(name: str, other: str) -> bool:
 def _read_names(
     sources: PackageSources, readers: Iterable[str], prefix: str
 ) -> frozenset[str] | None:
-    """The names with a prefix in the sources of packages; None if one of them is not at hand."""
+    """The names with a prefix in the sources of packages; None if sources are not available."""
     names: set[str] = set()
     for package in readers:
         read = sources.variables(package, prefix)
@@ -154,7 +154,7 @@ def _read_names(
 def _value(
     sources: PackageSources, table: VariableTable, setting: VariableSetting
 ) -> tuple[str, str, str] | None:
-    """The finding for a value that is not among those in the code."""
+    """The finding for a value that is not listed in the code."""
     if not setting.value:
         return None
     for each in table.values:
@@ -183,7 +183,7 @@ def _value(
 
 
 def _of_file(text: CodeText) -> tuple[set[str], list[VariableSetting]]:
-    """The variables that a file reads itself, and those that it sets."""
+    """The variables that a file reads, and those that it sets."""
     if text.kind == "python":
         if not _USES.search(text.source):
             return set(), []
@@ -206,7 +206,7 @@ def _of_shell(source: str) -> Iterator[VariableSetting]:
 
 
 def _of_lines(source: str) -> Iterator[VariableSetting]:
-    """Of YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
+    """The variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
     for number, line in enumerate(source.splitlines(), 1):
         match = _LINE.match(line) or _NAMED.match(line)
         if match is not None:
@@ -254,7 +254,7 @@ def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
 
 
 def _tree(text: CodeText) -> ast.Module | None:
-    """The tree of a Python file; None if it cannot be parsed."""
+    """The syntax tree of a Python file; None if it cannot be parsed."""
     try:
         return parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -27,7 +27,7 @@ def evaluator(package_set: ImportablePackages) -> Evaluator:
 def answer(package_set: ImportablePackages, subject: str) -> bool | None:
     """Whether "module:scope:expression" is true in this package set, cached; None if unknown.
 
-    `...` stands for arguments that are not literals.
+    `...` represents arguments that are not literals.
     """
     memory = evaluator(package_set)
     if subject not in memory.subjects:
@@ -60,7 +60,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
 
 
 def _place(lookup: LookupResult) -> str:
-    """Where a name is defined, by module and line; "" if that is unknown."""
+    """The module and line that define a name; "" if unknown."""
     definition, home = lookup.definition, lookup.home
     if isinstance(definition, ModuleFacts):
         return definition.module
@@ -75,7 +75,7 @@ def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
 
 
 def expression(text: str) -> ast.expr | None:
-    """The tree of an expression; None if it cannot be parsed."""
+    """The syntax tree of an expression; None if it cannot be parsed."""
     try:
         return parse_expression(text)
     except SyntaxError:

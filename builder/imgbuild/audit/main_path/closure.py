@@ -1,8 +1,8 @@
 """The main path: the code that runs when packages are used from the policy's entry points.
 
-The top level of a module runs when it is imported, and so does that of its parents; the body of a
-function when it is called; making an object of a class reaches all methods of it and of its bases,
-with less certainty those that nothing calls by name. Code that is not reached is a corner.
+The top level of a module runs when it is imported, as does that of its parents; the body of a
+function when it is called. Constructing an object reaches all methods of its class and bases; those
+never called by name are less certain. Code that is not reached is a corner.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Place = tuple[str, str]  # module and runner: "" for its top level, else a funct
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
-    """How the main path reaches a place: its entry point, and the place before.
+    """How the main path reaches a place: its entry point, and the previous place.
 
-    `importing`: it runs while the entry point is imported, before anything of it is called.
-    `optional`: the entry point may need packages that are not installed. `user`: it is code of the
-    user, all of which is meant to run.
+    `importing`: it runs while the entry point is imported, before any call. `optional`: the
+    entry point may require packages that are not installed. `user`: it is user code, all of
+    which is assumed to run.
     """
 
     level: Level
@@ -69,10 +69,10 @@ class MainPath:
         packages: frozenset[str] = frozenset(),
         default: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """With what starts an import, a name and its entry point, and the packages followed.
+        """Start with imports, each a name with its entry point, and the packages to follow.
 
         `default` maps import statements, by module and line, that run with the default
-        configuration of an entry point, to that.
+        configuration of an entry point, to that entry point.
         """
         self.default = dict(default or {})
         self.starts = tuple(starts)
@@ -83,17 +83,17 @@ class MainPath:
         self._corners = frozenset(corners)
 
     def view(self, package_set: ImportablePackages) -> View:
-        """The view of `package_set`: the one in which the path was found, if it is of this set."""
+        """The view of `package_set`: that of the path if it belongs to this set, else a new one."""
         if self._view is not None and self._view.shows(package_set):
             return self._view
         return View(package_set)
 
     def reached(self, module: str, runner: str) -> Reached | None:
-        """How the path reaches what `runner` runs in `module`; None for a corner."""
+        """How the path reaches `runner` in `module`; None for a corner."""
         return self.places.get((module, runner))
 
     def calls(self, module: str, runner: str) -> bool:
-        """Whether code, or a user, likely calls `runner` by its name.
+        """Whether code or a user likely calls `runner` by name.
 
         Other methods are reached only because an object of their class is constructed.
         """
@@ -101,7 +101,7 @@ class MainPath:
         return how is not None and (how.via is None or (module, runner) in self._called)
 
     def modules(self) -> list[str]:
-        """All modules that are checked, sorted: those that the path imports, and the corners."""
+        """All checked modules, sorted: those that the path imports, and the corners."""
         return sorted(self._corners.union(module for module, _ in self.places))
 
 
@@ -110,9 +110,9 @@ def main_path(
     rules: MainPathPolicy | None = None,
     corners: Iterable[str] = (),
 ) -> MainPath:
-    """Follow the entry points of `rules` (the policy of this release) through `package_set`.
+    """Follow the entry points of `rules` (default: the bundled policy) through `package_set`.
 
-    `corners` are modules that are checked although they may not be reached: `corners.survey`.
+    `corners` are modules that are checked even if they are not reached: `corners.survey`.
     """
     rules = rules or policy.load()
     view = View(package_set)
@@ -133,9 +133,9 @@ def main_path(
 def _applies(
     package_set: ImportablePackages, entry: MainPathEntry, *, partial: bool = False
 ) -> bool:
-    """Whether the entry's package is in the package set, with one of its versions.
+    """Whether the entry's package is in the package set, in one of the entry's versions.
 
-    `partial`: packages that the package set lacks may be installed.
+    `partial`: packages missing from the package set may be installed.
     """
     package = package_set.owner(entry.name.partition(".")[0])
     version = package_set.version(package) if package is not None else None
@@ -204,7 +204,7 @@ class _Walk:
                 self._run(place)
 
     def _prefetch(self, batch: list[Place]) -> None:
-        """Read the modules of a batch, and those that they import, at once."""
+        """Read the modules of a batch, and those that they import, together."""
         modules = sorted({module for module, _ in batch})
         self.package_set.prefetch(modules)
         targets: set[str] = set()
@@ -215,7 +215,7 @@ class _Walk:
         self.package_set.prefetch(sorted(filter(self._is_walked, targets)))
 
     def _enter(self, name: str, how: Reached) -> None:
-        """Start at a module, or at a name of one."""
+        """Start at a module, or at a name in one."""
         entry_facts = self.package_set.module(name)
         if isinstance(entry_facts, ModuleFacts):
             self._module(name, how)
@@ -243,7 +243,7 @@ class _Walk:
             self._queue.append(place)
 
     def _module(self, name: str, how: Reached) -> None:
-        """Importing `name` runs its top level and that of its parents."""
+        """Follow the import of `name`, which runs its top level and that of its parents."""
         at = ""
         for part in name.split("."):
             at = f"{at}.{part}" if at else part
@@ -254,13 +254,13 @@ class _Walk:
         return self._owner(module) in self._walked
 
     def _owner(self, module: str) -> str:
-        """The package that has a module; "" if none has."""
+        """The package that has a module; "" if there is none."""
         if module not in self._owners:
             self._owners[module] = normalize(self.package_set.owner(module) or "")
         return self._owners[module]
 
     def _use(self, lookup_result: LookupResult, how: Reached) -> None:
-        """Follow a definition that is called, constructed or named."""
+        """Follow a definition that is called, constructed or referenced."""
         if lookup_result.ambiguous:
             how = msgspec.structs.replace(how, level=Level.DOUBTFUL)
         through = msgspec.structs.replace(how, level=Level.DOUBTFUL) if lookup_result.tried else how
@@ -282,9 +282,9 @@ class _Walk:
     def _make(self, lookup_result: LookupResult, how: Reached) -> None:
         """Follow the construction of an object: its methods, also inherited ones, may be called.
 
-        A private method is called by its own class, which is followed, unless it overrides one of a
-        base. A public method of an object that is constructed only in some cases is remote until a
-        call by its name is found, unless a base or Python itself may call it.
+        A private method is called by its own class, which is followed, unless it overrides
+        one of a base. A public method of an object that is constructed only in some cases
+        is remote until a call by name is found, unless a base or Python itself may call it.
         """
         chain = ancestors(self.package_set, lookup_result)
         for at, ancestor in enumerate(chain):
@@ -325,7 +325,7 @@ class _Walk:
         self._follow_decorators(facts, here, runner, how)
 
     def _beyond(self, course: Course, how: Reached, *errors: str) -> Reached:
-        """The level of what a guarded step leads to."""
+        """The level of code reached through a guarded step."""
         level, runner = how.level, how.via[1] if how.via is not None else ""
         if course.catches(*errors) or not course.understood(runner):
             level = Level.DOUBTFUL
@@ -353,7 +353,7 @@ class _Walk:
             self._module(step.partition(":")[0].lstrip("*"), later)
 
     def _lookup(self, module: str, name: str) -> LookupResult:
-        """`names.lookup.look_up`, cached: the same names are imported in a thousand places."""
+        """`names.lookup.look_up`, cached: the same names are imported in many places."""
         if (module, name) not in self._looked:
             self._looked[module, name] = look_up(self.package_set, module, name)
         return self._looked[module, name]
@@ -370,7 +370,7 @@ class _Walk:
     def _follow_decorators(
         self, facts: ModuleFacts, here: Scopes, runner: str, how: Reached
     ) -> None:
-        """Decorators of top-level functions and classes run when the module is imported."""
+        """Follow the decorators of top-level functions and classes, which run at import."""
         if runner:
             return
         decorated: Iterable[Function | Class] = (*facts.functions, *facts.classes)

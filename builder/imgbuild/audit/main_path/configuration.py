@@ -1,4 +1,4 @@
-"""The configuration that a Hydra program of a package loads by default, from YAML in its wheel."""
+"""The default configuration of a package's Hydra program, from YAML in its wheel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEPTH = 8
 
 
 class HydraProgram:
-    """A Hydra program: the folder of its configuration, and the name of its default."""
+    """A Hydra program: the folder of its configurations, and the name of the default one."""
 
     def __init__(
         self, package_set: ImportablePackages, package: str, folder: str, name: str
@@ -39,10 +39,10 @@ class HydraProgram:
         ) - {""}
 
     def composed(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
-        """The configuration of this name as Hydra composes it; None if there is none.
+        """The configuration of this name as composed by Hydra; None if there is none.
 
-        `first`: path → content of files that are searched before those of the package, as those
-        of `--config-path`.
+        `first`: path → content of files that precede those of the package, such as those of
+        `--config-path`.
         """
         try:
             return self._composed(name, 0, first or {})
@@ -50,7 +50,7 @@ class HydraProgram:
             return None  # ValueError: a number or a day that does not exist
 
     def place_of(self, text: str) -> tuple[str, int]:
-        """The first file and line of the configuration that has `text`; "" and 0 if none has."""
+        """The first file and line of the configuration that contains `text`; "" and 0 if none."""
         for file in self.files:
             data = self._set.read(self.package, file) if file.endswith(".yaml") else None
             at = (data or b"").find(text.encode())
@@ -90,7 +90,7 @@ class HydraProgram:
 
 
 def program(package_set: ImportablePackages, module: str) -> HydraProgram | None:
-    """The Hydra program in a module; None if it has none."""
+    """The Hydra program in a module; None if there is none."""
     package = package_set.owner(module)
     path = package_set.modules_of(package).get(module, "") if package is not None else ""
     try:
@@ -106,7 +106,7 @@ def program(package_set: ImportablePackages, module: str) -> HydraProgram | None
 
 
 def targets(tree: Any) -> Iterator[str]:
-    """The class paths that a configuration names by `_target_`."""
+    """The class paths in the `_target_` keys of a configuration."""
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -124,7 +124,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _entry(entry: Any, folder: str) -> tuple[str, str, str]:
-    """The group, the place in the configuration and the file that an entry of `defaults` names."""
+    """The group, the place in the configuration and the file of an entry of `defaults`."""
     if isinstance(entry, str):
         text, _, package = entry.partition("@")
         group, _, chosen = posixpath.join(folder, text).rpartition("/")

@@ -1,7 +1,7 @@
 """Corners: modules of the walked packages that mention other packages, reached or not.
 
-Reading all modules would take minutes; a search for lines that import another walked package finds
-these in a second.
+Reading all modules would take minutes; a text search for lines that import another walked package
+takes a second.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from imgbuild.audit.packages.package_set import PackageSet
 
 
 def survey(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
-    """The main path of `package_set` with the packages `named`, and the corners of the policy."""
+    """The main path of `package_set` with the packages `named`, and the policy's corners."""
     marginal = corners(package_set, policy.load())
     return main_path(package_set, with_named(package_set, named), marginal)
 
 
 def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:
-    """Modules of walked packages whose import lines mention other walked packages."""
+    """Modules of walked packages with import lines for other walked packages."""
     library_wheels = [
         package_set.wheels[package]
         for package in sorted(rules.walk)

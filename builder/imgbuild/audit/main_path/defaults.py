@@ -1,8 +1,8 @@
-"""What an entry point runs by default (separate: it follows statements in order).
+"""The code that an entry point runs by default (separate: follows statements in order).
 
 The statements of a function are followed in order. Its configuration is that of its Hydra program,
-or has the defaults of the dataclass by which a parameter is annotated. Conditions on it are
-evaluated; of one that stays unknown neither branch is followed. `X.remote(…)` of Ray is a call.
+or has the defaults of the dataclass that annotates a parameter. Conditions on it are evaluated; if
+one is unknown, neither branch is followed. `X.remote(…)` of Ray is a call.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _CATCHING = frozenset(("", "ImportError", "ModuleNotFoundError", "Exception", "B
 
 
 class DefaultRun(msgspec.Struct):
-    """The import statements, by module and line, and the functions that run for certain."""
+    """The import statements, by module and line, and the functions that certainly run."""
 
     imports: set[tuple[str, int]]
     functions: set[tuple[str, str]]
 
 
 class _Object(msgspec.Struct):
-    """An object of a class, and the attributes that were assigned to it."""
+    """An object of a class, with the attributes assigned to it."""
 
     kind: LookupResult
     attributes: dict[str, object] = {}
@@ -54,7 +54,7 @@ class _Method(msgspec.Struct, frozen=True):
 
 
 class _Returned(Exception):
-    """The rest of a function does not run, or not for certain; the value if known."""
+    """The rest of a function does not run, or not certainly; with the returned value if known."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class _Returned(Exception):
 
 
 def default_run(view: View, name: str) -> DefaultRun:
-    """What calling the function or class `name` runs with its defaults."""
+    """The code that calling the function or class `name` runs with its defaults."""
     run = DefaultRun(set(), set())
     module, _, rest = name.rpartition(".")
     facts = view.module(module) if module else None
@@ -73,7 +73,7 @@ def default_run(view: View, name: str) -> DefaultRun:
 
 
 class _DefaultWalk:
-    """One walk from an entry point."""
+    """One traversal from an entry point."""
 
     def __init__(self, view: View, run: DefaultRun) -> None:
         self._view = view
@@ -146,9 +146,9 @@ class _DefaultWalk:
         return lookup if lookup.state == "defined" and not lookup.ambiguous else None
 
     def _dataclass(self, lookup: LookupResult) -> dict[str, object]:
-        """The defaults of a dataclass, without fields that have no readable one.
+        """The defaults of a dataclass, without fields whose default cannot be read.
 
-        Those that a method assigns, such as `__post_init__`, are left out, too.
+        Fields assigned in methods, such as `__post_init__`, are omitted too.
         """
         defaults: dict[str, object] = {}
         assigned: set[str] = set()
@@ -246,7 +246,7 @@ class _DefaultWalk:
                 self._skip(node)
 
     def _either(self, block: Sequence[ast.stmt] | None, node: ast.stmt) -> None:
-        """Follow a block of a statement, or pass over the statement."""
+        """Follow a block of a statement, or skip the statement."""
         if block is None:
             self._skip(node)
         else:
@@ -284,7 +284,7 @@ class _DefaultWalk:
             self._forget(target)
 
     def _skip(self, node: ast.stmt) -> None:
-        """Pass over what may run; the rest does not run for certain if it may return."""
+        """Skip code that may run; if it may return, the rest does not certainly run."""
         self._forget(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._names[node.name] = UNKNOWN
@@ -371,13 +371,13 @@ class _DefaultWalk:
 
 
 class _Known(ast.NodeTransformer):
-    """Puts the values of the configuration into an expression."""
+    """Substitutes values of the configuration in an expression."""
 
     def __init__(self, walk: _DefaultWalk) -> None:
         self._walk = walk
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """The node, or a constant."""
+        """The node, or the constant that replaces it."""
         is_get = (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -391,7 +391,7 @@ class _Known(ast.NodeTransformer):
 
 
 def _is_reference(value: object) -> bool:
-    """Whether a value of YAML stands for another: "${trainer.device}", or "???"."""
+    """Whether a YAML value is a placeholder: "${trainer.device}", or "???"."""
     return isinstance(value, str) and ("${" in value or value == "???")
 
 
@@ -407,7 +407,7 @@ def _is_dataclass(lookup: LookupResult) -> bool:
 
 
 def _field_default(node: ast.expr | None) -> object:
-    """The default of a field of a dataclass: a constant, or field(default=CONSTANT)."""
+    """The default of a dataclass field: a constant, or field(default=CONSTANT)."""
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "field":
         node = next((item.value for item in node.keywords if item.arg == "default"), None)
     return _constant(node)
@@ -419,7 +419,7 @@ def _constant(node: ast.expr | None) -> object:
 
 
 def _lets_through(handler: ast.ExceptHandler) -> bool:
-    """Whether a failing import in a `try` ends the function although there is this handler."""
+    """Whether a failing import in a `try` ends the function despite this handler."""
     if isinstance(handler.body[-1], ast.Raise):
         return True
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -1,8 +1,8 @@
-"""Evaluates functions of a package set for the arguments that they are called with.
+"""Evaluates functions of a package set for given arguments.
 
-Nothing is run: the source is followed with what is known, such as versions, modules that exist, and
-literals. Where a condition is unknown both branches are followed, one after the other, so that the
-result is every way in which the evaluation may end.
+No code is run: the source is followed with known values, such as versions, existing modules, and
+literals. If a condition is unknown, both branches are followed, one after the other, so that the
+result contains every possible outcome of the evaluation.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CHANGED = ("contextmanager", "property", "overload", "fixture")
 
 
 class Evaluator:
-    """Evaluates calls in one package set, and keeps what it has found of modules."""
+    """Evaluates calls in one package set, and caches the sources of modules."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
         self._package_set = ref(package_set)  # which keeps its evaluator
@@ -73,7 +73,7 @@ class Evaluator:
 
     @property
     def package_set(self) -> ImportablePackages:
-        """The package set; it must be in use elsewhere."""
+        """The package set; the caller keeps it alive."""
         package_set = self._package_set()
         if package_set is None:
             raise TooHardError
@@ -82,7 +82,7 @@ class Evaluator:
     def outcomes(
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> tuple[Outcome, ...]:
-        """Every way in which `run` may end; none if it is not understood."""
+        """Every possible outcome of `run`; empty if it cannot be determined."""
         answers: list[bool] = []
         outcomes: list[Outcome] = []
         while len(outcomes) < _MOST_OUTCOMES:
@@ -116,7 +116,7 @@ class Evaluator:
         return self._sources[module]
 
     def suspends(self, node: FunctionNode) -> bool:
-        """Whether calling a function only makes a generator or coroutine."""
+        """Whether calling a function only creates a generator or coroutine."""
         if node not in self._suspended:
             self._suspended[node] = isinstance(node, ast.AsyncFunctionDef) or any(
                 isinstance(part, _SUSPENDED) for part in ast.walk(node)
@@ -124,7 +124,7 @@ class Evaluator:
         return self._suspended[node]
 
     def global_value(self, module: str, name: str) -> tuple[object, frozenset[str]]:
-        """The value of a name at the top of a module, and the packages that decide it."""
+        """The value of a name at the top of a module, and the packages that determine it."""
         key = (module, name)
         if key not in self._globals:
             self._globals[key] = (UNKNOWN, frozenset())  # of a name that depends on itself
@@ -157,7 +157,7 @@ class Evaluator:
         return (UNKNOWN if empty else values[0]), causes
 
     def _elsewhere(self, module: str, name: str) -> object:
-        """A name that no statement of its module binds: of a star import, or of Python."""
+        """A name that its module does not bind: from a star import, or a builtin."""
         lookup_result = look_up(self.package_set, module, name)
         if (
             lookup_result.state == "defined"
@@ -172,7 +172,7 @@ class Evaluator:
         return ClassValue(name) if is_error else ModuleValue(f"builtins.{name}")
 
     def value_of(self, lookup_result: LookupResult) -> object:
-        """The value of a name that was looked up."""
+        """The value of a lookup result."""
         definition, home = lookup_result.definition, lookup_result.home
         if isinstance(definition, ModuleFacts):
             return ModuleValue(definition.module)
@@ -194,9 +194,9 @@ class Evaluator:
 
 
 class Evaluation(Execution):
-    """One way through the evaluated code.
+    """One path through the evaluated code.
 
-    `answers` decide unknown conditions, in their order; those that are missing are appended.
+    `answers` are the outcomes of unknown conditions, in order; missing ones are appended.
     """
 
     def __init__(self, evaluator: Evaluator, answers: list[bool], *, strict: bool) -> None:
@@ -216,7 +216,7 @@ class Evaluation(Execution):
         return self._answers[self._asked - 1]
 
     def step(self, count: int = 1) -> None:
-        """Count steps; TooHardError after too many."""
+        """Count a step; TooHardError if there are too many."""
         self._steps += count
         if self._steps > _STEPS:
             raise TooHardError
@@ -239,14 +239,14 @@ class Evaluation(Execution):
         return self._evaluator.source(module)
 
     def absolute(self, node: ast.ImportFrom, module: str) -> str:
-        """The module that an import in `module` names."""
+        """The module that an import in `module` refers to."""
         source = self._evaluator.source(module)
         return source.absolute(node) if source is not None else node.module or ""
 
     # -- what intrinsic functions ask of the package set
 
     def version(self, package: str) -> str | None:
-        """The version of an installed package; Raised if it is absent, None if unknown."""
+        """The version of an installed package; Raised if it is missing, None if unknown."""
         self.causes.add(normalize(package))
         installed_version = self._package_set.version(normalize(package))
         if installed_version is None and not self._package_set.partial:
@@ -264,12 +264,12 @@ class Evaluation(Execution):
         return is_present
 
     def owner(self, module: str) -> str | None:
-        """The package that has a module; "" if it is absent, None if unknown."""
+        """The package that has a module; "" if the module is missing, None if unknown."""
         package = self._package_set.owner(module)
         return package or ("" if self.present(module) is False else None)
 
     def imported(self, module: str) -> object:
-        """The module; Raised if it is absent, UNKNOWN if unknown."""
+        """The module; Raised if it is missing, UNKNOWN if unknown."""
         if module.partition(".")[0] in sys.stdlib_module_names:
             return ModuleValue(module)
         is_present = self.present(module)
@@ -280,7 +280,7 @@ class Evaluation(Execution):
         return ModuleValue(module)
 
     def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; Raised if it is certain to have none."""
+        """The attribute of a value; Raised if it certainly has none."""
         if isinstance(value, ModuleValue):
             return self._of_module(value.name, name)
         if isinstance(value, (Instance, ClassValue, SuperValue)):
@@ -317,7 +317,7 @@ class Evaluation(Execution):
     # -- calls
 
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
-        """The result of a call. An argument ... means others that are unknown."""
+        """The result of a call. An argument ... represents further unknown arguments."""
         self.step()
         if isinstance(called, Instance):
             method_of = self._objects.attribute(called, "__call__")
@@ -342,7 +342,7 @@ class Evaluation(Execution):
         return self._function_call(called, given, named)
 
     def may_raise(self) -> None:
-        """Within `try`, end in an exception of unknown class in some evaluations."""
+        """Within `try`, raise an exception of unknown class in some evaluations."""
         if self.trying and self.choose():
             raise Raised(SOME, certain=False)
 
@@ -356,7 +356,7 @@ class Evaluation(Execution):
     def _unknown_call(
         self, given: Sequence[object] = (), named: Mapping[str, object] | None = None
     ) -> object:
-        """A call of which nothing is known: it may change objects, and within `try` raise."""
+        """Evaluate an unknown call: it may change objects, and within `try` raise."""
         release((*given, *(named or {}).values()))
         self.may_raise()
         return UNKNOWN
@@ -389,7 +389,7 @@ class Evaluation(Execution):
         return None
 
     def _is_changed(self, called: FunctionValue) -> bool:
-        """Whether decorators of a top-level function may change what calling it does."""
+        """Whether decorators of a top-level function may change the effect of a call."""
         node = called.node
         if isinstance(node, ast.Lambda) or called.frame.outer is not None or called.frame.names:
             return False  # its decorators were applied when it was defined
@@ -409,7 +409,7 @@ def bound_parameters(
     named: Mapping[str, object],
     default: Callable[[ast.expr], object],
 ) -> dict[str, object]:
-    """Parameter → value. An argument ... means others that are unknown."""
+    """Parameter → value. An argument ... represents further unknown arguments."""
     places = [item.arg for item in (*parameters.posonlyargs, *parameters.args)]
     every = [*places, *(item.arg for item in parameters.kwonlyargs)]
     values: dict[str, object] = dict.fromkeys(every, UNKNOWN)

@@ -30,12 +30,12 @@ ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 @functools.lru_cache(maxsize=4096)
 def _loop_names(node: ast.For | ast.While) -> tuple[str, ...]:
-    """The names that a loop binds; its function may be followed a thousand times."""
+    """The names that a loop binds, cached since its function may be followed many times."""
     return tuple(dict.fromkeys(bound_names([node])))
 
 
 class ReturnSignal(Exception):
-    """A `return` in the evaluated code."""
+    """Raised by a `return` in the evaluated code."""
 
     def __init__(self, value: object) -> None:
         super().__init__()
@@ -43,24 +43,24 @@ class ReturnSignal(Exception):
 
 
 class _Break(Exception):
-    """A `break` in the evaluated code."""
+    """Raised by a `break` in the evaluated code."""
 
 
 class _Continue(Exception):
-    """A `continue` in the evaluated code."""
+    """Raised by a `continue` in the evaluated code."""
 
 
 class Execution(ExpressionValues):
-    """The statements of one evaluation."""
+    """Executes the statements of one evaluation."""
 
     def __init__(self, *, strict: bool) -> None:
-        """`strict`: decorators that are not understood change what a function does."""
+        """`strict`: unrecognized decorators change the effect of a function."""
         self.strict = strict
         self.trying = 0
         self._handled: list[Raised] = []
 
     def block(self, statements: Sequence[ast.stmt], frame: CallFrame) -> None:
-        """Follow statements in order."""
+        """Execute statements in order."""
         for statement in statements:
             self.step()
             reader = self._statements.get(type(statement))
@@ -159,7 +159,7 @@ class Execution(ExpressionValues):
         return self._is_any_of(error, names)
 
     def _is_any_of(self, error: Raised, names: Sequence[str]) -> bool:
-        """Whether an exception is one of those called `names`; chosen if unknown."""
+        """Whether an exception is one of `names`; if unknown, both are tried."""
         if {"Exception", "BaseException"} & set(names):
             return error.name != "SystemExit" or "BaseException" in names
         above = _ancestors(error.name)
@@ -187,7 +187,7 @@ class Execution(ExpressionValues):
         self._unknown_loop(node, frame)
 
     def _unknown_loop(self, node: ast.For | ast.While, frame: CallFrame) -> None:
-        """A loop of unknown length: what its body binds is unknown, in it and after it."""
+        """Execute a loop of unknown length: names bound in its body become unknown."""
         names = _loop_names(node)
         if self.choose():
             release(frame.objects())
@@ -264,7 +264,7 @@ class Execution(ExpressionValues):
         frame.names[node.name] = value
 
     def is_transparent(self, decorator: ast.expr, frame: CallFrame) -> bool:
-        """Whether a decorator leaves what its function does as it is."""
+        """Whether a decorator leaves the effect of its function unchanged."""
         callee = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(callee, (ast.Name, ast.Attribute)):
             return False
@@ -306,7 +306,7 @@ class Execution(ExpressionValues):
 
 
 def _class_names(value: object) -> list[str] | None:
-    """The names of exceptions in an `except`, a class or a tuple; None if one is unknown."""
+    """The exception names of an `except`, a class or a tuple; None if one is unknown."""
     parts = list(value) if isinstance(value, tuple) else [value]
     classes = [part for part in parts if isinstance(part, (ClassValue, ModuleValue))]
     if len(classes) < len(parts):
@@ -324,7 +324,7 @@ def _is_builtin(name: str) -> bool:
 
 
 def _ancestors(name: str) -> set[str]:
-    """The names of an exception and of those that it derives from, as far as known."""
+    """The names of an exception and of its base classes, as far as known."""
     names = {name}
     while name in PARENTS:
         name = PARENTS[name]

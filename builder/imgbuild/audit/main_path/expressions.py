@@ -41,10 +41,10 @@ _MAKERS = frozenset(
 
 
 class ExpressionValues(Interpreter):
-    """The values of expressions."""
+    """Evaluates the expressions of one evaluation."""
 
     def holds(self, test: ast.expr, frame: CallFrame) -> bool:
-        """Whether a condition holds; one that is unknown holds in some evaluations."""
+        """Whether a condition holds; an unknown one holds in some evaluations."""
         truth_value = truth(self.value(test, frame))
         return self.choose() if truth_value is None else truth_value
 
@@ -264,7 +264,7 @@ class ExpressionValues(Interpreter):
                 self.assign_attribute(owner, target.attr, value)
 
     def spoil(self, node: ast.expr, frame: CallFrame) -> None:
-        """Forget the value of a collection that something may change, under all of its names."""
+        """Set a collection that may be changed to unknown, under all of its names."""
         while isinstance(node, (ast.Starred, ast.Subscript)):
             node = node.value
         holder = frame.holder(node.id) if isinstance(node, ast.Name) else None
@@ -345,13 +345,13 @@ class ExpressionValues(Interpreter):
 
 
 def _has(holder: object, value: object) -> bool:
-    """Whether a collection has an item that is this very value."""
+    """Whether a collection contains an item identical to this value."""
     items = tuple(holder.values()) if isinstance(holder, dict) else holder
     return isinstance(items, (tuple, list)) and any(item is value for item in items)
 
 
 def bound_method(value: object, name: str) -> object:
-    """The method of a plain value; UNKNOWN for any that is not followed."""
+    """The method of a plain value; UNKNOWN for methods that are not supported."""
     methods = METHODS.get(str if isinstance(value, str) else type(value), ())
     versioned = isinstance(value, VersionText) and name in ("endswith", "find", "count")
     return Bound(value, name) if name in methods and not versioned else UNKNOWN

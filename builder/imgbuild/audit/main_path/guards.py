@@ -1,6 +1,6 @@
 """Whether guarded code runs in a package set, and which exceptions are caught around it.
 
-`audit.source` reads the guards; this evaluates them.
+`audit.source` reads the guards; this module evaluates them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class GuardState(enum.Enum):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Whether a fact applies in a package set, by all its guards.
+    """Whether a fact applies in a package set, according to all its guards.
 
-    `certain`: no condition is left open. `clear`: none that depends on the package set is; what
-    depends on data may well run. `caught`: names of exceptions that are caught; "" is all of them.
-    `asked`: expressions that hasattr has tested, so that reading them cannot fail.
+    `certain`: no condition is undecided. `clear`: no condition on the package set is undecided;
+    one on data may hold. `caught`: names of exceptions that are caught; "" means all. `asked`:
+    expressions tested with hasattr, so that reading them cannot fail.
     """
 
     runs: bool
@@ -51,15 +51,15 @@ class Course(msgspec.Struct, frozen=True):
     asked: frozenset[str] = frozenset()
 
     def understood(self, runner: str) -> bool:
-        """Whether no condition on the package set is left open for what `runner` runs.
+        """Whether no condition on the package set is undecided for the code of `runner`.
 
-        While a module is imported (""), no condition depends on data of a user: one that seems to
-        is not understood.
+        While a module is imported (""), conditions cannot depend on user data: one that
+        seems to is unrecognized.
         """
         return self.clear if runner else self.certain
 
     def catches(self, *errors: str) -> bool:
-        """Whether an exception of the kind `errors[0]`, or of its listed parents, is caught."""
+        """Whether an exception `errors[0]`, whose base classes are the others, is caught."""
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
 
 
@@ -95,7 +95,7 @@ _STATES = {
 
 
 def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
-    """Whether code under `guards`, all of which must hold, runs in `package_set`."""
+    """Whether code runs in `package_set` under `guards`, all of which must hold."""
     certain = clear = True
     caught: set[str] = set()
     tested: set[str] = set()
@@ -142,7 +142,7 @@ def _guard_state(answer: bool | None) -> GuardState:
 
 
 def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Images are Linux on one architecture with NVIDIA's GPUs; other subjects are unknown."""
+    """Images are Linux on one architecture with NVIDIA GPUs; other subjects are unknown."""
     subject = guard.subject.lower()
     here = {
         "linux",
@@ -159,7 +159,7 @@ def _platform(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
-    """Whether the subject can be imported (and is one of the versions, if any are named)."""
+    """Whether the subject can be imported (in one of the versions, if any are given)."""
     if "," in guard.subject:
         every = [
             _present(package_set, Guard("present", subject, guard.spec))
@@ -213,7 +213,7 @@ _results: WeakKeyDictionary[ImportablePackages, dict[Guard, GuardState | None]] 
 
 
 def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
-    """Whether a function returns a true value, by the guards of what it returns."""
+    """Whether a function returns a true value, according to the guards of its results."""
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
         same = _defined(package_set, guard)
@@ -226,7 +226,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _defined(package_set: ImportablePackages, guard: Guard) -> Guard:
-    """The guard as the module would write it that defines the function, if that is the same."""
+    """The guard as written in the module that defines the function, if equivalent."""
     module, scope, text = guard.subject.split(":", 2)
     facts, call = package_set.module(module), expression(text)
     if not isinstance(facts, ModuleFacts) or not isinstance(call, ast.Call) or "..." in text:
@@ -268,7 +268,7 @@ def _returned(package_set: ImportablePackages, guard: Guard) -> GuardState:
 
 
 def _version(package_set: ImportablePackages, subject: str) -> str | None:
-    """The version of the package called `subject`, or of the one that has this module."""
+    """The version of the package `subject`, or of the package that has this module."""
     version = package_set.version(subject)
     if version is None:
         owner = package_set.owner(subject.replace("-", "_"))
@@ -278,7 +278,7 @@ def _version(package_set: ImportablePackages, subject: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _within(version: str | None, spec: str) -> bool | None:
-    """Whether `version` fits `spec`; None if either cannot be read."""
+    """Whether `version` matches `spec`; None if either is invalid."""
     if version is None:
         return None
     try:
@@ -289,7 +289,7 @@ def _within(version: str | None, spec: str) -> bool | None:
 
 @lru_cache(maxsize=1024)
 def _python(python: str, part: str, spec: str) -> bool | None:
-    """The result of CPython's comparison; None if it depends on the micro release."""
+    """The result of CPython's comparison; None if it depends on the micro version."""
     match, taken = _COMPARISON.fullmatch(spec), _PART.fullmatch(part)
     if match is None or (part and taken is None):
         return None
@@ -310,7 +310,7 @@ def _python(python: str, part: str, spec: str) -> bool | None:
 def _taken(
     version: tuple[int | str, ...], items: tuple[int | str, ...], part: re.Match[str]
 ) -> tuple[object, object]:
-    """A slice or an item of the version, and what it is compared with."""
+    """A slice or an item of the version, and the value it is compared with."""
     place = int(part[2])
     if part[1]:
         return version[:place], items

@@ -1,7 +1,7 @@
-"""The modules that importing the entry points imports for certain, and by which statements.
+"""The modules that importing the entry points certainly imports, and their import statements.
 
 An exception while such a module is imported ends the import of the entry point, unless a `try` on
-each way there catches it.
+each path catches it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CertainImports:
     def _import(
         self, module: str, name: str, entry: str, how: _Importer | None, depth: int = 0
     ) -> None:
-        """Importing a module runs its parents; a name may be a module, or of a table of names."""
+        """Follow an import, which runs parents; a name may be a module or a lazy name."""
         if self._view.owner(module) not in self._packages or depth > _DEEPEST:
             return
         at = ""
@@ -121,7 +121,7 @@ class CertainImports:
             self._import(inner, "", entry, how, depth + 1)
 
     def _listed(self, module: str) -> frozenset[str]:
-        """The texts in a module's tables, without those under a condition."""
+        """The strings in a module's tables, without those under a condition."""
         source = evaluator(self._view).source(module)
         return frozenset(_texts(source)) if source is not None else frozenset()
 
@@ -129,7 +129,7 @@ class CertainImports:
 def is_caught(raised: str, caught: Iterable[str]) -> bool:
     """Whether one of the exceptions `caught` ("" for all) may be `raised`.
 
-    What an exception that is not Python's derives from is unknown.
+    The base classes of exceptions that are not builtins are unknown.
     """
     kind = getattr(builtins, raised, None)
     if not isinstance(kind, type):

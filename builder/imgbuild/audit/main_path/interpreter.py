@@ -1,4 +1,4 @@
-"""What the parts of an evaluation need of one another; `evaluation` has its only implementation."""
+"""The interface between the parts of an evaluation; `evaluation` implements it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from imgbuild.audit.main_path.values import CallFrame, Instance
 class Interpreter(ABC):
     """One evaluation of code in a package set.
 
-    `strict`: decorators that are not understood change what a function does. `trying`: the number
-    of `try` statements around the current one whose handlers may catch.
+    `strict`: unrecognized decorators change the effect of a function. `trying`: the number of
+    enclosing `try` statements whose handlers may catch.
     """
 
     strict: bool
@@ -26,11 +26,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def step(self, count: int = 1) -> None:
-        """Count steps; TooHardError after too many."""
+        """Count a step; TooHardError if there are too many."""
 
     @abstractmethod
     def may_raise(self) -> None:
-        """Within `try`, end in an exception of unknown class in some evaluations."""
+        """Within `try`, raise an exception of unknown class in some evaluations."""
 
     @abstractmethod
     def value(self, node: ast.expr, frame: CallFrame) -> object:
@@ -42,7 +42,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def attribute(self, value: object, name: str) -> object:
-        """The attribute of a value; Raised if it is certain to have none."""
+        """The attribute of a value; Raised if it certainly has none."""
 
     @abstractmethod
     def assign_attribute(self, instance: Instance, name: str, value: object) -> None:
@@ -54,7 +54,7 @@ class Interpreter(ABC):
 
     @abstractmethod
     def apply(self, called: object, given: Sequence[object], named: Mapping[str, object]) -> object:
-        """The result of a call. An argument ... means others that are unknown."""
+        """The result of a call. An argument ... represents further unknown arguments."""
 
     @abstractmethod
     def source(self, module: str) -> ModuleTree | None:
@@ -62,11 +62,11 @@ class Interpreter(ABC):
 
     @abstractmethod
     def absolute(self, node: ast.ImportFrom, module: str) -> str:
-        """The module that an import in `module` names."""
+        """The module that an import in `module` refers to."""
 
     @abstractmethod
     def version(self, package: str) -> str | None:
-        """The version of an installed package; Raised if it is absent, None if unknown."""
+        """The version of an installed package; Raised if it is missing, None if unknown."""
 
     @abstractmethod
     def present(self, module: str) -> bool | None:
@@ -74,8 +74,8 @@ class Interpreter(ABC):
 
     @abstractmethod
     def owner(self, module: str) -> str | None:
-        """The package that has a module; "" if it is absent, None if unknown."""
+        """The package that has a module; "" if the module is missing, None if unknown."""
 
     @abstractmethod
     def imported(self, module: str) -> object:
-        """The module; Raised if it is absent, UNKNOWN if unknown."""
+        """The module; Raised if it is missing, UNKNOWN if unknown."""

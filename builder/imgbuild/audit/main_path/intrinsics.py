@@ -1,4 +1,4 @@
-"""Functions of Python and of `packaging` that `evaluation` carries out, by their dotted names."""
+"""Functions of Python and of `packaging` that `evaluation` implements, by dotted name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _range(*numbers: int) -> object:
 
 
 def _length(numbers: range) -> int:
-    """The number of items; -1 if Python cannot say."""
+    """The number of items; -1 if Python cannot determine it."""
     try:
         return len(numbers)
     except OverflowError:
@@ -141,7 +141,7 @@ def _bool(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
 
 
 def _isinstance(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    """For plain values and Python's own types."""
+    """The result of `isinstance`, for plain values and builtin types."""
     if len(given) != 2 or not solid(given[0]):
         return UNKNOWN
     classes = given[1] if isinstance(given[1], tuple) else (given[1],)
@@ -192,7 +192,7 @@ def _distribution(
 def _distributions_of(
     interpreter: Interpreter, given: Arguments, _: Mapping[str, object]
 ) -> object:
-    """`packages_distributions().get(module)`: the packages that have a module."""
+    """The result of `packages_distributions().get(module)`: the packages with the module."""
     if not given or not isinstance(given[0], str):
         return UNKNOWN
     owner = interpreter.owner(given[0])
@@ -250,7 +250,7 @@ def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) 
 
 
 def _is_long(text: str, name: str, given: Sequence[object]) -> bool:
-    """Whether a method of a text may make a long one, or reads attributes of its arguments."""
+    """Whether a string method may return a long string, or reads attributes of arguments."""
     if name == "format":
         return "{" in _FIELD.sub("", text)
     if name == "replace" and len(given) > 1:

@@ -1,7 +1,7 @@
-"""Packages that the user names: importing them is part of the main path.
+"""Packages named by the user: importing them is part of the main path.
 
 These are the pins of a target, the packages that an extension adds, and the pins that are audited
-without a target. Of two that are named, the part of one for the other is imported, too.
+without a target. If two packages are named, the part of one for the other is imported too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
 
 
 def _of_namespace(modules: Collection[str]) -> list[str]:
-    """The public modules right below folders without `__init__`, which nothing else imports."""
+    """The public modules directly below folders without `__init__`, which no module imports."""
     return sorted(
         module
         for module in modules
@@ -79,10 +79,10 @@ def _of_namespace(modules: Collection[str]) -> list[str]:
 
 
 def _main_parts(package_set: PackageSet, module: str) -> list[str]:
-    """The module from which `module` imports most names on first use, and that behind it.
+    """The module from which `module` lazily imports most names, and the one behind it.
 
-    If that module imports its names on first use, too, from many parts, the one is taken that most
-    of them use.
+    If that module in turn imports its names lazily from many parts, the second one is the part
+    that most of the others use.
     """
     places = _places(package_set, module)
     part, count = max(places.items(), key=lambda item: item[1], default=("", 0))
@@ -103,7 +103,7 @@ def _main_parts(package_set: PackageSet, module: str) -> list[str]:
 
 
 def _places(package_set: PackageSet, module: str) -> Counter[str]:
-    """Module → how many names `module` imports from it on first use."""
+    """Module → the number of names that `module` imports from it lazily."""
     facts = package_set.module(module)
     if not isinstance(facts, ModuleFacts):
         return Counter()
@@ -115,8 +115,9 @@ def _integrations(
 ) -> list[str]:
     """The public parts of `named` packages for each other: `lmformatenforcer.integrations.vllm`.
 
-    Such a part has the name of the module by which the other package is imported, one of `roots`,
-    and uses that module: `torchvision.prototype.datasets` is no part for the package datasets.
+    Such a part is named like the module by which the other package is imported, one of `roots`,
+    and uses that module: `torchvision.prototype.datasets` is not a part for the package
+    datasets.
     """
     candidates = [
         module
@@ -139,7 +140,7 @@ def _is_named_as_integration(module: str, roots: Collection[str]) -> bool:
 
 
 def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
-    """Whether a module, or one below it or whose names it passes on, uses the module so named."""
+    """Whether a module, a submodule, or a module that it re-exports uses the module `name`."""
     name = module.rpartition(".")[2]
     below = [
         other
@@ -152,7 +153,7 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
 
 
 def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
-    """The modules of its own package from which a module without definitions imports names."""
+    """The modules of the same package that a module without definitions imports names from."""
     if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
         root = facts.module.partition(".")[0]
         for line in facts.imports:
@@ -163,7 +164,7 @@ def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
 
 
 def _uses(facts: ModuleFacts | Opaque | None, name: str) -> bool:
-    """Whether a module imports the module `name` or one below, or looks for it by name."""
+    """Whether a module imports the module `name` or a submodule, or tests for it by name."""
     if not isinstance(facts, ModuleFacts):
         return False
     if any(line.module.partition(".")[0] == name for line in facts.imports):

@@ -1,7 +1,7 @@
 """Evaluates objects: construction, attributes, methods (separate: one level of the interpreter).
 
-A class is followed if all of its bases can be read, its metaclass is an ordinary one, and no
-decorator but those of `_KEPT` changes it.
+A class is followed if all of its bases can be read, its metaclass is known, and all of its
+decorators are in `_KEPT`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TRUTH = frozenset(("__bool__", "__len__"))
 
 
 class _Level(msgspec.Struct, frozen=True):
-    """A class of a chain of ancestors, and the module that has it."""
+    """A class in a method resolution order, and its module."""
 
     home: ModuleFacts
     definition: Class
@@ -58,7 +58,7 @@ class _Level(msgspec.Struct, frozen=True):
         return ClassValue(self.definition.name, self.home.module, self.definition.line)
 
     def functions(self, name: str) -> Sequence[Function]:
-        """The methods that the class itself defines by this name."""
+        """The methods of this name that the class itself defines."""
         every = scopes(self.home).functions.get(f"{self.definition.name}.{name}", ())
         return [
             function
@@ -76,7 +76,7 @@ class _Level(msgspec.Struct, frozen=True):
         )
 
     def dataclass(self) -> str:
-        """The decorator that makes it a dataclass, as written; "" if it is none."""
+        """The decorator that makes it a dataclass, as written; "" if there is none."""
         for text in self.definition.decorators:
             if origin(self.home, text.partition("(")[0]) == DATACLASS:
                 return text
@@ -87,7 +87,7 @@ class Objects:
     """The classes and objects of one evaluation."""
 
     def __init__(self, interpreter: Interpreter, package_set: ImportablePackages) -> None:
-        """For the evaluation `interpreter`."""
+        """Evaluate for `interpreter`."""
         self._interpreter = interpreter
         self._package_set = package_set
         self._chains: dict[ClassValue, tuple[_Level, ...]] = {}
@@ -95,7 +95,7 @@ class Objects:
     def construct(
         self, kind: ClassValue, given: Sequence[object], named: Mapping[str, object]
     ) -> object:
-        """The object that a call of a class makes; UNKNOWN if that is not followed."""
+        """The object constructed by a call of a class; UNKNOWN if the class is not followed."""
         chain = self._chain(kind)
         if not chain:
             return UNKNOWN
@@ -121,7 +121,7 @@ class Objects:
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
-        """Call what constructs the object: the first `__init__`, or that of a dataclass."""
+        """Call the constructor: the first `__init__`, or that of a dataclass."""
         for at, level in enumerate(chain):
             text = level.dataclass()
             if level.has("__init__"):
@@ -142,7 +142,7 @@ class Objects:
         given: Sequence[object],
         named: Mapping[str, object],
     ) -> None:
-        """The `__init__` that a dataclass is given, which calls `__post_init__`."""
+        """Run the generated `__init__` of a dataclass, which calls `__post_init__`."""
         fields: dict[str, tuple[_Level, Field]] = {}
         for level in reversed(chain[at:]):
             if level.dataclass():
@@ -224,7 +224,7 @@ class Objects:
         return UNKNOWN if is_open and not isinstance(member, MethodValue) else member
 
     def member(self, chain: Sequence[_Level], owner: Instance | ClassValue, name: str) -> object:
-        """What the first class of a chain with this name gives to `owner`; ABSENT without any."""
+        """The attribute of `owner` from the first class with this name; ABSENT if there is none."""
         for level in chain:
             if not level.has(name):
                 continue
@@ -255,7 +255,7 @@ class Objects:
         return MethodValue(value, owner)
 
     def _bound(self, level: _Level, name: str) -> ast.expr | None:
-        """The expression that the body of a class assigns to a name once."""
+        """The expression assigned to a name in a class body, if there is exactly one."""
         source = self._interpreter.source(level.home.module)
         node = source.class_(level.definition.line) if source is not None else None
         values: list[ast.expr | None] = []
@@ -267,7 +267,7 @@ class Objects:
         return values[0] if len(values) == 1 else None
 
     def _constant(self, level: _Level, node: ast.expr | None) -> object:
-        """The value of an expression in the body of a class, if it is of simple kind."""
+        """The value of an expression in a class body; UNKNOWN for lists, dicts and objects."""
         if node is None:
             return UNKNOWN
         frame = self.frame(level.value)
@@ -275,7 +275,7 @@ class Objects:
         return UNKNOWN if isinstance(value, (list, dict, Instance)) else value
 
     def frame(self, kind: ClassValue) -> CallFrame:
-        """The frame of expressions in the body of a class, whose names are not followed there."""
+        """The frame of expressions in a class body, in which the names of the body are unknown."""
         frame = CallFrame(kind.module)
         source = self._interpreter.source(kind.module)
         node = source.class_(kind.line) if source is not None else None
@@ -284,7 +284,7 @@ class Objects:
         return frame
 
     def assign(self, instance: Instance, name: str, value: object) -> None:
-        """Set an attribute. Collections are not kept, since they may change in place."""
+        """Set an attribute. Collections become unknown, since they may be changed in place."""
         chain = self._chain(instance.kind)
         if any(level.has(hook) for level in chain for hook in _HOOKS):
             instance.open = True
@@ -296,7 +296,7 @@ class Objects:
     # -- classes
 
     def _chain(self, kind: ClassValue) -> tuple[_Level, ...]:
-        """A class and its ancestors in the order of lookup; empty if it is not followed."""
+        """The method resolution order of a class; empty if it is not followed."""
         if kind not in self._chains:
             self._chains[kind] = self._ancestors(kind)
         return self._chains[kind]

@@ -61,7 +61,7 @@ def operate(sign: ast.AST, left: object, right: object) -> object:
 
 
 def same(left: object, right: object) -> bool | None:
-    """Whether two values are one object, as far as one of them is None or a bool."""
+    """Whether two values are identical; None if unknown."""
     for value, other in ((left, right), (right, left)):
         if value is None or isinstance(value, bool):
             if isinstance(other, (Thing, ModuleValue)) and truth(other) is None:
@@ -88,7 +88,7 @@ def contained(item: object, holder: object) -> bool | None:
 
 
 def _is_too_large(sign: ast.AST, left: object, right: object) -> bool:
-    """Whether an operation on known values may make a large one."""
+    """Whether an operation on known values may have a large result."""
     if isinstance(sign, ast.Mod):
         return isinstance(left, str) and _WIDTH.search(left) is not None
     if not isinstance(sign, ast.Mult):

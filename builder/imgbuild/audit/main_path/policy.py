@@ -14,10 +14,11 @@ from imgbuild.system import files, yaml_data
 class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A place where users' programs start: a module, a function, or a class that they construct.
 
-    It applies where its package is installed with one of `versions`, and so are those in `beside`;
-    a name that such a version does not have is skipped. `also` are objects that it loads by names
-    in strings, or in separate processes, where no statement leads to them. An `optional` one may
-    import packages that are not installed; it does not work then, and nobody misses it.
+    It applies if its package is installed in one of `versions`, and all packages in `beside`
+    are installed; a name that does not exist in the installed version is skipped. `also` are
+    objects loaded by names in strings, or in separate processes, which no statement refers to.
+    An `optional` entry may import packages that are not installed; its failure is then not
+    reported.
     """
 
     name: str
@@ -29,7 +30,7 @@ class MainPathEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A `method` that refuses names which the `table` in one of `files` has already.
+    """A `method` that rejects names already present in the `table` of one of `files`.
 
     The keyword `allowed_by` makes it accept them.
     """
@@ -43,7 +44,7 @@ class NameRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Packages whose code is followed (`walk`), entry points, and registries of names.
 
-    Of packages in `imported`, only what importing them certainly runs is followed.
+    For packages in `imported`, only code that certainly runs at import is followed.
     """
 
     walk: frozenset[str]
@@ -54,7 +55,7 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @lru_cache(maxsize=1)
 def load() -> MainPathPolicy:
-    """The policy of this version of imgbuild."""
+    """The bundled policy."""
     return yaml_data.load(files.data("audit/entry_points.yaml"), MainPathPolicy)
 
 

@@ -1,4 +1,4 @@
-"""Whether calling a function, or constructing an object, may raise by the package's own code."""
+"""Whether the package's own code may raise when a function or class is called."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Raising:
         self._known: dict[tuple[str, int, int], bool] = {}
 
     def may_raise(self, lookup: LookupResult, depth: int = 0) -> bool:
-        """Whether a definition, or what it calls, has a `raise` or an `assert`."""
+        """Whether a definition, or a function that it calls, has a `raise` or an `assert`."""
         definition, home = lookup.definition, lookup.home
         if home is None or not isinstance(definition, (Class, Function)) or depth > _DEEPEST:
             return False

@@ -1,4 +1,4 @@
-"""Names that a package has registered itself, so that registering them again raises."""
+"""Names that a package registers itself, so that registering them again raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imgbuild.system.syntax import parse_source
 def taken(
     package_set: ImportablePackages, rules: MainPathPolicy, call: Call, what: Meaning
 ) -> str | None:
-    """The name that `call` registers although its package already has; None if there is none."""
+    """The already registered name that `call` registers again; None if there is none."""
     home, definition = what.found.home, what.found.definition
     if not call.literals or home is None or not isinstance(definition, Function):
         return None
@@ -33,7 +33,7 @@ def taken(
 
 
 def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, name: str) -> bool:
-    """Whether `package` has registered `name` itself, in its own registry."""
+    """Whether `package` registers `name` in its own registry."""
     sources = (
         (package_set.read(package, file), registry.table)
         for registry in rules.registries
@@ -44,7 +44,7 @@ def has(package_set: ImportablePackages, rules: MainPathPolicy, package: str, na
 
 @lru_cache(maxsize=64)
 def _keys(source: bytes, table: str) -> frozenset[str]:
-    """The keys of the mapping that a module assigns to `table`: of a dict, or a list of pairs."""
+    """The keys of the mapping assigned to `table` in a module: of a dict, or a list of pairs."""
     try:
         tree = parse_source(source)
     except SyntaxError:

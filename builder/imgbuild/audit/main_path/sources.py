@@ -1,4 +1,4 @@
-"""Source of modules for `evaluation`: trees, and the statements that bind a name at their top."""
+"""Source of modules for `evaluation`: trees, and the statements that bind a name at the top."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GLOBAL = re.compile(r"^\s+global (.+)$", re.MULTILINE)
 
 
 class ModuleTree:
-    """The tree of a module. `changed` are names whose values its functions may change."""
+    """The syntax tree of a module. `changed` are names whose values its functions may change."""
 
     def __init__(self, name: str, tree: ast.Module, text: str, *, package: bool) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class ModuleTree:
         self._classes: dict[int, ast.ClassDef] | None = None
 
     def function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The definition of a function, by its own name and line."""
+        """The definition of a function, by unqualified name and line."""
         if self._functions is None:
             self._functions = {
                 (node.name, node.lineno): node
@@ -54,7 +54,7 @@ class ModuleTree:
         return self._functions.get((name.rpartition(".")[2], line))
 
     def bindings_in(self, definition: ast.ClassDef) -> Mapping[str, Sequence[ast.stmt]]:
-        """Name → the statements in the body of a class of this module that bind it."""
+        """Name → the statements that bind it in the body of a class of this module."""
         line = definition.lineno
         if line not in self._class_bindings:
             self._class_bindings[line] = _bindings(definition.body)
@@ -62,7 +62,7 @@ class ModuleTree:
 
     @functools.cached_property
     def stored(self) -> frozenset[str]:
-        """The attributes that the module assigns to anything but `self`."""
+        """The attributes that the module assigns on objects other than `self`."""
         return frozenset(
             node.attr
             for node in ast.walk(self.tree)
@@ -72,7 +72,7 @@ class ModuleTree:
         )
 
     def class_(self, line: int) -> ast.ClassDef | None:
-        """The definition of a class, by its line."""
+        """The definition of a class, by line."""
         if self._classes is None:
             self._classes = {
                 node.lineno: node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)
@@ -80,7 +80,7 @@ class ModuleTree:
         return self._classes.get(line)
 
     def binding(self, name: str) -> Sequence[ast.stmt]:
-        """The top-level statements that give `name` its value, from the last certain one on."""
+        """The top-level statements that may set `name`, from the last unconditional one on."""
         statements = self.bindings.get(name, [])
         certain = [
             at for at, statement in enumerate(statements) if not isinstance(statement, _BRANCHES)
@@ -88,10 +88,10 @@ class ModuleTree:
         return statements[certain[-1] :] if certain else statements
 
     def at_import(self) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
-        """What runs when the module is imported: each node, and the one to evaluate for it.
+        """The nodes that run when the module is imported, each with the node to evaluate for it.
 
-        That is the loop or comprehension around it, if there is one, else the node itself. With
-        them are the names of the class whose body has it.
+        The latter is the enclosing loop or comprehension, if there is one, else the node
+        itself. The third item are the names of the enclosing class body.
         """
         none = frozenset[str]()
         todo: list[tuple[ast.AST, ast.AST | None, frozenset[str]]] = [
@@ -137,7 +137,7 @@ class ModuleTree:
         )
 
     def absolute(self, node: ast.ImportFrom) -> str:
-        """The module that `from … import` names."""
+        """The module that a `from … import` refers to."""
         if not node.level:
             return node.module or ""
         parts = self.name.split(".")
@@ -146,7 +146,7 @@ class ModuleTree:
 
 
 def _run_with(node: ast.AST) -> list[ast.AST]:
-    """The nodes in `node` that run when it does; of a function, what its definition runs."""
+    """The nodes in `node` that run with it; for a function, those that run at its definition."""
     if isinstance(node, _ASIDE):
         return []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -159,18 +159,18 @@ def _run_with(node: ast.AST) -> list[ast.AST]:
 
 
 def _last_name(node: ast.expr | None) -> str:
-    """The last part of a dotted name; "" for any other expression."""
+    """The last component of a dotted name; "" for any other expression."""
     return dotted(node).rpartition(".")[2] if node is not None else ""
 
 
 def _suppressed(node: ast.expr) -> str:
-    """What a context manager catches: OPEN for none, "" for any."""
+    """The exceptions that a context manager catches: OPEN for none, "" for any."""
     name = _last_name(node.func if isinstance(node, ast.Call) else node)
     return OPEN if name in OPEN_MANAGERS else ""
 
 
 def read_source(package_set: ImportablePackages, module: str) -> ModuleTree | None:
-    """The source of a module; None if it has none that can be read."""
+    """The source of a module; None if it has none or it cannot be read."""
     facts = package_set.module(module)
     owner = package_set.owner(module)
     if not isinstance(facts, ModuleFacts) or facts.broken or owner is None:
@@ -200,7 +200,7 @@ def _bindings(statements: Sequence[ast.stmt]) -> dict[str, list[ast.stmt]]:
 
 
 def bound_names(statements: Sequence[ast.stmt]) -> Iterator[str]:
-    """The names that statements bind, those of nested definitions left out."""
+    """The names that statements bind, without those in nested definitions."""
     todo: list[ast.AST] = list(statements)
     while todo:
         node = todo.pop()

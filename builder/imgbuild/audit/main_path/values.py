@@ -13,7 +13,7 @@ from packaging.version import Version
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """An object of which at most its truth is known."""
+    """An object with a known truth value at most."""
 
     truth: bool | None = None
 
@@ -22,7 +22,7 @@ UNKNOWN, TRUE, FALSE = Thing(None), Thing(True), Thing(False)
 
 
 class ModuleValue(msgspec.Struct, frozen=True):
-    """A module, or what has a dotted name below one that is not read: `operator.ge`."""
+    """A module, or an unread object with a dotted name: `operator.ge`."""
 
     name: str
 
@@ -35,7 +35,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class ClassValue(msgspec.Struct, frozen=True):
-    """A class, by its name, and the module and line of its definition, if that can be read."""
+    """A class, by its name, and the module and line of its definition, if it can be read."""
 
     name: str
     module: str = ""
@@ -45,8 +45,8 @@ class ClassValue(msgspec.Struct, frozen=True):
 class Instance:
     """An object of a class whose methods are followed.
 
-    `attributes` are those that its methods have assigned. `truth` is None if the class has a method
-    that decides it. Once it is `open`, code that is not followed may have changed it.
+    `attributes` are those assigned by its methods. `truth` is None if the class has a method
+    that determines it. If `open`, code that is not followed may have changed the object.
     """
 
     def __init__(self, kind: ClassValue, *, truth: bool | None) -> None:
@@ -71,7 +71,7 @@ class SuperValue(msgspec.Struct, frozen=True):
 
 
 class CallFrame:
-    """The names of a running function, or of statements of a module; `outer` are those around.
+    """The names of a running function, or of module statements; `outer` is the enclosing frame.
 
     In a method, `kind` is the class that defines it, and `owner` its first argument.
     """
@@ -84,14 +84,14 @@ class CallFrame:
         self.owner: object = outer.owner if outer is not None else None
 
     def holder(self, name: str) -> CallFrame | None:
-        """The innermost frame that binds a name; None if it is one of the module."""
+        """The innermost frame that binds a name; None if the module binds it."""
         frame: CallFrame | None = self
         while frame is not None and name not in frame.names:
             frame = frame.outer
         return frame
 
     def objects(self) -> list[object]:
-        """The objects that have a name here or around."""
+        """The objects bound to names in this and the enclosing frames."""
         instances = [value for value in self.names.values() if isinstance(value, Instance)]
         return instances + (self.outer.objects() if self.outer is not None else [])
 
@@ -100,7 +100,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class FunctionValue:
-    """A function with Python source, the frame around its definition, and the class of a method."""
+    """A function with Python source, its enclosing frame, and the class of a method."""
 
     def __init__(
         self, node: FunctionNode, frame: CallFrame, kind: ClassValue | None = None
@@ -117,13 +117,13 @@ class FunctionValue:
 
 
 class VersionText(str):
-    """The version of a package, of which a local part (`+cu124`) may be missing."""
+    """The version of a package, possibly without its local part (`+cu124`)."""
 
     __slots__ = ()
 
 
 class InstalledVersion(Version):
-    """`VersionText` as a version: the local part of the installed package may be another."""
+    """`VersionText` as a version: the local part of the installed package may differ."""
 
     __slots__ = ()
 
@@ -131,11 +131,12 @@ class InstalledVersion(Version):
 class Raised(Exception):
     """An exception in the evaluated code.
 
-    `certain`: a `raise`, `assert` or failing import, not an operation that was only followed.
+    `certain`: a `raise`, `assert` or failing import; other operations may be evaluated
+    incorrectly.
     """
 
     def __init__(self, name: str, *, line: int = 0, module: str = "", certain: bool = True) -> None:
-        """With the name of its class; empty if unknown."""
+        """Create it with the name of its class; empty if unknown."""
         super().__init__(name)
         self.name = name
         self.line = line
@@ -144,13 +145,13 @@ class Raised(Exception):
 
 
 class TooHardError(Exception):
-    """The code has a statement that is not followed, or takes too many steps."""
+    """The code has an unsupported statement, or takes too many steps."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which an evaluation may end: a value, or an exception.
+    """A possible outcome of an evaluation: a value, or an exception.
 
-    `causes` are the packages, and modules that are absent, whose state decided it.
+    `causes` are the packages, and missing modules, that determined it.
     """
 
     value: object = None
@@ -166,7 +167,7 @@ _PLAIN = (type(None), bool, int, float, str, bytes, Version, SpecifierSet, Requi
 
 
 def solid(value: object) -> bool:
-    """Whether all of a value is known, so that operations on it can be carried out."""
+    """Whether a value is completely known, so that operations on it can be evaluated."""
     if isinstance(value, (Thing, ModuleValue, Bound, ClassValue)):
         return False
     if isinstance(value, (tuple, list, frozenset)):
@@ -177,14 +178,14 @@ def solid(value: object) -> bool:
 
 
 def is_key(value: object) -> bool:
-    """Whether all of a value is known, and it can be a key."""
+    """Whether a value is completely known and hashable."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(is_key, value))
     return solid(value) and not isinstance(value, (list, dict))
 
 
 def weight(value: object, limit: int) -> int:
-    """The number of items in a value, those of its items included; at most about `limit`.
+    """The number of items in a value, nested ones included; at most about `limit`.
 
     A hundred characters and a thousand bits count as an item.
     """
@@ -218,7 +219,7 @@ def truth(value: object) -> bool | None:
 
 
 def release(value: object) -> None:
-    """Forget the attributes of objects in `value`, which code that is not followed may change."""
+    """Clear the attributes of objects in `value`, which code that is not followed may change."""
     waiting, seen = [value], 0
     while waiting and seen < _RELEASED:
         item = waiting.pop()

@@ -1,6 +1,6 @@
 """A package set without the branches that it does not take.
 
-Names bound under conditions that do not hold are left out of its modules, so that a name with one
+Names bound under conditions that do not hold are removed from its modules, so that a name with one
 definition for each version has that of the installed version.
 """
 
@@ -59,11 +59,11 @@ class View:
         self._package_set.prefetch(name for name in modules if name not in self._facts)
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source holds the word."""
+        """The modules below `package` whose source contains the word."""
         return self._package_set.mentioning(package, word)
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below `package` at once, if they are local."""
+        """Read the modules below `package` in advance, if they are local."""
         self._package_set.read_ahead(package)
 
     def _pruned(self, facts: ModuleFacts) -> ModuleFacts:

@@ -81,7 +81,7 @@ _KEEPS = PLAIN_DECORATORS | frozenset(
 
 
 def origin(facts: ModuleFacts, expression: str) -> str:
-    """The dotted name by which an expression is known elsewhere: `Struct` is msgspec.Struct."""
+    """The full dotted name of an expression: `Struct` is msgspec.Struct."""
     first, _, rest = bare(expression).partition(".")
     for entry in index(facts).top.get(first, ()):
         if isinstance(entry, Import):
@@ -108,7 +108,7 @@ def bare(expression: str) -> str:
 
 
 def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupResult:
-    """An attribute of a module or class that was found; unknown for anything else."""
+    """An attribute of a module or class; unknown for other results."""
     definition = lookup_result.definition
     if isinstance(definition, Assigned):
         lookup_result = follow(modules, lookup_result)
@@ -157,7 +157,7 @@ def class_of(
 ) -> LookupResult:
     """The class of the `receiver` of a Call or Attribute, if known.
 
-    "X" is an instance of X or of a class derived from it; "X()" the result of calling X.
+    "X" is an instance of X or of a subclass; "X()" the result of calling X.
     """
     if not receiver.endswith("()"):
         return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
@@ -186,7 +186,8 @@ def class_of(
 def _instance(lookup_result: LookupResult) -> LookupResult:
     """The class in an annotation: the object may be of a subclass.
 
-    An annotation with an Auto class of transformers means the class of the model that it loads.
+    An annotation with an Auto class of transformers represents the class of the model that it
+    loads.
     """
     name = getattr(lookup_result.definition, "name", "")
     if lookup_result.home is not None and re.match(r"Auto[A-Z]", name):
@@ -231,7 +232,7 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
 
 
 def module_of(modules: Modules, name: str) -> LookupResult:
-    """A module by its name, as a LookupResult."""
+    """The LookupResult for a module name."""
     facts = modules.module(name)
     if isinstance(facts, ModuleFacts):
         return LookupResult(state="defined", definition=facts, home=facts)
@@ -239,7 +240,7 @@ def module_of(modules: Modules, name: str) -> LookupResult:
 
 
 def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None:
-    """A member that the class itself defines."""
+    """A member defined by the class itself."""
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None:
         return None
@@ -248,16 +249,23 @@ def _class_member(lookup_result: LookupResult, name: str) -> LookupResult | None
         return LookupResult(state="defined", definition=entries[-1], home=home, owner=definition)
     if name in definition.attributes or name in definition.methods:
         return LookupResult(state="defined", home=home, owner=definition)
-    if any(field.name == name for field in definition.fields):
+    if any(field.name == name for field in definition.fields) or name in _imported(
+        home, definition
+    ):
         return LookupResult(state="defined", home=home, owner=definition)
     return None
 
 
+def _imported(home: ModuleFacts, definition: Class) -> Iterable[str]:
+    """The names that import statements in the body of a class bind."""
+    return [line.bound for line in index(home).scoped.get(definition.name, ())]
+
+
 def ancestors(modules: Modules, lookup_result: LookupResult, depth: int = 0) -> list[LookupResult]:
-    """A class and its bases in the order of lookup.
+    """A class and its bases in method resolution order.
 
     A base that cannot be read is a LookupResult without a definition. A class that is inherited
-    several times has its last place, which is Python's order in all but rare cases.
+    several times is at its last position, which is Python's order in all but rare cases.
     """
     definition, home = lookup_result.definition, lookup_result.home
     if not isinstance(definition, Class) or home is None or depth > _DEPTH:
@@ -293,7 +301,7 @@ def _ancestors(
 
 
 def metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
-    """Empty for an ordinary metaclass; None for one that may change what a call does."""
+    """Empty for a known metaclass; None for one that may change the effect of a call."""
     for ancestor in ancestors(modules, lookup_result):
         if (
             isinstance(ancestor.definition, Class)
@@ -306,7 +314,7 @@ def metaclass(modules: Modules, lookup_result: LookupResult) -> str | None:
 def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """All names that an instance of a class has; None if there may be others.
 
-    This is for the class itself; subclasses can have more.
+    Subclasses may have additional names.
     """
     if not isinstance(lookup_result.definition, Class) or lookup_result.ambiguous:
         return None
@@ -327,6 +335,8 @@ def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
             return None
         names.update(definition.methods, definition.attributes)
         names.update(field.name for field in definition.fields)
+        if ancestor.home is not None:
+            names.update(_imported(ancestor.home, definition))
         prefix = f"{definition.name}."
         if ancestor.home is not None:
             names.update(
@@ -338,5 +348,5 @@ def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
 
 
 def decorator_name(text: str) -> str:
-    """The last part of a decorator's name: "dataclasses.dataclass(frozen=True)" is dataclass."""
+    """The last component of a decorator's name: "dataclass" for "dataclasses.dataclass()"."""
     return text.partition("(")[0].rpartition(".")[2]

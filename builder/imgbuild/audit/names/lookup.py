@@ -1,7 +1,7 @@
-"""Where a name of a module comes from: re-exports, star imports, lazy tables, submodules.
+"""Looks up the origin of a module's name: re-exports, star imports, lazy tables, submodules.
 
-A name is "absent" only if Python would not find it either; if it may be there without being seen,
-it is "unknown".
+A name is "absent" only if Python would not find it either; if it may exist without being visible in
+the facts, it is "unknown".
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ def index(facts: ModuleFacts) -> NameIndex:
 
 
 def only_typing(guards: tuple[Guard, ...]) -> bool:
-    """Whether code under these guards runs for type checkers alone."""
+    """Whether code with these guards runs for type checkers only."""
     return any(guard.kind == "typing" for guard in guards)
 
 
 class SameFacts:
-    """Facts compared by identity: comparing their content would cost too much."""
+    """Facts compared by identity, which is faster than comparing their content."""
 
     __slots__ = ("facts",)
 
@@ -119,7 +119,7 @@ def _index(same: SameFacts) -> NameIndex:
 
 
 def _repeats(function: Function) -> bool:
-    """Whether this is an overload, setter or variant of another function of this name."""
+    """Whether this is an overload, setter or variant of another function of the same name."""
     return any(
         decorator.split("(")[0].rsplit(".", 1)[-1]
         in ("overload", "setter", "deleter", "getter", "register")
@@ -165,7 +165,15 @@ def search_module(
     ):
         if lookup_result is not None:
             return lookup_result
-    return LookupResult(state="unknown" if facts.dynamic else "absent", trace=path)
+    dynamic = facts.dynamic or _fills(facts)
+    return LookupResult(state="unknown" if dynamic else "absent", trace=path)
+
+
+def _fills(facts: ModuleFacts) -> bool:
+    """Whether a function that makes names on first use is called: `lazy_import(globals(), …)`."""
+    return any(
+        not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls
+    )
 
 
 def _of_torch(module: str, name: str) -> bool:
@@ -187,14 +195,14 @@ def _missing(modules: Modules, module: str, path: tuple[str, ...]) -> LookupResu
 
 
 def _alias(modules: Modules, module: str) -> str:
-    """The module that a parent of `module` puts into sys.modules by this name; "" if none does."""
+    """The module that a parent of `module` registers in sys.modules under its name; "" if none."""
     parent = module.rpartition(".")[0]
     facts = modules.module(parent) if parent else None
     return facts.aliases.get(module, "") if isinstance(facts, ModuleFacts) else ""
 
 
 def matches(module: str, pattern: str) -> bool:
-    """Whether a registered name, in which "*" matches anything, is this module or a parent."""
+    """Whether a registered name, in which "*" matches any text, is this module or a parent."""
     if "*" not in pattern:
         return module == pattern or module.startswith(pattern + ".")
     head, _, tail = pattern.partition("*")
@@ -204,7 +212,7 @@ def matches(module: str, pattern: str) -> bool:
 def _choose(
     modules: Modules, facts: ModuleFacts, entries: list[Entry], path: tuple[str, ...]
 ) -> LookupResult:
-    """The definition of a name that is bound several times: the last without guards."""
+    """The definition of a name bound several times: the last one without guards."""
     last = max((i for i, entry in enumerate(entries) if not entry.guards), default=0)
     lookup_results = [_entry(modules, facts, entry, path) for entry in entries[last:]]
     there = [
@@ -242,7 +250,7 @@ def _choose(
 
 
 def _remade(facts: ModuleFacts, entries: list[Entry]) -> Function | Class | None:
-    """The class or function in `X = f(X)`, where the name is bound to a call's result."""
+    """The class or function in `X = f(X)`, where the name is bound to the result of a call."""
     last = entries[-1]
     if not isinstance(last, Assigned) or not last.value.endswith("()") or not facts.classes:
         return None
@@ -299,9 +307,9 @@ def _lazy(
 
 
 def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
-    """The modules that a name may be imported from on first use, the most likely first.
+    """The modules that a name may be lazily imported from, the most likely first.
 
-    If there are many, only those whose source has the word.
+    If there are many, only those with the word in their source.
     """
     stars = facts.lazy_stars
     if len(stars) > _FEW:
@@ -339,7 +347,7 @@ def _stars(
 
 
 def _exported(modules: Modules, module: str, name: str, path: tuple[str, ...]) -> LookupResult:
-    """The name as `from module import *` binds it; "a.b.*" means every module below."""
+    """The name as bound by `from module import *`; "a.b.*" means every module below a.b."""
     if module.endswith(".*"):
         return _below(modules, module[:-2], name, path)
     if f"*{module}:{name}" in path:

@@ -1,4 +1,4 @@
-"""The modules that a lookup of a name searches, and its result. Values and protocols only."""
+"""The modules that a name lookup searches, and its result. Values and protocols only."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Modules(Protocol):
 
 @runtime_checkable
 class Searchable(Protocol):
-    """Modules that can also be searched for a word, instead of reading hundreds of them.
+    """Modules that support a text search, instead of reading hundreds of them.
 
-    A name that transformers imports from one of its models on first use would otherwise be looked
-    up in every model.
+    Otherwise a name that transformers lazily imports from one of its models would be looked up
+    in every model.
     """
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below this package whose source holds the word."""
+        """The modules below this package whose source contains the word."""
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below this package at once, if that is cheap."""
+        """Read the modules below this package in advance, if that is cheap."""
 
 
 def kept_results(modules: Modules) -> dict[object, Any]:
-    """The results of earlier lookups in modules that keep them (`View.results`), else none."""
+    """The results of earlier lookups in modules that cache them (`View.results`), else none."""
     results: dict[object, Any] | None = getattr(modules, "results", None)
     return {} if results is None else results
 
 
 def stdlib_module(modules: Modules, name: str) -> Opaque | None:
-    """The module of this dotted name if it is of the standard library, else None."""
+    """The module of this dotted name if it is in the standard library, else None."""
     module = modules.module(name)
     return module if isinstance(module, Opaque) and module.why == "stdlib" else None
 
@@ -51,12 +51,12 @@ Definition = Function | Class | Assigned | ModuleFacts
 class LookupResult(msgspec.Struct, frozen=True):
     """The result of a lookup.
 
-    `definition` is None if the state is not "defined", and if nothing more is known of the name
-    (a compiled module, `__file__`). `home` is the module that holds the definition,
-    `owner` the class that a member was found in (an ancestor too). `exact` is False for a class of
-    which instances of subclasses may be meant. `trace` lists the modules that the search went
-    through, "module:name". `ambiguous`: other conditions give another definition. `tried`: it is
-    imported in a `try`, so that the module that has it may be absent.
+    `definition` is None if the state is not "defined", and if nothing more is known about the
+    name (an extension module, `__file__`). `home` is the module that contains the definition,
+    `owner` the class that a member was found in (an ancestor too). `exact` is False for a class
+    if instances of subclasses are possible. `trace` lists the modules that the search visited,
+    "module:name". `ambiguous`: other conditions lead to another definition. `tried`: it is
+    imported in a `try`, so that its module may be missing.
     """
 
     state: State
@@ -70,7 +70,7 @@ class LookupResult(msgspec.Struct, frozen=True):
 
 
 class CallSignature(msgspec.Struct, frozen=True):
-    """The parameters of a call, without self, and whether it takes others."""
+    """The parameters of a call, without self, and whether it accepts others."""
 
     parameters: tuple[Parameter, ...] = ()
     varargs: bool = False

@@ -1,7 +1,7 @@
-"""In which releases of a package an argument, a name, a module or a variable exists.
+"""The releases of a package that have an argument, a name, a module or a variable.
 
-From `data/diagnose/versions/`, which `tools/name_versions.py` generates from published wheels. It
-lists what is not in every version between `first` and `last`.
+Data: `data/diagnose/versions/`, which `tools/name_versions.py` generates from published wheels. It
+lists the names that are not in every version between `first` and `last`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Group = Mapping[str, str]  # versions → names, separated by spaces
 
 
 class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The names that a package had in some of its versions from `first` to `last`."""
+    """The names that exist in some versions of a package from `first` to `last`."""
 
     package: str
     first: str
@@ -39,7 +39,7 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return next((spec for spec, names in group.items() if name in names.split()), None)
 
     def newest(self, group: Group) -> list[str]:
-        """The names of a group that version `last` has."""
+        """The names of a group in version `last`."""
         return [
             name
             for spec, names in group.items()
@@ -49,9 +49,9 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Existence(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something exists: `spec` of `package`, "" in no version between `first` and `last`.
+    """The versions with a name: `spec` of `package`; "" if none between `first` and `last`.
 
-    `instead` is what the newest version has in its place; "" if unknown.
+    `instead` is its replacement in the newest version; "" if unknown.
     """
 
     package: str
@@ -67,7 +67,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> str:
-        """The version that added it; "" if the first that was read has it."""
+        """The version that added it; "" if the first listed version has it."""
         return self.spec.partition(",")[0].removeprefix(">=") if ">=" in self.spec else ""
 
     def says(self, what: str) -> str:
@@ -85,7 +85,7 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}; {'its replacement' if self.spec else 'the nearest name'} is {self.instead}"
 
     def when(self, version: str) -> str:
-        """What release changed it, for a version that lacks it: "removed in 0.16.0"; "" if unknown.
+        """The change that affects a version without it: "removed in 0.16.0"; "" if unknown.
 
         "" also if the version has it according to `spec`.
         """
@@ -96,11 +96,11 @@ class Existence(msgspec.Struct, frozen=True, kw_only=True):
         return f"removed in {self.gone}" if self.gone else f"added in {self.since}"
 
     def cure(self) -> str:
-        """The pin that has it."""
+        """A requirement for a version that has it."""
         return f"{self.package}{self.spec}" if self.spec else ""
 
     def fits(self, version: str) -> bool:
-        """Whether a version has it, as far as `spec` covers it."""
+        """Whether a version has it, as far as `spec` covers the version."""
         return bool(self.spec) and version in SpecifierSet(self.spec, prereleases=True)
 
 
@@ -115,7 +115,7 @@ def load() -> dict[str, PackageNames]:
 
 
 class InventedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that exists in no release: its pattern, the cause and the cure."""
+    """A name that exists in no release: its pattern, the cause and the remedy."""
 
     pattern: str
     cause: str
@@ -123,7 +123,7 @@ class InventedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`data/diagnose/facts/names.yaml`, whose comment describes the parts."""
+    """The content of `data/diagnose/facts/names.yaml`, where the fields are described."""
 
     packages: str
     import_names: Mapping[str, str]
@@ -135,12 +135,12 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @lru_cache(maxsize=1)
 def table() -> Names:
-    """The data of this version of imgbuild."""
+    """The bundled data."""
     return yaml_data.load(files.data("diagnose/facts/names.yaml"), Names)
 
 
 def argument(callee: str, name: str) -> Existence | None:
-    """Which versions of `callee` (`SFTTrainer`, `LLM.generate`) take the argument `name`.
+    """The versions in which `callee` (`SFTTrainer`, `LLM.generate`) accepts the argument `name`.
 
     None if no callable of that name is known.
     """
@@ -179,7 +179,7 @@ def argument(callee: str, name: str) -> Existence | None:
 
 
 def member(owner: str, name: str) -> Existence | None:
-    """Which versions of the class `owner` have a method or field; None if it is unknown."""
+    """The versions in which the class `owner` has a method or field; None if unknown."""
     above = next((base for end, base in table().bases.items() if owner.endswith(end)), owner)
     for each in dict.fromkeys((owner, above)):
         for package in load().values():
@@ -198,7 +198,7 @@ def member(owner: str, name: str) -> Existence | None:
 
 
 def name_in(module: str, name: str) -> Existence | None:
-    """Which versions `from module import name` works with; None if that is unknown."""
+    """The versions in which `from module import name` works; None if unknown."""
     package = load().get(module.partition(".")[0])
     if package is None:
         return None
@@ -209,7 +209,7 @@ def name_in(module: str, name: str) -> Existence | None:
 
 
 def module_in(module: str) -> Existence | None:
-    """Which versions have a module; None if that is unknown."""
+    """The versions that have a module; None if unknown."""
     package = load().get(module.partition(".")[0])
     if package is None:
         return None
@@ -223,7 +223,7 @@ def module_in(module: str) -> Existence | None:
 
 
 def variable(name: str) -> Existence | None:
-    """Which versions read an environment variable; None if its package has no table."""
+    """The versions that read an environment variable; None if its package has no table."""
     package = next(
         (
             each
@@ -250,9 +250,9 @@ def variable(name: str) -> Existence | None:
 
 
 def symbol(name: str) -> Existence | None:
-    """Which versions of torch export a symbol of its libraries libc10 and libc10_cuda.
+    """The versions of torch whose libraries libc10 and libc10_cuda export a symbol.
 
-    None for a symbol that all of them have, or that is another library's.
+    None for a symbol that all of them have, or that belongs to another library.
     """
     package = load().get("torch")
     spec = package.lookup(package.symbols, name) if package is not None else None
@@ -262,13 +262,13 @@ def symbol(name: str) -> Existence | None:
 
 
 def distribution(module: str) -> str:
-    """The package to install for a module, by its import name."""
+    """The package to install for a module, by import name."""
     top = module.partition(".")[0]
     return table().import_names.get(module) or table().import_names.get(top) or normalize(top)
 
 
 def _above(module: str) -> Iterator[str]:
-    """A module and the packages around it."""
+    """A module and its parent packages."""
     while module:
         yield module
         module = module.rpartition(".")[0]

@@ -14,7 +14,7 @@ def _load() -> Mapping[str, Mapping[str, str]]:
 
 
 def replacement(package: str, callee: str, parameter: str) -> str:
-    """What newer versions of `package` take for a parameter; "" if unknown.
+    """The name of a parameter in newer versions of `package`; "" if unknown.
 
     `callee` is a class or function without its module.
     """

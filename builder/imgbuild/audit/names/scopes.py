@@ -1,7 +1,7 @@
 """The facts of a module by scope, and the definitions that its expressions refer to.
 
-This tells which statements run when the module is imported, which when one of its functions is
-called, and what "super().__init__" or "self.llm.generate" is.
+Determines which statements run when the module is imported, which when one of its functions is
+called, and what "super().__init__" or "self.llm.generate" refers to.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Scopes:
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def runner(self, scope: str) -> str:
-        """The function whose call runs the statements of `scope`; "" if importing does.
+        """The function that runs the statements of `scope` when called; "" for import.
 
-        A class body runs with the scope around it; a nested function is assumed to be called.
+        A class body runs with the enclosing scope; nested functions are assumed to be
+        called.
         """
         name = ""
         for part in scope.split(".") if scope else ():
@@ -56,7 +57,7 @@ class Scopes:
         return [name for name in self._names if name == runner or name.startswith(prefix)]
 
     def methods(self, owner: str) -> list[str]:
-        """Names of the functions of a class, qualified."""
+        """Qualified names of the functions of a class."""
         prefix = owner + "."
         return [
             name
@@ -65,7 +66,7 @@ class Scopes:
         ]
 
     def is_method(self, runner: str) -> bool:
-        """Whether it is a function of a class that constructing an object does not call."""
+        """Whether it is a method of a class that constructing an object does not call."""
         owner, _, name = runner.rpartition(".")
         return owner in self.classes and name not in MAKERS
 
@@ -96,7 +97,7 @@ def _scopes(same: SameFacts) -> Scopes:
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """What a call or a read refers to: `found`, which is `name` of the class or module `holder`.
+    """The object of a call or read: `found`, which is `name` of the class or module `holder`.
 
     `path` is its import path from that place ("vllm.SamplingParams"); "" if there is none.
     """
@@ -166,7 +167,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
 
 
 def _import_path(lookup_result: LookupResult) -> str:
-    """The dotted path by which a module imports a result."""
+    """The dotted path under which a module imports a result."""
     if isinstance(lookup_result.definition, ModuleFacts):
         return lookup_result.definition.module
     if lookup_result.trace:
@@ -185,7 +186,7 @@ def _around(facts: ModuleFacts, scope: str) -> LookupResult:
 
 
 def _base(modules: Modules, facts: ModuleFacts, scope: str) -> LookupResult:
-    """The class that super() refers to, if the class has one base."""
+    """The class that super() refers to, if the enclosing class has one base."""
     around = scopes(facts).class_around(scope)
     if around is None or len(around.bases) != 1:
         return NOTHING

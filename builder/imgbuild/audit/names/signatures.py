@@ -74,8 +74,8 @@ def signature(
 ) -> CallSignature | None:
     """The parameters of a function, or of a class's constructor; None if unknown.
 
-    `bound`: whether a method is called on an instance (or is a classmethod): self is left out
-    then. If a function passes on its `**kwargs`, the parameters of the callees are included.
+    `bound`: the method is called on an instance (or is a classmethod), so that self is omitted.
+    If a function forwards its `**kwargs`, the parameters of the callees are included.
     """
     results, result = kept_results(modules), lookup_result
     facts = (SameFacts(each) for each in (result.definition, result.home, result.owner))
@@ -86,9 +86,9 @@ def signature(
 
 
 def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
-    """The names that inspect.signature returns for a definition; None if unknown.
+    """The parameter names that inspect.signature returns for a definition; None if unknown.
 
-    Unlike `signature`, this does not include the parameters of callees that get `**kwargs`.
+    Unlike `signature`, this excludes the parameters of callees that `**kwargs` is forwarded to.
     """
     definition = follow(modules, lookup_result).definition
     if isinstance(definition, Function) and any(
@@ -141,7 +141,7 @@ def _widened(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """A signature with the parameters of the callees that get its `**kwargs`."""
+    """A signature with the parameters of the callees that `**kwargs` is forwarded to."""
     if not call_signature.varkw or not function.forwards or depth >= _DEPTH:
         return call_signature
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
@@ -184,7 +184,7 @@ def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> Call
 
 
 def _style(definition: Class, home: ModuleFacts) -> str | None:
-    """What defines the constructor: "dataclass", or "" for the class; None if unknown."""
+    """The origin of the constructor: "dataclass", or "" for the class; None if unknown."""
     style = ""
     for text in definition.decorators:
         callee, _, given = text.replace(" ", "").partition("(")

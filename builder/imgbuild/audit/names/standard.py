@@ -15,9 +15,9 @@ from imgbuild.audit.source.facts import (
 
 
 def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tuple[str, str] | None:
-    """The module and the name in it that a call or read uses and this Python does not have.
+    """The module and name used by a call or read that this Python does not have.
 
-    None if Python has it, if that is unknown, or if the check `imports` reports it.
+    None if Python has the name, if that is unknown, or if the check `imports` reports it.
     """
     if fact.receiver:
         return None
@@ -48,7 +48,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
 
 
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:
-    """What binds a name that is used in a scope, in the innermost scope that imports it."""
+    """The binding of a name used in a scope, in the innermost scope that imports it."""
     table = index(facts)
     around = table.members.get(scope, ())
     if any(isinstance(definition, Class) and _binds(definition, name) for definition in around):

@@ -1,4 +1,4 @@
-"""Extras that a package itself names where importing a part of it fails: `ray[serve]`."""
+"""Extras that a package recommends in the error of a failing import: `ray[serve]`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _QUOTES = {ord(quote): None for quote in "\"'`"}
 
 
 class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
-    """An extra that the message names with which the import of `file` fails.
+    """An extra recommended by the message of a failing import of `file`.
 
-    `modules` are the modules whose absence leads to it; empty if modules of the package itself do.
+    `modules` are the modules whose absence leads to the message; empty if modules of the
+    package itself do.
     """
 
     file: str
@@ -36,12 +37,12 @@ class AdvisedExtra(msgspec.Struct, frozen=True, array_like=True):
 
 
 def part_files(files: Iterable[str]) -> list[str]:
-    """The files of a wheel that a program imports as a part of it: `ray`, `ray.serve`."""
+    """The files of a wheel that programs import as separate parts: `ray`, `ray.serve`."""
     return [file for file in files if _PART.fullmatch(installed(file))]
 
 
 def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...]:
-    """The extras of `package` that handlers of a failed import name before they raise again."""
+    """The extras of `package` named by import error handlers that raise again."""
     sources = content.read(part_files(content.members()))
     return tuple(
         AdvisedExtra(file, line, extra, modules)
@@ -71,7 +72,7 @@ def _of_source(
 
 
 def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
-    """The modules that statements import; none if one is of the package with the module `root`."""
+    """The modules that statements import; empty if one is below `root`."""
     modules: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.Import):
@@ -85,7 +86,7 @@ def _modules(body: Sequence[ast.stmt], root: str) -> tuple[str, ...]:
 
 
 def _extras(handler: ast.ExceptHandler, package: str) -> list[str]:
-    """The extras of a package that strings of a handler say how to install."""
+    """The extras of a package in the installation instructions of a handler's strings."""
     texts = [
         part.value.translate(_QUOTES)
         for part in ast.walk(handler)

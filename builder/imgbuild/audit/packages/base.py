@@ -1,6 +1,6 @@
 """The shared objects and the interpreter of an image's base, from the Debian packages of a lock.
 
-Facts are kept in the store by the sha256 of the Debian package.
+Facts are cached in the store by the sha256 of the Debian package.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _INTERPRETER = re.compile(r"usr/bin/python3\.\d+")
 
 
 def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) -> list[ElfFacts]:
-    """The libraries of `debs`; `locate` returns their files. IntegrityError for a damaged one.
+    """The libraries of `debs`; `locate` returns their files. IntegrityError for a damaged file.
 
-    A symbolic link counts as a library of its own name.
+    A symbolic link counts as a separate library.
     """
 
     def _deb_libraries(deb: Deb, _: Stop) -> tuple[ElfFacts, ...]:
@@ -52,9 +52,10 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
 def read_standalone(
     archive: PythonArchive, python: str, locate: Callable[[PythonArchive], Path], store: Store
 ) -> list[ElfFacts]:
-    """The interpreter in `archive`, and the libraries beside it that the interpreter loads.
+    """The interpreter in `archive`, and the bundled libraries that it loads.
 
-    The dynamic linker does not search their folder for others. Errors as for `read_base`.
+    The dynamic linker does not search their folder for other files. Raises the errors of
+    `read_base`.
     """
     stored = store.fact(STANDALONE_FACT, _key(archive))
     facts = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
@@ -71,7 +72,7 @@ def read_standalone(
 
 
 def is_read(archive: PythonArchive, store: Store) -> bool:
-    """Whether `read_standalone` does not ask for the file of `archive`."""
+    """Whether `read_standalone` needs no file of `archive`."""
     return store.fact(STANDALONE_FACT, _key(archive)) is not None
 
 
@@ -85,12 +86,12 @@ def linked(links: Mapping[str, str]) -> list[ElfFacts]:
 
 
 def unread_debs(debs: Sequence[Deb], store: Store) -> list[Deb]:
-    """Those of `debs` whose files `read_base` will ask for."""
+    """The packages in `debs` whose files `read_base` will request."""
     return [deb for deb in debs if stored_libraries(deb, store) is None]
 
 
 def stored_libraries(deb: Deb, store: Store) -> tuple[ElfFacts, ...] | None:
-    """The libraries of `deb` as they were read before, here or for the facts of imgbuild."""
+    """The libraries of `deb` from the cache or from the published facts."""
     stored = store.fact(FACT, _key(deb))
     libraries = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
     return libraries if libraries is not None else published_facts().deb(deb.sha256)

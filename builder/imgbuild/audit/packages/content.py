@@ -1,8 +1,8 @@
-"""The members of one wheel, in a file or on a server, read without the rest of it.
+"""The members of a wheel, in a file or on a server, read without the rest of it.
 
 From a server, only the directory of the zip file and the requested members are transferred,
-neighbours in one request: the Python code of a 400 MB wheel takes a few megabytes. Every member is
-checked against its CRC.
+adjacent ones in one request: the Python code of a 400 MB wheel takes a few megabytes. Every member
+is checked against its CRC.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT = 64 << 20  # bytes of a member that is read whole
 
 
 class WheelMember(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the zip: `start` is its local header, `end` where the next one starts."""
+    """A file of the zip: `start` is its local header, `end` the start of the next one."""
 
     start: int
     end: int
@@ -49,10 +49,10 @@ class WheelContent(Protocol):
     path: Path | None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files by their name in the zip."""
+        """All files, by name in the zip."""
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the members `names`, without those that do not exist."""
+        """The contents of the members `names`; missing ones are omitted."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one member in pieces, checked as it is read."""
@@ -68,7 +68,7 @@ class LocalContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files by their name in the zip; IntegrityError if it is not a zip file."""
+        """All files, by name in the zip; IntegrityError if it is not a zip file."""
         if self._members is None:
             try:
                 with open(self._path, "rb", opener=regular) as file:
@@ -79,7 +79,7 @@ class LocalContent:
         return self._members
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the members `names`, without those that do not exist."""
+        """The contents of the members `names`; missing ones are omitted."""
         members = self.members()
         return {name: self._whole(name) for name in names if name in members}
 
@@ -114,14 +114,14 @@ class RemoteContent:
         self._members: dict[str, WheelMember] | None = None
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files by their name in the zip; FetchFailed, or IntegrityError if it is not one."""
+        """All files, by name in the zip; FetchFailed, or IntegrityError if it is not a zip file."""
         if self._members is None:
             file = RemoteFile(self._url, self._http)
             self._members = _directory(io.BufferedReader(file, 1 << 16), self.label)
         return self._members
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the members `names`, without those that do not exist."""
+        """The contents of the members `names`; missing ones are omitted."""
         members = self.members()
         requested = sorted(
             {name: members[name] for name in names if name in members}.items(),
@@ -155,7 +155,7 @@ class RemoteContent:
 def coalesce(
     members: Sequence[tuple[str, WheelMember]], *, gap: int = GAP, longest: int = LONGEST
 ) -> list[list[tuple[str, WheelMember]]]:
-    """Members in the order of the file, in groups for one request each."""
+    """Members in the order of the file, grouped by request."""
     groups: list[list[tuple[str, WheelMember]]] = []
     for name, member in members:
         if groups:

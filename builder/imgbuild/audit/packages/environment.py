@@ -1,7 +1,8 @@
 """An environment on this machine (`audit --environment`): a venv, a Python, a folder.
 
-A virtual environment is read, not run: `pyvenv.cfg` names its Python. The interpreter runs only
-where none has one, isolated and without site-packages, to print its version and folders.
+A virtual environment is read, not run: `pyvenv.cfg` contains its Python version. The interpreter
+runs only if no file contains the version, isolated and without site-packages, to print its version
+and folders.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _PROBE = (
 class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and its folder `NAME-VERSION.dist-info` (or `.egg-info`).
 
-    `wheel` represents it in a package set; its sha256 is that of `InstalledContent.digest`. `tops`
-    are the files and folders of site-packages that belong to it.
+    `wheel` represents it in a package set; its sha256 is that of `InstalledContent.digest`.
+    `tops` are the files and folders of site-packages that belong to it.
     """
 
     wheel: Wheel
@@ -46,10 +47,10 @@ class InstalledPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstalledEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What one Python imports: `python` is "3.12.4", or "3.12" if it was not asked.
+    """The packages of one Python: `python` is "3.12.4", or "3.12" if it was not run.
 
-    `folders` are its site-packages in the order of `sys.path`; of a package in several, the first
-    counts. `unread` are packages and modules in them that cannot be read.
+    `folders` are its site-packages in the order of `sys.path`; for a package in several, the
+    first one counts. `unread` are packages and modules in them that cannot be read.
     """
 
     python: str
@@ -66,8 +67,8 @@ class _Place(msgspec.Struct, frozen=True):
 def open_environment(where: str | None, *, python: str | None = None) -> InstalledEnvironment:
     """The environment at `where`: its folder, its Python, a site-packages; None for the active one.
 
-    `python` is its version where `where` is a folder that does not say. InputError if there is no
-    environment or no package in it.
+    `python` is its version, for a folder that does not contain it. InputError if there is no
+    environment or it contains no package.
     """
     path = files.expanded(where) if where is not None else active()
     place = _place(path, python, named=where is not None)
@@ -83,7 +84,7 @@ def open_environment(where: str | None, *, python: str | None = None) -> Install
 
 
 def active() -> Path:
-    """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), else ./.venv, else python3 of PATH."""
+    """The active environment ($VIRTUAL_ENV, $CONDA_PREFIX), else ./.venv, else python3 in PATH."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if os.environ.get(name):
             return Path(os.environ[name])
@@ -115,9 +116,10 @@ def _place(path: Path, python: str | None, *, named: bool) -> _Place:
 
 
 def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
-    """A virtual environment, by its pyvenv.cfg.
+    """A virtual environment, from its pyvenv.cfg.
 
-    It may name another Python, which then has to run: InputError for a `.venv` that is not `named`.
+    It may include the packages of another Python, which then has to run: InputError if it is a
+    `.venv` that the user did not name (`named`).
     """
     text = boundary.content(root / CONFIG).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
@@ -143,7 +145,7 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
 
 
 def _interpreter_place(program: Path) -> _Place:
-    """What an interpreter says of itself."""
+    """The environment of an interpreter, which is run to print its version and folders."""
     command = [str(program), "-I", "-S", "-c", _PROBE]
     try:
         result = process.run(command)
@@ -198,7 +200,7 @@ def _packages(
 
 
 def _infos(folder: Path) -> Iterator[Path]:
-    """Folders of metadata; pip's leftovers, which begin with a tilde, are left out."""
+    """Metadata folders; pip's leftovers, which start with a tilde, are skipped."""
     for name in sorted(path.name for path in folder.iterdir()):
         if name.endswith(FOLDERS) and not name.startswith(("~", ".")):
             path = folder / name
@@ -207,7 +209,7 @@ def _infos(folder: Path) -> Iterator[Path]:
 
 
 def _package(info: Path) -> InstalledPackage | Unread:
-    """The package of a folder of metadata."""
+    """The package of a metadata folder."""
     headers = _headers(info)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:
@@ -229,7 +231,7 @@ def _package(info: Path) -> InstalledPackage | Unread:
 
 
 def _headers(info: Path) -> dict[str, str]:
-    """Name and version of METADATA, which begins with them."""
+    """Name and version from the first lines of METADATA."""
     for file_name in ("METADATA", "PKG-INFO"):
         try:
             with (info / file_name).open(encoding="utf-8", errors="replace") as file:
@@ -246,7 +248,7 @@ def _headers(info: Path) -> dict[str, str]:
 
 
 def _loose(folders: Iterable[Path], packages: Sequence[InstalledPackage]) -> tuple[Unread, ...]:
-    """Modules, and folders on `sys.path`, that no package lists: one entry for each folder."""
+    """Modules, and folders on `sys.path`, that no package lists: one entry per folder."""
     by_folder: dict[Path, set[str]] = {}
     for package in packages:
         by_folder.setdefault(package.info.parent, set()).update(package.tops)

@@ -1,8 +1,9 @@
-"""Which Python loads an extension module, by the name of its file.
+"""Which Python loads an extension module, by file name.
 
-Of the builds of a module `_C`, `_C.cpython-312-x86_64-linux-gnu.so` is loaded by Python 3.12 alone,
+Of the builds of a module `_C`, `_C.cpython-312-x86_64-linux-gnu.so` is loaded by Python 3.12 only,
 `_C.abi3.so` and `_C.so` by any. A wheel for several Pythons may have builds for some of them only.
-Platforms and free-threaded builds ("cpython-313t") are not told apart: a wheel is for one platform.
+Platforms and free-threaded builds ("cpython-313t") are not distinguished: a wheel is for one
+platform.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ def python_of(file: str) -> str:
 
 
 def modules_for(files: Iterable[str], python: str) -> dict[str, str]:
-    """Module → file of all modules that Python `python` ("3.12") imports from these files."""
+    """Module → file of all modules in these files that Python `python` ("3.12") can import."""
     return find_modules(file for file in files if python_of(file) in ("", python))
 
 
 def other_builds(files: Iterable[str], modules: Container[str]) -> dict[str, list[str]]:
-    """Module → the Pythons that `files` have it for, of extension modules not in `modules`."""
+    """Module → the Pythons with a build in `files`, for extension modules not in `modules`."""
     builds: dict[str, set[str]] = {}
     for file in files:
         python = python_of(file)

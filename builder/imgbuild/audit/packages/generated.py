@@ -20,7 +20,7 @@ _CALL = re.compile(
 
 
 class GeneratedCode(msgspec.Struct, frozen=True, array_like=True):
-    """A file that checks the version of protobuf, against `version` and `suffix` ("-rc1")."""
+    """A file that checks protobuf's version against `version` and `suffix` ("-rc1")."""
 
     file: str
     line: int
@@ -29,7 +29,7 @@ class GeneratedCode(msgspec.Struct, frozen=True, array_like=True):
 
 
 def generated_files(files: Iterable[str]) -> list[str]:
-    """Those of the files of a wheel that protobuf generated, by their names."""
+    """The files of a wheel that protobuf generated, by file name."""
     return [file for file in files if file.endswith(_SUFFIX)]
 
 

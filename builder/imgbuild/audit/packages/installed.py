@@ -1,8 +1,8 @@
-"""The files of an installed package, read where they are instead of from its wheel.
+"""The files of an installed package, read in place instead of from its wheel.
 
-RECORD names them; of a package without one, as Debian installs it, they are below its top-level
-modules. An editable installation has only a pointer in site-packages: its modules are read from
-the folder of the sources.
+RECORD lists them; for a package without RECORD, as installed by Debian, they are those of its
+top-level modules. An editable installation has only a pointer in site-packages: its modules are
+read from the source folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAPPING = re.compile(r"^MAPPING(?::[^=]+)? = (\{.*\})\s*$", re.MULTILINE)
 class InstalledContent:
     """An installed package as a `WheelContent`; `path` is its folder `NAME-VERSION.dist-info`.
 
-    Members have the paths that they have in a wheel, except those of `.data`.
+    Members have the same paths as in a wheel, except those of `.data`.
     """
 
     def __init__(self, path: Path, label: str) -> None:
@@ -42,9 +42,9 @@ class InstalledContent:
         self._site = path.parent
 
     def members(self) -> Mapping[str, WheelMember]:
-        """All files by their path below site-packages; IntegrityError if RECORD is damaged.
+        """All files by path below site-packages; IntegrityError if RECORD is damaged.
 
-        Byte code and what is installed elsewhere, such as programs, are left out.
+        Byte code and files outside site-packages, such as programs, are omitted.
         """
         return {
             name: WheelMember(start=0, end=0, compressed=size, size=size, crc=0, method=0)
@@ -52,7 +52,7 @@ class InstalledContent:
         }
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of the files `names`, without those that do not exist."""
+        """The contents of the files `names`; missing ones are omitted."""
         contents = {}
         for name in names:
             place = self._place(name)
@@ -67,7 +67,7 @@ class InstalledContent:
                 yield piece
 
     def file(self, name: str) -> Path:
-        """Where a member is; IntegrityError if it is not there any more."""
+        """The path of a member; IntegrityError if the file no longer exists."""
         place = self._place(name)
         if place is None:
             message = f"{self.label}: {self._site / name} does not exist"
@@ -75,7 +75,7 @@ class InstalledContent:
         return place
 
     def digest(self) -> str:
-        """A hash of paths, sizes and times of modification of all files, and of METADATA."""
+        """A hash of paths, sizes and modification times of all files, and of METADATA."""
         total = hashlib.sha256(b"installed\0")
         for name, (size, time) in sorted(self._file_stats.items()):
             total.update(f"{name}\0{size}\0{time}\n".encode())
@@ -83,12 +83,12 @@ class InstalledContent:
         return total.hexdigest()
 
     def tops(self) -> frozenset[str]:
-        """The first part of each path."""
+        """The first component of each path."""
         return frozenset(name.partition("/")[0] for name in self._file_stats)
 
     @cached_property
     def _file_stats(self) -> dict[str, tuple[int, int]]:
-        """Path → size in bytes and time of modification in nanoseconds, of files that exist."""
+        """Path → size in bytes and modification time in nanoseconds, for existing files."""
         stats = {}
         for name, place in self._listed():
             try:
@@ -102,7 +102,7 @@ class InstalledContent:
         return stats
 
     def _metadata(self) -> Iterator[tuple[str, Path]]:
-        """METADATA, under the name that a wheel has for it."""
+        """METADATA or PKG-INFO, under the name that it has in a wheel."""
         for file_name in ("METADATA", "PKG-INFO"):
             place = self._info / file_name
             if place.is_file():
@@ -131,7 +131,7 @@ class InstalledContent:
 
     @cached_property
     def _roots(self) -> tuple[tuple[str, Path], ...]:
-        """Top-level module → its folder or file, of an editable installation."""
+        """Top-level module → folder or file, for an editable installation."""
         record = self._info / "RECORD"
         if self._info.suffix != ".dist-info" or not record.is_file():
             return ()
@@ -148,7 +148,7 @@ class InstalledContent:
         return tuple(sorted(roots.items()))
 
     def _source_packages(self, folder: Path) -> list[str]:
-        """The packages of a source folder: those of top_level.txt, else all that may be ones."""
+        """The packages of a source folder: those in top_level.txt, else all possible ones."""
         listed = self._info / "top_level.txt"
         if listed.is_file():
             tops = boundary.content(listed).decode(errors="replace").split()
@@ -173,7 +173,7 @@ class InstalledContent:
 
 
 def pointed(path: Path) -> list[Path]:
-    """The folders that a `.pth` file adds to `sys.path`; lines of code are left out."""
+    """The folders that a `.pth` file adds to `sys.path`; code lines are ignored."""
     try:
         lines = boundary.content(path).decode(errors="replace").splitlines()
     except OSError:
@@ -184,7 +184,7 @@ def pointed(path: Path) -> list[Path]:
 
 
 def _mapping(path: Path) -> dict[str, Path]:
-    """Top-level module → folder, as setuptools writes it for an editable installation."""
+    """Top-level module → folder, as written by setuptools for an editable installation."""
     match = _MAPPING.search(boundary.content(path).decode(errors="replace"))
     try:
         mapping = parse_literal(match[1]) if match is not None else {}
@@ -210,7 +210,7 @@ def _recorded(record: Path, label: str) -> Iterator[str]:
 
 
 def _below(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
-    """All files of a folder as `top/…`, byte code left out; `folder` itself if it is a file."""
+    """All files of a folder as `top/…` without byte code; `folder` itself if it is a file."""
     if folder.is_file():
         yield top, folder
         return

@@ -1,9 +1,9 @@
-"""The facts of wheels, read once on a machine and kept in the store.
+"""The facts of wheels, read once on a machine and cached in the store.
 
-The key is the wheel's sha256 and a hash of the code that reads. Modules are read as they are asked
-for and kept in one blob for each wheel, to which `save` adds under a lock, so that processes that
-read the same wheel do not lose each other's facts. Facts of wheels on a server are kept apart: the
-sha256 of a local wheel has been checked, a range of a remote one has only its CRC.
+The key is the wheel's sha256 and a hash of the reading code. Modules are read on demand and stored
+in one blob for each wheel, to which `save` adds under a lock, so that processes that read the same
+wheel do not lose each other's facts. Facts of remote wheels are stored separately: the sha256 of a
+local wheel has been checked, but a range of a remote one only against its CRC.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILI
 class Text(msgspec.Struct, frozen=True):
     """The sources of many modules in one string, for a fast search.
 
-    `ends` are the offsets in `source` where each of `modules` ends.
+    `ends` are the offsets in `source` at which each of `modules` ends.
     """
 
     modules: tuple[str, ...]
@@ -73,7 +73,7 @@ class Text(msgspec.Struct, frozen=True):
     source: bytes
 
     def holding(self, word: bytes) -> tuple[str, ...]:
-        """The modules whose source has `word`."""
+        """The modules whose source contains `word`."""
         modules = []
         at = self.source.find(word)
         while at >= 0:
@@ -86,7 +86,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class LibraryWheel:
-    """One wheel of the library, read lazily. Not safe for threads."""
+    """The facts of one wheel in the library, read on demand. Not thread-safe."""
 
     def __init__(
         self, wheel: Wheel, where: Path | str, library: Library, omit: Sequence[str] = ()
@@ -113,17 +113,17 @@ class LibraryWheel:
 
     @cached_property
     def content(self) -> WheelContent:
-        """The wheel itself."""
+        """The content of the wheel."""
         return open_content(self.where, self.wheel.file, self._library.http)
 
     @cached_property
     def published(self) -> PublishedWheelFacts | None:
-        """The facts that came with imgbuild; None if it is not a published wheel."""
+        """The published facts; None if the wheel has none."""
         return self._library.published.wheel(self.package, self.wheel.sha256)
 
     @cached_property
     def index(self) -> WheelIndex:
-        """Its files and METADATA."""
+        """The files and METADATA of the wheel."""
         wheel_index = self._fetch(INDEX, WheelIndex)
         if wheel_index is None and self.published is not None:
             wheel_index = self.published.index
@@ -134,7 +134,7 @@ class LibraryWheel:
 
     @cached_property
     def files(self) -> Mapping[str, int]:
-        """Path in the wheel → size, without what is left out."""
+        """Path in the wheel → size, without omitted files."""
         return {path: size for path, size in self.index.files.items() if not self._omits(path)}
 
     def _omits(self, path: str) -> bool:
@@ -146,18 +146,18 @@ class LibraryWheel:
         return self.index.metadata
 
     def modules(self, python: str) -> Mapping[str, str]:
-        """Module → its file in the wheel, as Python `python` imports it: source or "….so"."""
+        """Module → file in the wheel that Python `python` imports: source or "….so"."""
         if python not in self._modules:
             self._modules[python] = modules_for(self.files, python)
         return self._modules[python]
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
-        """Module → its source, also where a compiled module precedes it."""
+        """Module → source file, even if an extension module takes precedence."""
         return _sources(self.files)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """The content of small files, kept too, without those that do not exist."""
+        """The contents of small files, cached; missing ones are omitted."""
         contents: dict[str, bytes] = {}
         missing: list[str] = []
         published = self.published.members if self.published is not None else {}
@@ -178,7 +178,7 @@ class LibraryWheel:
 
     @cached_property
     def imports(self) -> Mapping[str, tuple[str, ...]]:
-        """Module → the packages, by their top-level modules, that lines of its source import."""
+        """Module → the packages, as top-level modules, that import lines of its source name."""
         form = dict[str, tuple[str, ...]]
         stored: Mapping[str, tuple[str, ...]] | None = self._fetch(IMPORTS, form)
         if stored is None and self.published is not None:
@@ -194,7 +194,7 @@ class LibraryWheel:
 
     @cached_property
     def generated_code(self) -> tuple[GeneratedCode, ...]:
-        """Its modules that protobuf generated and that check the version of protobuf."""
+        """The modules that protobuf generated and that check the version of protobuf."""
         if not generated_files(self.files):
             return ()
         codes = self._read_once(
@@ -204,14 +204,14 @@ class LibraryWheel:
 
     @cached_property
     def advised_extras(self) -> tuple[AdvisedExtra, ...]:
-        """Its own extras that it names where importing a part of it fails."""
+        """The package's own extras that its import errors recommend."""
         if not part_files(self.files):
             return ()
         form = tuple[AdvisedExtra, ...]
         return self._read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
-        """The modules below `parent` whose source has `word`."""
+        """The modules below `parent` whose source contains `word`."""
         if self._mentions is None:
             published = self.published.mentions if self.published is not None else {}
             self._mentions = {**published, **(self._fetch(MENTIONS, Mentions) or {})}
@@ -254,7 +254,7 @@ class LibraryWheel:
         return self._found.get(name)
 
     def lacking(self, names: Iterable[str]) -> dict[str, str]:
-        """Module → file of those of `names` that have not been read."""
+        """Module → file, for those of `names` that have not been read."""
         missing = {
             name: self.sources[name]
             for name in names
@@ -275,12 +275,12 @@ class LibraryWheel:
         return missing
 
     def learn(self, facts: Mapping[str, ModuleFacts]) -> None:
-        """Add facts of modules; `save` keeps them."""
+        """Add facts of modules; `save` stores them."""
         self._found.update(facts)
         self._new.update(facts)
 
     def save(self) -> None:
-        """Keep the modules and the mentions that were read since the last save."""
+        """Store the modules and the mentions read since the last save."""
         if self._new_mentions:
             with self._library.store.exclusive(f"audit-{self.wheel.sha256}"):
                 mentions = self._mentions or {}
@@ -302,14 +302,14 @@ class LibraryWheel:
     # -- shared objects
 
     def elf_facts(self) -> tuple[ElfFacts, ...]:
-        """Its shared objects and programs; none for a wheel on a server."""
+        """The shared objects and programs; empty for a remote wheel."""
         self._library.prefetch_elf_facts([self])
         return tuple(
             facts for facts in self.stored_elf_facts() or () if not self._omits(facts.file)
         )
 
     def stored_elf_facts(self) -> tuple[ElfFacts, ...] | None:
-        """Its shared objects if the store has them."""
+        """The shared objects from the store; None if it does not have them."""
         if self._elf_facts is None:
             stored = self._fetch(ELF_FACTS, tuple[ElfFacts, ...])
             if stored is None:
@@ -319,7 +319,7 @@ class LibraryWheel:
 
     @cached_property
     def loaded(self) -> Names:
-        """Its shared objects that load libraries by name → the names in their strings."""
+        """Shared objects that load libraries by name → the names in their strings."""
         loading = loading_files(self.elf_facts(), self.files)
         if not loading:
             return {}
@@ -335,10 +335,10 @@ class LibraryWheel:
     # -- facts in the store
 
     def stored_facts(self, whole: Collection[str] = ()) -> PublishedWheelFacts:
-        """What the store has of it, to be published; the wheel itself must be there.
+        """The facts to publish; the wheel itself must be available.
 
-        Without modules that cannot be parsed: another version of Python may parse them. Sources
-        are without docstrings and comments, except files of the paths `whole`.
+        Modules that cannot be parsed are omitted: another version of Python may parse them.
+        Sources are without docstrings and comments, except for files with paths in `whole`.
         """
         modules = self._fetch(MODULES, dict[str, msgspec.Raw]) or {}
         return PublishedWheelFacts(
@@ -360,7 +360,7 @@ class LibraryWheel:
         )
 
     def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
-        """A fact whose kind names the format of its reader; it may be among the published facts."""
+        """A fact with the format of its reader in its type; it may be among the published facts."""
         kinds = (kind,) if self.local else (kind, kind + REMOTE)
         for each in kinds:
             data = self._library.store.fact(each, self.wheel.sha256)
@@ -384,7 +384,7 @@ class LibraryWheel:
 
 
 class Library:
-    """Books by their wheel, and the store that keeps them. It saves when it is closed."""
+    """Facts by wheel, and the store that caches them. Closing it saves the facts."""
 
     def __init__(
         self,
@@ -395,7 +395,7 @@ class Library:
         published: PublishedFacts | None = None,
         ahead: bool = True,
     ) -> None:
-        """`ahead` tells whether more modules than are needed may be read where that is faster."""
+        """`ahead`: whether more modules than required may be read where that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http
@@ -407,7 +407,7 @@ class Library:
 
     @contextlib.contextmanager
     def progress(self, title: str, packages: int, reporter: Reporter) -> Iterator[None]:
-        """A bar of the packages whose files are read meanwhile, of `packages` in all."""
+        """A progress bar of the packages read in this context, of `packages` in all."""
         with reporter.progress(title, packages, unit="packages read") as bar:
             self._bar = bar
             try:
@@ -428,9 +428,9 @@ class Library:
         self.save()
 
     def wheel(self, wheel: Wheel, where: Path | str, omit: Sequence[str] = ()) -> LibraryWheel:
-        """The book of `wheel`, which is at `where` (a file, or a URL).
+        """The facts of `wheel`, located at `where` (a file, or a URL).
 
-        `omit` are patterns of its paths below site-packages that are as if they did not exist.
+        Paths below site-packages that match the patterns `omit` are treated as missing.
         """
         key = (wheel.sha256, isinstance(where, Path), tuple(omit))
         library_wheel = self._library_wheels.get(key)
@@ -439,7 +439,7 @@ class Library:
         return library_wheel
 
     def prefetch(self, requested: Mapping[LibraryWheel, Iterable[str]]) -> None:
-        """Read modules of several books at once: in processes, and with few requests."""
+        """Read modules of several wheels together: in processes, and with few requests."""
         requests = {
             library_wheel: library_wheel.lacking(names)
             for library_wheel, names in requested.items()
@@ -472,7 +472,7 @@ class Library:
             self._count(library_wheel)
 
     def save(self) -> None:
-        """Keep all modules that were read since the last save."""
+        """Store all modules read since the last save."""
         for library_wheel in self._library_wheels.values():
             library_wheel.save()
 
@@ -483,7 +483,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes, form: type[T]) -> T | None:
-    """The value given to `pack`; None if `data` is something else."""
+    """The value passed to `pack`; None for invalid data."""
     try:
         return msgspec.msgpack.decode(isal_zlib.decompress(data), type=form)
     except (BROKEN, msgspec.DecodeError):
@@ -491,5 +491,5 @@ def unpack(data: bytes, form: type[T]) -> T | None:
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
-    """Module → file of the modules that have a source."""
+    """Module → file, for modules with source."""
     return find_modules(file for file in files if file.endswith(".py"))

@@ -1,9 +1,9 @@
 """Where the dynamic linker finds the libraries and symbols of a package set.
 
 A library is found by the file's own RUNPATH, in the base's folders, or because the process has
-loaded one of that SONAME already: torch loads NVIDIA's libraries, and `import torch` loads its own
-for every extension. So a library counts as found if its package, one that it requires, torch or
-NVIDIA has it anywhere. A copy that auditwheel has put into a package belongs to that package only.
+already loaded one with that SONAME: torch loads NVIDIA's libraries, and `import torch` loads its
+own for every extension. So a library counts as found if its package, one that it requires, torch or
+NVIDIA has it anywhere. A copy bundled by auditwheel belongs to its package only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LibraryMap:
         self._own: dict[str, set[int]] = {}
 
     def providers(self, package: str, facts: ElfFacts, library: str) -> list[tuple[str, ElfFacts]]:
-        """The files in wheels that may be loaded as `library` by the file `facts` of `package`."""
+        """The files in wheels that `facts` of `package` may load as `library`."""
         folder = posixpath.dirname(installed(facts.file))
         for path in facts.runpath:
             if "ORIGIN" in path:
@@ -66,7 +66,7 @@ class LibraryMap:
         return self._base_names.get(library)
 
     def relatives(self, library: str) -> list[tuple[str, ElfFacts]]:
-        """Libraries of the wheels with the same name before ".so" and another major number."""
+        """Libraries in wheels with the same name before ".so" and another major number."""
         stem, major = _numbered(library)
         return [
             pair
@@ -77,7 +77,7 @@ class LibraryMap:
         ]
 
     def defines(self, package: str, symbol: str) -> bool:
-        """Whether anything that a file of `package` can see defines a symbol."""
+        """Whether a library visible to a file of `package` defines a symbol."""
         number = int.from_bytes(symbol_hash(symbol.encode()), "little") & SYMBOL_MASK
         return number in self._public or number in self._private(package)
 
@@ -117,12 +117,12 @@ class LibraryMap:
 
 
 def _symbols(facts: ElfFacts) -> Iterator[int]:
-    """The exported symbols of a file, as far as the facts of published wheels have them."""
+    """The exported symbols of a file, as far as the published facts contain them."""
     return map(SYMBOL_MASK.__and__, array("Q", facts.defined))
 
 
 def _numbered(library: str) -> tuple[str, str]:
-    """Stem and major number: "libcudart.so.13.0" is "libcudart" and "13"."""
+    """Stem and major number: "libcudart" and "13" for "libcudart.so.13.0"."""
     stem, _, number = library.partition(".so")
     return stem, number.removeprefix(".").partition(".")[0]
 

@@ -20,7 +20,7 @@ Names = Mapping[str, tuple[str, ...]]
 
 
 def loading_files(elf_facts: Iterable[ElfFacts], sizes: Mapping[str, int]) -> list[ElfFacts]:
-    """The shared objects that load libraries by name and are searched."""
+    """The searched shared objects: those that load libraries by name."""
     return [
         facts
         for facts in elf_facts

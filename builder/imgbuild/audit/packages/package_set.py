@@ -1,4 +1,4 @@
-"""A package set: the installed packages, their modules and files, as one Python sees them."""
+"""A package set: the installed packages, their modules and files, as seen by one Python."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\
 
 
 class PackageSet:
-    """Packages that are installed together. It is a `Modules` for `names.lookup`.
+    """Packages that are installed together. It implements `Modules` for `names.lookup`.
 
-    `partial`: packages are left out on purpose, so that an absent one is unknown. `unread_versions`
-    are packages that are installed and of which only the version is known. `python` is "3.11" or
-    "3.11.4".
+    `partial`: packages are omitted deliberately, so that a missing one is unknown.
+    `unread_versions` are installed packages of which only the version is known. `python` is
+    "3.11" or "3.11.4".
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PackageSet:
                 yield package, facts
 
     def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
-        """The extras of `package` that it names where importing a part of it fails."""
+        """The extras of `package` that its import errors recommend."""
         library_wheel = self.wheels.get(normalize(package))
         return library_wheel.advised_extras if library_wheel is not None else ()
 
@@ -127,7 +127,7 @@ class PackageSet:
     def owner(self, module: str) -> str | None:
         """The package that has `module` or its nearest parent; None if there is none.
 
-        A namespace that several packages share has no owner.
+        A namespace shared by several packages has no owner.
         """
         name = "" if self._is_stdlib(module) else module
         while name:
@@ -163,7 +163,7 @@ class PackageSet:
         return self._absent(name)
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once, which is faster than one by one."""
+        """Read many modules together, which is faster than one by one."""
         requested: dict[LibraryWheel, list[str]] = {}
         for name in modules:
             owner = self._owners.get(name)
@@ -173,7 +173,7 @@ class PackageSet:
 
     @cached_property
     def _owners(self) -> dict[str, str]:
-        """Module → package. Of two packages with one module, the first by name."""
+        """Module → package. If two packages have a module, the first by name."""
         owners: dict[str, str] = {}
         for package in self.packages:
             for module in self.modules_of(package):
@@ -182,7 +182,7 @@ class PackageSet:
 
     @cached_property
     def _folders(self) -> dict[str, set[str]]:
-        """Folder without `__init__` that has modules → the packages that have it."""
+        """Folder without `__init__` that contains modules → the packages that have it."""
         folders: dict[str, set[str]] = {}
         for package in self.packages:
             modules = self.modules_of(package)
@@ -194,7 +194,7 @@ class PackageSet:
         return {name: owners for name, owners in folders.items() if name not in self._owners}
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """The modules below the module `package` whose source holds the word."""
+        """The modules below the module `package` whose source contains the word."""
         owner = self._owners.get(package)
         if owner is None:
             return ()
@@ -206,7 +206,7 @@ class PackageSet:
         return self._mentions[key]
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below `package` at once, in several processes, if they are local."""
+        """Read the modules below `package` in advance, in several processes, if they are local."""
         owner = self._owners.get(package)
         local = owner is not None and self.wheels[owner].local and self._library.ahead
         if owner is None or package in self._ahead or not local:
@@ -218,7 +218,7 @@ class PackageSet:
         return module.partition(".")[0] in stdlib.modules(self.python)
 
     def _absent(self, name: str) -> Opaque | None:
-        """Opaque if a module that no wheel has may exist, else None."""
+        """Opaque if a module that no wheel contains may exist, else None."""
         if name.partition(".")[0] == "distutils" and "setuptools" in self.wheels:
             return Opaque(name, "injected")
         parent = name.rpartition(".")[0]
@@ -237,7 +237,7 @@ class PackageSet:
         return None
 
     def _is_shared(self, module: str) -> bool:
-        """Whether absent packages may have modules below `module`, as with `nvidia`."""
+        """Whether missing packages may have modules below `module`, as for `nvidia`."""
         if module in self._folders:
             return True
         if module not in self._shared:
@@ -263,9 +263,10 @@ class PackageSet:
 
 
 def may_inject(source: bytes, module: str, name: str) -> bool:
-    """Whether the source of `module` may create `name`, a module below it that has no file.
+    """Whether the source of `module` may create `name`, a submodule without a file.
 
-    If it assigns modules in sys.modules under computed names, their parts occur in its text.
+    If it assigns modules in sys.modules under computed names, parts of the name occur in its
+    text.
     """
     if _FOLDERS.search(source):
         return True
@@ -296,10 +297,10 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
     omit: Mapping[str, Sequence[str]] | None = None,
     kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
-    """The package set of `wheels`, of a `kind`; `locate` returns the path or the URL of each.
+    """The package set of `wheels`, each a `kind`; `locate` returns their paths or URLs.
 
-    `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`. `omit`
-    maps a package to patterns of its paths that are left out, below the prefix.
+    `python` is "3.11", `glibc` "2.36". `partial` and `unread_versions` as in `PackageSet`.
+    `omit` maps a package to patterns of paths that are omitted, relative to the prefix.
     """
     places = f"lib/python{python}/site-packages/"
     library_wheels = [

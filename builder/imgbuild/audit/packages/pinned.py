@@ -1,6 +1,6 @@
 """Pins without a lock (`audit torch==2.6`): the best wheel of each, read from the index.
 
-For sets that have no lock: a user's requirements, or a pair of packages.
+For sets without a lock: a user's requirements, or a pair of packages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANY_GLIBC = "2.99"
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a package, and its requested extras.
 
-    `url` is the address of `NAME @ URL`, "" without one.
+    `url` is the URL in `NAME @ URL`, otherwise "".
     """
 
     version: str
@@ -36,7 +36,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinList(msgspec.Struct, frozen=True, kw_only=True):
-    """Package → pin, the lines of which the version is unknown, and the indexes that are named."""
+    """Package → pin, the lines with an unknown version, and the indexes they name."""
 
     pins: dict[str, Pin]
     unread: tuple[Unread, ...] = ()
@@ -51,7 +51,7 @@ class PinList(msgspec.Struct, frozen=True, kw_only=True):
 class Picked(msgspec.Struct, frozen=True, kw_only=True):
     """The wheels of a set, their URLs, and the packages without a wheel for the machine.
 
-    `public`: pins with a local version (`2.10.0+cu130`) of which the public version is read.
+    `public`: pins with a local version (`2.10.0+cu130`) for which the public version is read.
     """
 
     wheels: tuple[Wheel, ...]
@@ -70,9 +70,9 @@ def pick(
 ) -> Picked:
     """The best wheel of each pin, sorted by package; FetchFailed for an index error.
 
-    A wheel for a newer glibc is taken if there is no other; the audit reports it. `builds` returns
-    other indexes that may have the builds of a local version ("cu130"); one that does not answer is
-    skipped.
+    A wheel for a newer glibc is used if there is no other; the audit reports it. `builds`
+    returns additional indexes that may have the builds of a local version ("cu130"); one that
+    does not respond is skipped.
     """
     wheels: list[Wheel] = []
     urls: dict[Sha256, str] = {}

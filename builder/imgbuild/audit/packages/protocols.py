@@ -1,6 +1,6 @@
 """Protocols of the parts of a package set that checks use, so that tests can pass small ones.
 
-`package_set.PackageSet` and `view.View` have all of them.
+`package_set.PackageSet` and `view.View` implement all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ModuleSource(Modules, Protocol):
         """Module → file of all modules of `package`."""
 
     def prefetch(self, modules: Iterable[str]) -> None:
-        """Read many modules at once, which is faster than one by one."""
+        """Read many modules together, which is faster than one by one."""
 
 
 class InstalledPackages(ModuleSource, Protocol):
@@ -30,11 +30,11 @@ class InstalledPackages(ModuleSource, Protocol):
 
     @property
     def arch(self) -> str:
-        """The architecture, as users name it: "x86_64", "arm64"."""
+        """The architecture in the notation of users: "x86_64", "arm64"."""
 
     @property
     def partial(self) -> bool:
-        """Whether packages are left out on purpose."""
+        """Whether packages are omitted deliberately."""
 
     def version(self, package: str) -> str | None:
         """The version of `package`; None if it is not in the package set."""
@@ -56,7 +56,7 @@ class ImportablePackages(InstalledPackages, Protocol):
         """The content of a small file of `package`; None if there is none."""
 
     def mentioning(self, package: str, word: str) -> Iterable[str]:
-        """The modules below `package` whose source holds the word."""
+        """The modules below `package` whose source contains the word."""
 
     def read_ahead(self, package: str) -> None:
-        """Read the modules below a package at once, if that is cheap."""
+        """Read the modules below a package in advance, if that is cheap."""

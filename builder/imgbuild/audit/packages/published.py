@@ -1,12 +1,12 @@
-"""Facts about published wheels and Debian packages, from the file that comes with imgbuild.
+"""Facts about published wheels and Debian packages, from a file bundled with imgbuild.
 
-Each package has one entry with all of its wheels, since most of their files, modules and symbols
-are the same in several. `PublishedPackageFacts` is that form, `PublishedWheelFacts` the facts about
-one wheel.
+Each package has one entry for all of its wheels, since most of their files, modules and symbols are
+the same in several. `PublishedPackageFacts` is that form, `PublishedWheelFacts` the facts about one
+wheel.
 
-What the file leaves out of a wheel is read from the wheel itself: modules, sources and mentions of
-words that no audit of a published target asks for. Exported symbols are kept as 40 bits of
-their hashes: among a million symbols, one that is missing counts as defined once in a million.
+Facts that the file omits are read from the wheel: modules, sources and mentions of words that no
+audit of a published target requests. Exported symbols are stored as 40 bits of their hashes: with a
+million symbols, the probability that a missing one counts as defined is one in a million.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class FileList(msgspec.Struct, frozen=True, array_like=True):
 class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
     """How the files that a wheel installs differ from its members.
 
-    They are installed with one of the arguments `keys`; `added` are path (as in RECORD), CRC and
-    size of files that are no members, `absent` members that are not installed as they are.
+    They are installed with one of the arguments `keys`; `added` are path (as in RECORD), CRC
+    and size of files that are not members, `absent` members that are not installed unchanged.
     """
 
     keys: tuple[str, ...]
@@ -70,10 +70,11 @@ class InstalledDifference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ElfLists(msgspec.Struct, frozen=True, array_like=True):
-    """Shared objects of several files; symbols are by the numbers of the objects that have them.
+    """Shared objects of several files; symbols refer to objects by number.
 
-    `files` has for each file its objects, without symbols; None if they were not read. `undefined`
-    are names, `defined` sorted hashes of `SYMBOL_BITS`, as differences, in planes of octets.
+    `files` has for each file its objects, without symbols; None if they were not read.
+    `undefined` are names, `defined` sorted hashes of `SYMBOL_BITS`, as differences, in byte
+    planes.
     """
 
     files: tuple[tuple[ElfFacts, ...] | None, ...]
@@ -82,11 +83,12 @@ class ElfLists(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedPackageFacts(msgspec.Struct, frozen=True, array_like=True):
-    """The facts about all published wheels of one package; wheels are named by their numbers.
+    """The facts about all published wheels of one package; wheels are referred to by number.
 
     `modules` are module, facts with relative lines (see `relative_lines`) and wheels; `members`
-    path, content and wheels; `imports` module, the packages that its lines import, and wheels;
-    `mentions` "PARENT WORD", the modules below the parent whose source has the word, and wheels.
+    path, content and wheels; `imports` module, the packages in its import lines, and wheels;
+    `mentions` "PARENT WORD", the modules below the parent whose source contains the word, and
+    wheels.
     """
 
     wheels: tuple[Sha256, ...]
@@ -107,10 +109,10 @@ class DebFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one wheel; None is what is unknown.
+    """The facts about one wheel; unknown ones are None.
 
-    `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`; `modules`,
-    `imports` and `mentions` as in `PublishedPackageFacts`.
+    `crcs` are the CRCs of the files of `index`; `installed` as in `InstalledDifference`;
+    `modules`, `imports` and `mentions` as in `PublishedPackageFacts`.
     """
 
     index: WheelIndex
@@ -130,7 +132,7 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def installed_files(self, key: str) -> tuple[tuple[str, int, int], ...] | None:
         """Path (as in RECORD), CRC and size of each file that is installed with `key`.
 
-        None if what is installed with these arguments is unknown.
+        None if the installed files for these arguments are unknown.
         """
         difference = next((each for each in self.installed if key in each.keys), None)
         if difference is None:
@@ -145,7 +147,7 @@ class PublishedWheelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedFacts:
-    """The facts of one file, decoded package by package. Not safe for threads."""
+    """The facts of one file, decoded package by package. Not thread-safe."""
 
     def __init__(self, file: FactsFile) -> None:
         self._file = file
@@ -153,7 +155,7 @@ class PublishedFacts:
         self._debs: Mapping[Sha256, tuple[ElfFacts, ...]] | None = None
 
     def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
-        """The facts about a wheel, without its shared objects; None if it is not published."""
+        """The facts about a wheel without its shared objects; None if it is not published."""
         known = self._package(package)
         return known.wheel(sha256, self._file) if known is not None else None
 
@@ -224,12 +226,12 @@ class _Package:
 
 @lru_cache
 def published_facts() -> PublishedFacts:
-    """The facts that came with this imgbuild."""
+    """The facts bundled with imgbuild."""
     return PublishedFacts(installed_facts())
 
 
 def package_facts(wheels: Mapping[Sha256, PublishedWheelFacts]) -> PublishedPackageFacts:
-    """The facts about the wheels of one package in the form of the file."""
+    """Encode the facts about the wheels of one package for the facts file."""
     hashes = tuple(sorted(wheels))
     ordered = [wheels[sha256] for sha256 in hashes]
     return PublishedPackageFacts(
@@ -259,7 +261,7 @@ def _file_lists(wheels: Sequence[PublishedWheelFacts]) -> tuple[FileList, ...]:
 
 
 def _shared(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, Numbers], ...]:
-    """The different values of each name, with the numbers of the wheels that have them."""
+    """The distinct values of each name, with the numbers of the wheels that have them."""
     shared: dict[tuple[str, bytes], tuple[T, list[int]]] = {}
     for number, values in enumerate(wheels):
         for name, value in values.items():
@@ -272,7 +274,7 @@ def _shared(wheels: Sequence[Mapping[str, T]]) -> tuple[tuple[str, T, Numbers], 
 
 
 def elf_lists(files: Sequence[tuple[ElfFacts, ...] | None]) -> ElfLists:
-    """Shared objects by file in the form of the facts file."""
+    """Encode shared objects by file for the facts file."""
     undefined: dict[str, list[int]] = {}
     defined: dict[int, list[int]] = {}
     number = 0
@@ -297,7 +299,7 @@ def elf_lists(files: Sequence[tuple[ElfFacts, ...] | None]) -> ElfLists:
 
 
 def elf_facts_of(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
-    """The shared objects of each file, their symbols sorted."""
+    """The shared objects of each file; symbols are sorted."""
     undefined: dict[int, list[str]] = {}
     defined: dict[int, list[int]] = {}
     for numbers, names in lists.undefined:
@@ -324,7 +326,7 @@ def elf_facts_of(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
 
 
 def relative_lines(module: msgspec.Raw) -> msgspec.Raw:
-    """`ModuleFacts` whose lines are differences, so that they stay the same where code moves.
+    """`ModuleFacts` with lines as differences, which stay the same where code moves.
 
     The first line of each list is relative to 0.
     """
@@ -337,7 +339,7 @@ def relative_lines(module: msgspec.Raw) -> msgspec.Raw:
 
 
 def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
-    """The facts given to `relative_lines`."""
+    """The facts passed to `relative_lines`."""
     facts = msgspec.msgpack.decode(module)
     for items, place in _lists(facts):
         for item, line in zip(
@@ -348,7 +350,7 @@ def absolute_lines(module: msgspec.Raw) -> ModuleFacts:
 
 
 def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
-    """The lists of a module's facts whose items have lines, and the place of these."""
+    """The lists of a module's facts whose items have lines, and the position of the lines."""
     for name, place in _LINES.items():
         yield facts.get(name, []), place
     for definition in facts.get("classes", []):
@@ -356,7 +358,7 @@ def _lists(facts: dict[str, Any]) -> Iterator[tuple[list[list[Any]], int]]:
 
 
 def headers_of(metadata: bytes) -> bytes:
-    """METADATA without the description that follows its headers."""
+    """METADATA without the description after its headers."""
     end = _HEADERS.match(metadata)
     return metadata[: end.end()] if end is not None else metadata
 
@@ -367,7 +369,7 @@ def metadata_file(files: Iterable[str]) -> str:
 
 
 def _by_numbers(items: Mapping[K, Sequence[int]]) -> Iterator[tuple[Numbers, list[K]]]:
-    """The items of the same numbers together, in the order of the numbers."""
+    """The items with the same numbers together, in the order of the numbers."""
     groups: dict[Numbers, list[K]] = {}
     for item, numbers in items.items():
         groups.setdefault(tuple(numbers), []).append(item)
@@ -385,7 +387,7 @@ def _planes(symbols: Sequence[int]) -> bytes:
 
 
 def _symbols(planes: bytes) -> list[int]:
-    """The numbers given to `_planes`."""
+    """The numbers passed to `_planes`."""
     count = len(planes) // _OCTETS
     octets = bytearray(8 * count)
     for place in range(_OCTETS):

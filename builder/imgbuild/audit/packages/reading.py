@@ -1,6 +1,6 @@
 """Reads a wheel into facts: its index, its modules, its shared objects.
 
-`ReaderProcesses` read the modules of local wheels where there are enough of them.
+`ReaderProcesses` read the modules of local wheels if the number of modules justifies it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 def readers() -> str:
-    """The part of the key of kept facts that changes with the code that reads them."""
+    """The part of a cache key that changes with the code that reads the facts."""
     return f"{FACTS_FORMAT} {code_digest(__name__)[:16]}"
 
 
@@ -65,7 +65,7 @@ class WheelIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_content(where: Path | str, label: str, http: Ranges | None = None) -> WheelContent:
-    """The wheel at `where`, a file (Path) or a URL (str); `label` names it in errors.
+    """The wheel at `where`, a file (Path) or a URL (str); `label` is its name in errors.
 
     A Path may also be the folder `.dist-info` of an installed package.
     """
@@ -116,7 +116,7 @@ def parse_metadata(text: str) -> WheelMetadata:
 
 
 def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
-    """The packages that METADATA requires, markers ignored; none if it is unknown."""
+    """The packages that METADATA requires, ignoring markers; empty if it is unknown."""
     names = []
     for line in metadata.requires if metadata is not None else ():
         try:
@@ -127,7 +127,7 @@ def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
 
 
 def _lines_of(text: str, header: str) -> tuple[int, ...]:
-    """The lines on which headers of this name begin; the headers end with the first empty line."""
+    """The lines on which headers of this name start; the headers end with the first empty line."""
     numbers = []
     for number, line in enumerate(_NEWLINE.split(text), 1):
         if not line:
@@ -155,7 +155,7 @@ def read_modules(content: WheelContent, files: Mapping[str, str]) -> dict[str, M
 def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
     """All shared objects and programs of a wheel, in the order of their paths.
 
-    Of an installed package without their GPU code, which would take reading all of their bytes.
+    For an installed package without GPU code, which would require reading all of their bytes.
     """
     from imgbuild.audit.binaries.elf import read_elf, read_elf_file
 
@@ -175,7 +175,8 @@ def read_elf_facts(content: WheelContent) -> tuple[ElfFacts, ...]:
 def find_modules(files: Iterable[str]) -> dict[str, str]:
     """Module → file of all modules that Python can import from a wheel with these files.
 
-    As in Python, a package precedes a compiled module of its name, and that a source.
+    As in Python, a package precedes an extension module of the same name, and that a source
+    file.
     """
     modules: dict[str, str] = {}
     for file in files:
@@ -190,7 +191,7 @@ def _rank(file: str) -> int:
 
 
 def installed(file: str) -> str:
-    """The path of a member of a wheel below site-packages."""
+    """The path of a wheel's member, relative to site-packages."""
     return _DATA.sub("", file, count=1) if ".data/" in file else file
 
 
@@ -217,7 +218,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class ReaderProcesses:
-    """Processes that read, started by the first large task and ended by `close`."""
+    """Processes that read files, started for the first large task and ended by `close`."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
@@ -250,7 +251,7 @@ class ReaderProcesses:
         return results
 
     def elf_facts(self, contents: Sequence[WheelContent]) -> list[tuple[ElfFacts, ...]]:
-        """The shared objects of each of `contents`, which are local; in their order."""
+        """The shared objects of each of `contents`, which are local; in the same order."""
         if self._processes < 2 or len(contents) < 2:
             return [read_elf_facts(content) for content in contents]
         pool = self._start()
@@ -266,7 +267,7 @@ class ReaderProcesses:
         ]
 
     def close(self) -> None:
-        """End the processes; unfinished tasks are dropped."""
+        """End the processes and drop unfinished tasks."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None

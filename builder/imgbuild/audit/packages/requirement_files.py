@@ -1,4 +1,4 @@
-"""Requirements files (`-r`, `-c`) as one set of pins, as pip would install them.
+"""Requirements files (`-r`, `-c`) as one set of pins, with pip's semantics.
 
 Files that they include with -r and -c are read. Lines about one package are compared: a package has
 one pin, and all other lines about it must allow this version.
@@ -45,7 +45,7 @@ _PATH = re.compile(r"(?:\.{0,2}/|\w+:|[^\s=<>~!@\[]+/)\S*|[^\s@]+\.(?:whl|tar\.g
 
 
 class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of requirements. `name` is their place in messages; `path` is None for no file."""
+    """Requirement lines. `name` is the file's name in messages; `path` is None for no file."""
 
     name: str
     text: str
@@ -53,11 +53,11 @@ class RequirementText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotPinned(InputError):
-    """Requirements that name no exact version of a package, or are another kind of file."""
+    """Requirements without an exact version of a package, or another type of file."""
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement and its place. A `constraint` adds no package."""
+    """A statement and its location. A `constraint` adds no package."""
 
     file: str
     number: int
@@ -73,7 +73,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
-    """A requirement that applies, and where it is; `pin` if it is an exact version."""
+    """An applicable requirement and its location; `pin` if it is an exact version."""
 
     line: _Line
     requirement: Requirement
@@ -81,7 +81,7 @@ class _PlacedRequirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(path: Path, name: str = "") -> RequirementText:
-    """The text of a requirements file; NotPinned for another kind.
+    """The text of a requirements file; NotPinned for other types of files.
 
     InputError if it cannot be read.
     """
@@ -102,9 +102,9 @@ def read_file(path: Path, name: str = "") -> RequirementText:
 def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
     """The pins of all `texts` together, for the machine.
 
-    NotPinned for a package without an exact version; InputError for an invalid requirement,
-    and for lines that no version satisfies. Hashes, comments, markers and continued lines, as pip
-    and uv write them, are understood.
+    NotPinned for a package without an exact version; InputError for an invalid requirement, and
+    for lines that no version satisfies. Hashes, comments, markers and continued lines in the
+    format of pip and uv are accepted.
     """
     reader = _Reading(tags)
     for text in texts:
@@ -124,7 +124,7 @@ def read_pins(texts: Sequence[RequirementText], tags: Tags) -> PinList:
 
 
 class _Reading:
-    """What was read so far: requirements, what has no known version, and what is wrong."""
+    """The state of reading: requirements, lines with an unknown version, and errors."""
 
     def __init__(self, tags: Tags) -> None:
         self._tags = tags
@@ -201,7 +201,7 @@ class _Reading:
         self._entries.setdefault(normalize(requirement.name), []).append(entry)
 
     def pins(self) -> dict[str, Pin]:
-        """Package → pin, of the packages that a requirement names and a line pins."""
+        """Package → pin, for packages that a requirement names and a line pins."""
         pins: dict[str, Pin] = {}
         for package, entries in self._entries.items():
             pinned = [(entry, entry.pin) for entry in entries if entry.pin is not None]
@@ -237,7 +237,7 @@ class _Reading:
     def refuse_unpinned(
         self, names: str, unpinned: Sequence[_PlacedRequirement], paths: Sequence[Path | None]
     ) -> None:
-        """NotPinned, which names the first requirements without a pin, and how to pin them."""
+        """A NotPinned error with the first requirements without a pin, and how to pin them."""
         packages = sum(
             any(not entry.line.constraint for entry in entries)
             for entries in self._entries.values()
@@ -252,7 +252,7 @@ class _Reading:
 
 
 def _piped(paths: Sequence[Path | None], python: str = "") -> str:
-    """A command that pins the requirements of these files, and audits the pins."""
+    """A command that pins the requirements of these files and audits the pins."""
     files = shlex.join(str(path) if path is not None else "-" for path in paths)
     version = f" --python-version {python}" if python else ""
     same = f" --python {python}" if python else ""
@@ -260,7 +260,7 @@ def _piped(paths: Sequence[Path | None], python: str = "") -> str:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The number of its first line and the text of each statement, without comments and hashes."""
+    """The first line number and the text of each statement, without comments and hashes."""
     start, whole = 1, ""
     for number, line in enumerate(text.splitlines(), start=1):
         start = start if whole else number
@@ -276,7 +276,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_url(requirement: Requirement) -> Pin | None:
-    """The pin of `NAME @ URL`, by the version in the name of a wheel or sdist."""
+    """The pin of `NAME @ URL`, with the version in the name of a wheel or sdist."""
     url = requirement.url or ""
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     with contextlib.suppress(InvalidWheelFilename):

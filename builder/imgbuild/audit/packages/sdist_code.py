@@ -1,6 +1,6 @@
 """The Python code of an sdist, as a wheel that the audit can read.
 
-Nothing is built or run: what a build would add is missing from the wheel.
+Nothing is built or run: files that a build would add are missing from the wheel.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
 
 
 def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> None:
-    """Write the packages, the module named as the package, and the metadata of a .tar file.
+    """Write the packages, the module named after the package, and the metadata to a .tar file.
 
-    IntegrityError if it is not readable, too large, or without PKG-INFO.
+    IntegrityError if the sdist is not readable, too large, or without PKG-INFO.
     """
     files = _read(sdist)
     info = f"{package.replace('-', '_')}-{version}.dist-info"
@@ -36,7 +36,7 @@ def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> No
 
 
 def _read(sdist: Path) -> dict[str, bytes]:
-    """The Python files and metadata, by their paths below the archive's folder."""
+    """The Python files and metadata, by path below the archive's folder."""
     files: dict[str, bytes] = {}
     total = 0
     for number, (member, content) in enumerate(entries(sdist, sdist.name), start=1):
@@ -53,7 +53,7 @@ def _read(sdist: Path) -> dict[str, bytes]:
 
 
 def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]]:
-    """The files that installing would copy, by their paths below site-packages."""
+    """The files that an installation would copy, by path below site-packages."""
     source = [name.removeprefix("src/") for name in files if name.startswith("src/")]
     folder = "src/" if any(name.count("/") == 1 for name in source) else ""
     packages = {
@@ -69,7 +69,7 @@ def _code(files: Mapping[str, bytes], module: str) -> Iterator[tuple[str, bytes]
 
 
 def _metadata(files: Mapping[str, bytes], sdist: str) -> bytes:
-    """METADATA: that of the sdist, with the requirements that older versions keep beside it."""
+    """METADATA of the sdist, with the requirements that older versions store in requires.txt."""
     metadata = files.get("PKG-INFO")
     if metadata is None:
         message = f"{sdist} has no PKG-INFO"

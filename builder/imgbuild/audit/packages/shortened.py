@@ -1,4 +1,4 @@
-"""Source without docstrings and comments; lines stay (separate: one transformation)."""
+"""Source without docstrings and comments, same line numbers (separate: one transformation)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def shortened(source: bytes) -> bytes:
     """`source` with empty strings in place of docstrings, and without comments.
 
-    It is returned as it is if it cannot be parsed.
+    It is returned unchanged if it cannot be parsed.
     """
     try:
         tree = parse_source(source.decode())

@@ -1,6 +1,6 @@
-"""Variants: one library built for several CUDA families, of which a wheel loads the fitting one.
+"""Variants: one library built for several CUDA families, of which the wheel loads one.
 
-Variants for another CUDA family than that of the package set are skipped if there is one for it
+Variants for a CUDA family other than that of the package set are skipped if there is one for it
 next to them. If a wheel has none for the family, none is skipped, as one of them would be loaded.
 """
 

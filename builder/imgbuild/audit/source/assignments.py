@@ -1,4 +1,4 @@
-"""Imports, assignments and `__all__`: the facts, and the values that later conditions ask for."""
+"""Imports, assignments and `__all__`: facts, and the values of names for later conditions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Assignments:
     """Reads the statements that bind names."""
 
     def __init__(self, expressions: Expressions, *, package: bool) -> None:
-        """For the module that `expressions` reads; `package`: whether it is an `__init__`."""
+        """Read for the module of `expressions`; `package`: whether it is an `__init__`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names
@@ -31,7 +31,7 @@ class Assignments:
     def bind(
         self, name: str, kind: str, node: ast.stmt, value: str = "", name_value: NameValue = UNKNOWN
     ) -> None:
-        """Record a name that is bound by anything but a definition or an import."""
+        """Record a name that is not bound by a definition or an import."""
         self.names.bind(name, name_value)
         scope = self.expressions.scope
         if scope.kind == "module":
@@ -75,7 +75,7 @@ class Assignments:
             self._imported(node.lineno, module, name, bound, NameValue(module=whole))
 
     def import_from(self, node: ast.ImportFrom) -> None:
-        """`from a import b as c`; of `__future__`, whether annotations are evaluated."""
+        """`from a import b as c`; `__future__` determines whether annotations are evaluated."""
         module = self.absolute(node)
         if module == "__future__":
             lazy = any(alias.name == "annotations" for alias in node.names)
@@ -88,7 +88,7 @@ class Assignments:
             self._imported(node.lineno, module, alias.name, alias.asname or alias.name, value)
 
     def absolute(self, node: ast.ImportFrom) -> str:
-        """The module that a `from` import names, relative ones made absolute."""
+        """The absolute name of the module in a `from` import."""
         if not node.level:
             return node.module or ""
         parts = self.base.split(".")
@@ -106,7 +106,7 @@ class Assignments:
             self.names.frame.results.append((self.expressions.guards[scope.guarded :], name_value))
 
     def expression(self, node: ast.Expr) -> None:
-        """An expression by itself: `__all__.extend(…)` at the top of the module adds exports."""
+        """An expression statement: `__all__.extend(…)` at the top of the module adds exports."""
         self.expressions.visit(node.value)
         value = node.value
         if isinstance(value, ast.Call) and self.expressions.scope.kind == "module":

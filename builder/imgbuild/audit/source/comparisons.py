@@ -1,7 +1,7 @@
 """Comparisons with the Python version, a platform, or the parameters of a callable; operators.
 
-`main_path.guards` evaluates the guards as CPython would evaluate the comparison. Code tests for a
-parameter (`"x" in inspect.signature(f).parameters`) where releases of another package differ.
+`main_path.guards` evaluates the guards with CPython's semantics. Code tests for a parameter (`"x"
+in inspect.signature(f).parameters`) if releases of another package differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNNAMED = "?"  # a callable that is not a dotted name
 
 
 def opposite(guards: tuple[Guard, ...], text: str) -> tuple[Guard, ...]:
-    """The guards of the branch that runs where these do not all hold."""
+    """The guards of the branch that runs if these do not all hold."""
     if not guards:
         return ()
     if len(guards) == 1:
@@ -54,7 +54,7 @@ def _opposite(guard: Guard, text: str) -> Guard:
 
 
 def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
-    """The guard of a comparison with sys.version_info; None for any other."""
+    """The guard of a comparison with sys.version_info; None for other comparisons."""
     part = _part(left)
     if part is None:
         left, right, sign = right, left, MIRROR[sign]
@@ -67,7 +67,7 @@ def python_guard(left: ast.expr, sign: str, right: ast.expr) -> Guard | None:
 
 
 def _part(node: ast.expr) -> str | None:
-    """Empty for the whole version_info, "[0]" or "[:2]" for a part; None for anything else."""
+    """Empty for the whole version_info, "[0]" or "[:2]" for a part; None for other expressions."""
     if isinstance(node, ast.Call):  # tuple(sys.version_info[:2])
         whole = dotted(node.func) == "tuple" and len(node.args) == 1 and not node.keywords
         return _part(node.args[0]) if whole else None
@@ -96,7 +96,7 @@ def _number(node: ast.expr) -> int | None:
 
 
 def _items(nodes: list[ast.expr]) -> str:
-    """Literals with dots between them: (3, 12, 0, "beta") is 3.12.0.beta."""
+    """Literals joined by dots: 3.12.0.beta for (3, 12, 0, "beta")."""
     values = [node.value if isinstance(node, ast.Constant) else None for node in nodes]
     plain = all(
         type(value) is int or (isinstance(value, str) and value.isalpha()) for value in values
@@ -105,7 +105,7 @@ def _items(nodes: list[ast.expr]) -> str:
 
 
 def platform_guard(left: ast.expr, sign: str | None, right: ast.expr) -> Guard | None:
-    """The guard of a comparison with the name of a platform or device; None for any other."""
+    """The guard of a comparison with a platform or device name; None for other comparisons."""
     name = dotted(left.func if isinstance(left, ast.Call) else left)
     text = string(right)
     if text is None or sign not in ("==", "!="):
@@ -121,14 +121,14 @@ def platform_guard(left: ast.expr, sign: str | None, right: ast.expr) -> Guard |
 
 
 class Signatures:
-    """Reads expressions for the parameters of callables."""
+    """Recognizes expressions for the parameters of callables."""
 
     def __init__(self, names: NameValues) -> None:
-        """With the values of names: `sig = inspect.signature(f)`, `params = sig.parameters`."""
+        """Use the values of names: `sig = inspect.signature(f)`, `params = sig.parameters`."""
         self.names = names
 
     def callable_of(self, node: ast.expr) -> str:
-        """The callable whose parameters an expression is; "" if it is something else.
+        """The callable whose parameters an expression is; "" for other expressions.
 
         For the fields of a dataclass this is "X.__dataclass_fields__".
         """

@@ -61,10 +61,10 @@ _PACKAGE_PREDICATES = frozenset(
 
 
 class Conditions:
-    """Reads conditions, with the values of names at that place."""
+    """Reads conditions, using the values of names at that place."""
 
     def __init__(self, source: SourceText, module: str, names: NameValues) -> None:
-        """For one module, by its dotted name."""
+        """Read for one module, given by dotted name."""
         self.source = source
         self.module = module
         self.scope = ""  # the qualified name of the function that is being read
@@ -114,14 +114,14 @@ class Conditions:
         return (Guard("unknown", text),), (Guard("unknown", f"not ({text})"),)
 
     def _result(self, test: ast.expr) -> Branches | None:
-        """`is_nvtx_available()`, `HAS_RAY`: evaluated in the package set."""
+        """The guards of `is_nvtx_available()`, `HAS_RAY`, evaluated later in the package set."""
         text = evaluated_text(test, self.names.is_local)
         if not text:
             return None
         return self._both(test, Guard("result", f"{self.module}:{self.scope}:{text}"))
 
     def while_imported(self, test: ast.expr) -> Branches:
-        """The guards of a test that seems to be on data, which a module has none of at its top."""
+        """The guards of a test that seems to depend on data, which a module's top level cannot."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yes, no = self.while_imported(test.operand)
             return no, yes
@@ -129,7 +129,7 @@ class Conditions:
         return (is_call and not self.scope and self._result(test)) or DATA
 
     def value(self, node: ast.expr) -> NameValue:
-        """The value of a name that is bound to this expression."""
+        """The value of a name bound to this expression."""
         if isinstance(node, ast.Constant):
             return constant(node.value)
         if isinstance(node, ast.Name) and (name_value := self.names.value(node.id)) != UNKNOWN:
@@ -158,7 +158,7 @@ class Conditions:
         return guards, opposite(guards, self.source.short(test))
 
     def _boolean(self, test: ast.BoolOp) -> Branches:
-        """`and`, `or`: if one part depends on data, the other branch may always run."""
+        """The guards of `and`, `or`. With a part on data, the other branch may always run."""
         parts = [self.read(value) for value in test.values]
         every = isinstance(test.op, ast.And)
         if not every:
@@ -197,7 +197,7 @@ class Conditions:
         )
 
     def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
-        """A condition of which one branch is understood."""
+        """The guards of a condition with one recognized branch."""
         text = self.source.short(test)
         if not _SURROUNDINGS.search(text):
             return yes, no
@@ -240,7 +240,7 @@ class Conditions:
         return None
 
     def _hasattr(self, test: ast.Call) -> Branches | None:
-        """`hasattr(x, "a")`, or `getattr(x, "a", None)`, which data may make false, too."""
+        """`hasattr(x, "a")`, or `getattr(x, "a", None)`, which data may also make false."""
         subject, name = dotted(test.args[0]), string(test.args[1])
         if not subject or not name:
             return None

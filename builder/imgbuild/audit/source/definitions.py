@@ -28,7 +28,7 @@ class Definitions:
     """Reads the definitions of functions and classes."""
 
     def __init__(self, expressions: Expressions) -> None:
-        """For the module that `expressions` reads."""
+        """Read for the module of `expressions`."""
         self.expressions = expressions
         self.conditions = expressions.conditions
         self.names = expressions.names
@@ -37,7 +37,7 @@ class Definitions:
         self.classes: list[Class] = []
 
     def function(self, node: FunctionNode, block: ReadBlock) -> None:
-        """Record a function and read its body, where its parameters have the annotated types."""
+        """Record a function and read its body, in which parameters have their annotated types."""
         expressions, scope = self.expressions, self.expressions.scope
         name = scope.qualified(node.name)
         decorators = tuple(self.source.short(item) for item in node.decorator_list)
@@ -84,7 +84,7 @@ class Definitions:
         self.names.leave()
 
     def class_(self, node: ast.ClassDef, block: ReadBlock) -> None:
-        """Read the body of a class, then record the class with the members found in it."""
+        """Read the body of a class, then record the class with its members."""
         expressions, outer = self.expressions, self.expressions.scope
         for item in (*node.decorator_list, *node.bases, *(item.value for item in node.keywords)):
             expressions.visit(item)
@@ -118,7 +118,7 @@ class Definitions:
 def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
     """The guards under which a function returns a true value, and a false one.
 
-    Both are empty unless one of them is understood: a condition, or constants in branches.
+    Both are empty unless one of them is recognized: a condition, or constants in branches.
     """
     if not results or not all(
         name_value.condition or name_value.is_literal for _, name_value in results
@@ -151,7 +151,7 @@ def result_guards(node: FunctionNode, results: Sequence[Result]) -> Branches:
 
 
 def _in_each(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
-    """The guards that hold on every way, and an unknown one if there is more than one way."""
+    """The guards that hold on every path, and an unknown one if there is more than one path."""
     if len(alternatives) <= 1:
         return alternatives[0] if alternatives else unknown
     return (
@@ -161,12 +161,12 @@ def _in_each(alternatives: Sequence[Guards], unknown: Guards) -> Guards:
 
 
 def _is_complete(name_value: NameValue) -> bool:
-    """Whether both sides of a condition are understood, so that each is the other's opposite."""
+    """Whether both sides of a condition are recognized, so that each is the other's opposite."""
     return bool(name_value.truthy and name_value.falsy)
 
 
 def _plain(guards: Guards) -> Guards:
-    """Guards without exceptions that are caught around them."""
+    """Guards without those for exceptions caught around them."""
     return tuple(dict.fromkeys(guard for guard in guards if guard.kind != "handled"))
 
 
@@ -208,7 +208,7 @@ def function_facts(
 
 
 def _makes_self(source: SourceText, node: FunctionNode, cls: bytes) -> str:
-    """Self if a classmethod returns only what `cls(…)` made, else empty."""
+    """`Self` if a classmethod returns only results of `cls(…)`, else empty."""
     text = source.span(node)
     matches = _RETURN.findall(text)
     constructed = {cls + b"("}
@@ -255,7 +255,7 @@ def value_of(source: SourceText, node: ast.expr | None) -> str:
 def forwarded_keywords(
     node: ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The callees that get `**kwargs`, and the keys removed first; none if unclear."""
+    """The callees that get `**kwargs`, and the keys removed before; empty if unclear."""
     if node.args.kwarg is None:
         return (), ()
     name = node.args.kwarg.arg
@@ -276,7 +276,7 @@ def forwarded_keywords(
 
 
 def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:
-    """The number of uses of the dictionary in this call that are understood."""
+    """The number of recognized uses of the dictionary in this call."""
     explained = 0
     for keyword in node.keywords:
         if keyword.arg is None and dotted(keyword.value) == name:
@@ -293,7 +293,7 @@ def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> 
 
 
 def _key(node: ast.Subscript | ast.Compare, name: str, taken: list[str]) -> int:
-    """`kwargs["x"]` and `"x" in kwargs`."""
+    """1 if `kwargs["x"]` or `"x" in kwargs` is a recognized use of the dictionary, else 0."""
     if isinstance(node, ast.Compare):
         is_membership = len(node.comparators) == 1 and dotted(node.comparators[0]) == name
         return int(is_membership and string(node.left) is not None)

@@ -24,7 +24,7 @@ _EVALUATED = (Guard("python", "", "<3.14"),)
 
 
 class NameUse(msgspec.Struct, gc=False):
-    """A call or read that becomes a fact if its first part turns out to be known.
+    """A call or read that becomes a fact if its first component is known in the end.
 
     Either `root` must be bound at the top of the module, or the name `key` must have a type in
     `types`.
@@ -42,10 +42,10 @@ class NameUse(msgspec.Struct, gc=False):
 
 
 class Expressions:
-    """Reads the expressions of a module, within the scope and the guards that statements set."""
+    """Reads the expressions of a module, in the current scope and under the current guards."""
 
     def __init__(self, conditions: Conditions) -> None:
-        """For the module that `conditions` reads."""
+        """Read for the module of `conditions`."""
         self.conditions = conditions
         self.names = conditions.names
         self.scope = Scope("", "module", None)
@@ -72,7 +72,7 @@ class Expressions:
                 self.visit(value)
 
     def visit_under(self, guards: Guards, node: ast.AST) -> None:
-        """Read an expression that runs only under more guards."""
+        """Read an expression that runs only under additional guards."""
         if not guards:
             self.visit(node)
             return
@@ -86,7 +86,7 @@ class Expressions:
             self.visit_under(_EVALUATED, node)
 
     def with_guards(self, guards: Guards) -> Guards:
-        """The guards here and these, each once."""
+        """The current guards and these, without duplicates."""
         return self.guards + tuple(guard for guard in guards if guard not in self.guards)
 
     def type_of(self, node: ast.AST | None) -> str:
@@ -106,7 +106,7 @@ class Expressions:
         return ""
 
     def local_types(self, name: str) -> LocalTypes | None:
-        """The types of the function in which a name is bound, None if it is the module's."""
+        """The types of the function in which a name is bound, None if the module binds it."""
         scope: Scope | None = self.scope
         inside = True
         while scope is not None and scope.kind != "module":
@@ -128,7 +128,7 @@ class Expressions:
         return False
 
     def is_self(self, name: str) -> bool:
-        """Whether a name is the first parameter of the method that is being read."""
+        """Whether a name is the first parameter of the method being read."""
         scope: Scope | None = self.scope
         while scope is not None and scope.kind == "function":
             if scope.instance:
@@ -157,13 +157,13 @@ class Expressions:
             self.visit(keyword.value)
 
     def _getattr(self, node: ast.Call) -> None:
-        """`getattr(module, "name")` without a default reads it."""
+        """Record `getattr(module, "name")` without a default as a read."""
         subject, name = dotted(node.args[0]), string(node.args[1])
         if subject and name and name.isidentifier():
             self._record(f"{subject}.{name}", node)
 
     def _chained(self, func: ast.Attribute, inner: ast.Call, node: ast.Call) -> None:
-        """A method of a call's result: `LLM(…).generate()`, `super().__init__()`."""
+        """Record a method of a call's result: `LLM(…).generate()`, `super().__init__()`."""
         callee = dotted(inner.func)
         if callee == "super":
             if self.scope.owner is not None and not inner.args:
@@ -195,7 +195,7 @@ class Expressions:
             self._record(dotted(node.value), node)
 
     def self_attribute(self, name: str, kind: str) -> None:
-        """Record an attribute that a method assigns on self, of this type."""
+        """Record an attribute of this type that a method assigns on self."""
         owner = self.scope.owner
         if owner is not None:
             owner.assigned.bind(name, kind)
@@ -263,7 +263,7 @@ class Expressions:
         )
 
     def _subscript(self, node: ast.Subscript) -> None:
-        """`array.array[int]`: whether the name is imported is known at the end of the module."""
+        """Record `array.array[int]`, to be kept if the module imports the name."""
         self.visit(node.value)
         self.visit(node.slice)
         name = dotted(node.value)
@@ -292,7 +292,7 @@ class Expressions:
             self.stored.add(f"{node.id}.*")
 
     def _boolean(self, node: ast.BoolOp) -> None:
-        """`a and b`: b is evaluated only where a holds; with `or` only where it does not."""
+        """Read `a and b`: b is evaluated only if a holds; with `or` only if it does not."""
         before = self.guards
         for value in node.values:
             self.visit(value)
@@ -315,7 +315,7 @@ class Expressions:
         self.names.leave()
 
     def _visit_with_names(self, names: list[str], *nodes: ast.AST) -> None:
-        """Read expressions in which `names` are bound again."""
+        """Read expressions in which `names` are rebound."""
         scope = Scope(self.scope.name, "function", self.scope)
         scope.instance = self.scope.instance if self.scope.kind == "function" else ""
         scope.owner = self.scope.owner
@@ -352,7 +352,7 @@ class Expressions:
             self.scope.locals.bind(node.target.id, self.type_of(node.value))
 
     def _nothing(self, node: ast.AST) -> None:
-        """A node that holds no call or attribute."""
+        """Whether a node contains no call or attribute."""
 
     _visitors: ClassVar[dict[type[ast.AST], Callable[[Expressions, Any], None]]] = {
         ast.Call: _call,

@@ -1,7 +1,7 @@
-"""Facts of a wheel, read from its files without judgement. Values only.
+"""Facts of a wheel, read from its files without judging them. Values only.
 
-`audit.source` and `audit.binaries` read them, `packages.library` keeps them by the wheel's digest,
-`audit.checks` judge them. Raise FACTS_FORMAT when a reader finds something else in the same bytes.
+`audit.source` and `audit.binaries` read them, `packages.library` caches them by the wheel's digest,
+`audit.checks` evaluates them. Raise FACTS_FORMAT if a reader's result changes for the same bytes.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A condition under which code runs. A fact has a tuple of them, all of which must hold.
 
     kind        subject                             spec
-    version     package ("vllm")                    what its version must be: ">=0.10.1,<0.12"
+    version     package ("vllm")                    the required version: ">=0.10.1,<0.12"
     present     package or module                   "" or a specifier: is_vllm_available("0.8")
-    absent      package or module                   "": the branch for when it cannot be imported;
-                                                    with a specifier, or is not of these versions
+    absent      package or module                   "": the branch if it cannot be imported;
+                                                    with a specifier, or is in another version
     handled     exceptions that are caught, or ""   ImportError, AttributeError, Exception, …
-    python      what of sys.version_info: "" all    ">=3.11", ">=3.12.0.beta": the tuple, or the
-                of it, "[:2]" a part, "[1]" an item number, that it is compared with as CPython does
-    takes       "module:scope:callable", as it is   a parameter that its signature must have, or "!"
+    python      part of sys.version_info: "" for    ">=3.11", ">=3.12.0.beta": the tuple, or the
+                all, "[:2]" a slice, "[1]" an item  number, compared with CPython's semantics
+    takes       "module:scope:callable", as         a parameter that its signature must have, or "!"
                 written in that place               and one that it must not have
-    result      "module:scope:expression", as it    "" if it must be true, "!" if it must be false
-                is written in that place
+    result      "module:scope:expression", as       "" if it must be true, "!" if it must be false
+                written in that place
     platform    "linux", "win32", "xpu", …          "" or "!" for the other branch
     typing      ""                                  "": under TYPE_CHECKING only
-    data        ""                                  "": it depends on data, not on what is installed
-    unknown     the condition's source text         "": about what is installed, not understood
+    data        ""                                  "": depends on data, not on installed packages
+    unknown     the condition's source text         "": on installed packages, not recognized
 
-    The subject of `present` and `absent` is "module:name" for a name in a module, and a list with
-    commas for several: in the `except` branch of a `try` that imports a and c from b, "a, b:c" is
-    absent.
-    The spec of a `handled` AttributeError is the expression that hasattr tests
-    ("vllm.envs.VLLM_USE_V1"); the code runs only if that exists.
-    The callable of `takes` is "X.__dataclass_fields__" for a field of the dataclass X. In a
-    `result`, `...` stands for arguments of a call that are not literals.
+    The subject of `present` and `absent` is "module:name" for a name in a module, and a list
+    with commas for several: in the `except` branch of a `try` that imports a and c from b, "a,
+    b:c" is absent. The spec of a `handled` AttributeError is the expression that hasattr tests
+    ("vllm.envs.VLLM_USE_V1"); the code runs only if that exists. The callable of `takes` is
+    "X.__dataclass_fields__" for a field of the dataclass X. In a `result`, `...` represents
+    arguments of a call that are not literals.
     """
 
     kind: Literal[
@@ -64,10 +63,10 @@ class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Import(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One name that an import statement binds. Relative imports are made absolute.
 
-    `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `import a.b as a`
-    is recorded as `from a import b as a`, which is equivalent. `from a import b as c`: module
-    "a", name "b", bound "c". `from a import *`: name "*". `scope` is the qualified name of the
-    function or class that holds the statement, "" at the top of the module.
+    `import a.b as c`: module "a.b", name "", bound "c"; `import a.b` binds "a". `import a.b as
+    a` is recorded as `from a import b as a`, which is equivalent. `from a import b as c`:
+    module "a", name "b", bound "c". `from a import *`: name "*". `scope` is the qualified name
+    of the enclosing function or class, "" at the top of the module.
     """
 
     line: int
@@ -100,10 +99,10 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A function or method: `name` is qualified within its module ("Class.method").
 
     `returns` is the annotation, "Self" for a classmethod without one that returns the result of
-    `cls(…)`. `forwards` are the callees that get its `**kwargs`, if they are not used otherwise;
-    `takes` the keys that it removes first. `truthy` and `falsy` are the guards that hold where its
-    result is true, and where it is false; both are empty if they are not understood. `raises`: it,
-    or a function in it, has a `raise` or an `assert`.
+    `cls(…)`. `forwards` are the callees that get its `**kwargs`, if they are not used
+    otherwise; `takes` the keys that it removes before. `truthy` and `falsy` are the guards that
+    hold if its result is true, and if it is false; both are empty if they are not recognized.
+    `raises`: the function, or one nested in it, has a `raise` or an `assert`.
     """
 
     name: str
@@ -139,7 +138,7 @@ class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A class: its bases, decorators and metaclass as written (dotted expressions), its own names.
 
     `attributes` are names assigned on self in its methods, `methods` names of its functions
-    (properties among them); `dynamic` if it has `__getattr__` or `__getattribute__`.
+    (properties included); `dynamic` if it has `__getattr__` or `__getattribute__`.
     """
 
     name: str
@@ -157,7 +156,7 @@ class Class(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Assigned(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A module-level name bound by other means: an assignment, a loop, `with`, `global`.
 
-    `value` is the expression on the right if it is dotted ("vllm.LLM", also "Union[A, B]"), the
+    `value` is the right-hand expression if it is dotted ("vllm.LLM", also "Union[A, B]"), the
     called expression and "()" if it is a call ("LazyModule()"), else "".
     """
 
@@ -171,13 +170,13 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call. `callee` is dotted and as written in its scope: "SFTConfig", "self.llm.generate".
 
     `positional` counts plain positional arguments; `star` and `double_star`: whether more are
-    unpacked. `receiver` is the type of the callee without its last part, if known in
-    the scope: that of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
-    self ("self.llm.generate" with self.llm = LLM(…)). It is written as there: a type
-    ("AsyncEngineArgs"), or an expression whose call makes the object, followed by "()"
-    ("AsyncEngineArgs.from_cli_args()", "LLM()"); `names.class_of` finds the class of either.
-    A method of super() is written "super().__init__". `literals` are the leading
-    positional arguments that are strings.
+    unpacked. `receiver` is the type of the callee without its last component, if known in the
+    scope: that of a local name ("args.x" with args: AsyncEngineArgs), or of an attribute of
+    self ("self.llm.generate" with self.llm = LLM(…)). It is as written in the source: a type
+    ("AsyncEngineArgs"), or an expression whose call creates the object, followed by "()"
+    ("AsyncEngineArgs.from_cli_args()", "LLM()"); `names.class_of` finds the class of either. A
+    method of super() is written "super().__init__". `literals` are the leading positional
+    arguments that are strings.
     """
 
     line: int
@@ -195,10 +194,11 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A read of `expression` (dotted, as written) that is not the callee of a recorded Call.
 
-    Only if the first part is an imported name, or a local one of known type (`receiver`, as in
-    Call). Reads through getattr with a default, and under hasattr, are left out. A subscript of a
-    class that only some versions of Python can subscript is written "array.__class_getitem__". In
-    annotations, reads and calls have the guard of versions that evaluate them.
+    Only if the first component is an imported name, or a local one of known type (`receiver`,
+    as in Call). Reads through getattr with a default, and under hasattr, are omitted. A
+    subscript of a class that only some versions of Python can subscript is written
+    "array.__class_getitem__". In annotations, reads and calls are guarded by the versions that
+    evaluate annotations.
     """
 
     line: int
@@ -209,7 +209,7 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A place that refuses or warns for some versions of another package.
+    """A place that raises or warns for some versions of another package.
 
     `name` is the exception or the function that warns. It runs if all `guards` hold; a guard's
     spec may be "!" and a specifier (its complement), or compare with another package's version:
@@ -226,19 +226,19 @@ class Window(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The facts of a Python module.
 
-    `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a name
-    to the module that it is imported from on first use (`_import_structure` of transformers and
-    trl, vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule that
-    is itself exported, its own name; "module:other" if it has another name there; "" if the module
-    is unknown. `lazy_stars` are modules all of whose exports are imported on first use
-    (transformers derives its table from the `__all__` of the files in the folder); "a.b.*" means
-    every module below a.b. `registers` are names that the module assigns in `sys.modules` (with
-    "*" for computed parts), `aliases` those of other modules by their names. `deleted` are
-    module-level names that `del` removes. `dynamic`: whether names are bound in ways that were not
-    understood (`__getattr__` without a readable table, `globals().update`,
-    `sys.modules[__name__] = …`). `broken` is the message of a syntax error; everything else is
-    empty then. `refusals` are the `raise` statements outside of functions and classes. `windows`
-    are read by `windows`, the rest by `module`.
+    `exports` is `__all__` if it is a literal (or sum of literals), else None. `lazy` maps a
+    name to the module that it is lazily imported from (`_import_structure` of transformers and
+    trl, vLLM's MODULE_ATTRS, PEP 562 tables): "LLM" → "vllm.entrypoints.llm"; for a submodule
+    that is itself exported, its own name; "module:other" if it has another name there; "" if
+    the module is unknown. `lazy_stars` are modules whose exports are all lazily imported
+    (transformers derives its table from the `__all__` of the files in the folder); "a.b.*"
+    means every module below a.b. `registers` are names that the module assigns in `sys.modules`
+    (with "*" for computed parts), `aliases` those of other modules, by name. `deleted` are
+    module-level names that `del` removes. `dynamic`: names may be bound by unrecognized means
+    (`__getattr__` without a readable table, `globals().update`, `sys.modules[__name__] = …`).
+    `broken` is the message of a syntax error; all other fields are empty then. `refusals` are
+    the `raise` statements outside of functions and classes. `windows` are read by `windows`,
+    the rest by `module`.
     """
 
     module: str
@@ -265,8 +265,8 @@ class ModuleFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class Opaque(msgspec.Struct, frozen=True):
     """A module that exists and whose names are unknown.
 
-    `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package puts into
-    sys.modules) or "unknown" (of a package that a partial package set leaves out). `lacks` are
+    `why` is "compiled", "namespace", "stdlib", "injected" (a module that its package adds to
+    sys.modules) or "unknown" (of a package missing from a partial package set). `lacks` are
     names that it certainly does not have (`stdlib.lacks`).
     """
 
@@ -278,8 +278,8 @@ class Opaque(msgspec.Struct, frozen=True):
 class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """GPU code in a library: "sm_90a" for machine code, "compute_90" for PTX and its version.
 
-    `ptx` is the version of the PTX language ("8.4" is that of CUDA 12.4), "" for machine code.
-    `units` counts the fat binaries (about one for each source file) that have it: a library may
+    `ptx` is the version of the PTX language ("8.4" for CUDA 12.4), "" for machine code. `units`
+    counts the fat binaries (about one per source file) with this architecture: a library may
     have most of its kernels for one architecture and a few for another.
     """
 
@@ -291,13 +291,13 @@ class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A shared object or program of a wheel; `file` is its path in the wheel.
 
-    `undefined` are strong undefined dynamic symbols (weak ones do not stop a loader), written
+    `undefined` are strong undefined dynamic symbols (weak ones do not fail to load), written
     "name" or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of
     blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, so that
-    libtorch's hundred thousand fit. `wants` maps a library to the symbol versions that are needed
-    of it ("libc.so.6": ("GLIBC_2.28",)); `offers` are the versions that it defines itself.
-    `assembles` are the architectures that a ptxas knows ("sm_90a").
-    `numpy` tells which C API it was compiled against: 1, 2, or 0 for none seen.
+    libtorch's hundred thousand fit. `wants` maps a library to the symbol versions required of
+    it ("libc.so.6": ("GLIBC_2.28",)); `offers` are the versions that the file itself defines.
+    `assembles` are the architectures that a ptxas supports ("sm_90a"). `numpy` is the C API
+    that it was compiled against: 1, 2, or 0 for none detected.
     """
 
     file: str

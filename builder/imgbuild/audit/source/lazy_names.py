@@ -31,10 +31,10 @@ _PUTS = ("update", "setdefault", "__setitem__")
 
 
 class LazyNames:
-    """The fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
+    """Reads the fields `lazy`, `registers` and `dynamic` of ModuleFacts."""
 
     def __init__(self, tree: ast.Module, source: bytes, assignments: Assignments) -> None:
-        """For a module whose assignments have been read."""
+        """Read a module whose assignments have been read."""
         self.assignments = assignments
         self.lazy: dict[str, str] = {}
         self.stars: list[str] = []
@@ -68,9 +68,9 @@ class LazyNames:
                 self._called(call)
 
     def _aliases(self, loop: ast.For) -> None:
-        """`for alias in ALIASES: _import_structure.setdefault(alias, set())`.
+        """Read `for alias in ALIASES: _import_structure.setdefault(alias, set())`.
 
-        The keys of the literal table are old names of submodules, served on demand.
+        The keys of the literal table are old names of submodules, imported on demand.
         """
         table = self.tables.get(dotted(loop.iter))
         if not isinstance(table, ast.Dict) or not isinstance(loop.target, ast.Name):
@@ -116,13 +116,13 @@ class LazyNames:
                 self.lazy.setdefault(name, "")
 
     def _register(self, name: ast.expr) -> None:
-        """A module that is put into sys.modules, with "*" for computed parts of its name."""
+        """Record a module added to sys.modules, with "*" for computed parts of its name."""
         text = pattern(name, self.assignments.module)
         if text is not None and text.strip("*."):
             self.registers.append(text)
 
     def _lazy_module(self, call: ast.Call) -> None:
-        """`sys.modules[__name__] = _LazyModule(…)`: its table, and imports for type checkers."""
+        """Read `sys.modules[__name__] = _LazyModule(…)`: its table, and type-checking imports."""
         table = self.tables.get(_TABLE)
         if isinstance(table, ast.Dict):
             self._structure(_entries(table))
@@ -144,7 +144,7 @@ class LazyNames:
             self.dynamic = True
 
     def _structure(self, entries: dict[str, list[str] | None]) -> None:
-        """`_import_structure`: submodule → the names that it has."""
+        """Read `_import_structure`: submodule → its names."""
         for key, names in entries.items():
             if not key or names is None:
                 # Dummy objects for an absent package may be computed: they cannot be used.
@@ -193,7 +193,7 @@ class LazyNames:
             self._register(call.args[0])
 
     def _attached(self, target: ast.Tuple, value: ast.expr) -> None:
-        """`__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, …)`."""
+        """Read `__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, …)`."""
         if not any(dotted(item) == "__getattr__" for item in target.elts):
             return
         if not isinstance(value, ast.Call) or not dotted(value.func).endswith("attach"):
@@ -212,12 +212,12 @@ class LazyNames:
             self.dynamic = True
 
     def _typed(self) -> list[Import]:
-        """The imports at the top of the module that only type checkers see."""
+        """The top-level imports that only type checkers see."""
         top = [line for line in self.assignments.imports if not line.scope]
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
     def _getattr(self, node: FunctionNode) -> None:
-        """A module's `__getattr__`: the names that it returns values for."""
+        """Read a module's `__getattr__`: the names that it returns values for."""
         name = node.args.args[0].arg if node.args.args else "name"
         understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
         for statement in node.body:
@@ -233,7 +233,7 @@ class LazyNames:
                     self.lazy[line.bound] = _source(line)
 
     def _answers(self, statement: ast.stmt, name: str) -> bool:
-        """Whether all names that a statement returns values for have been read from it."""
+        """Whether a statement returns values only for names that could be read from it."""
         if isinstance(statement, ast.If):
             is_understood = self._test(statement, name)
             rest = all(self._answers(child, name) for child in statement.orelse)
@@ -248,7 +248,7 @@ class LazyNames:
         return True
 
     def _test(self, statement: ast.If, name: str) -> bool:
-        """`if name == "X"`, `if name in TABLE`: the names are lazy."""
+        """Read `if name == "X"`, `if name in TABLE`: the names are lazy."""
         test = statement.test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
@@ -288,7 +288,7 @@ class LazyNames:
         return False
 
     def _taken(self, body: list[ast.stmt], name: str) -> str:
-        """The module that a branch for one name imports it from; "" if unknown."""
+        """The module that the branch for one name imports it from; "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
@@ -298,7 +298,7 @@ class LazyNames:
         return ""
 
     def _looked_up(self, statement: ast.stmt) -> bool:
-        """Whether a statement uses a table, in any way; its names are recorded."""
+        """Whether a statement uses a table; the names in the table are recorded."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
                 self._table(self.tables[node.id])
@@ -334,7 +334,7 @@ class LazyNames:
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, also those inside branches."""
+    """The statements that run when the module is imported, those in branches included."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -349,7 +349,7 @@ def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """The calls of a statement itself, not of the statements inside it."""
+    """The calls of a statement itself, without those of nested statements."""
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):
@@ -380,18 +380,18 @@ def _sets_own(source: bytes, module: str) -> bool:
 
 
 def _source(line: Import) -> str:
-    """The value of `lazy` for a name that is imported so."""
+    """The value of `lazy` for a name imported like this."""
     return line.module if line.name == line.bound else f"{line.module}:{line.name}"
 
 
 def _puts_alias(node: FunctionNode) -> bool:
-    """Whether a function of an alias and its target puts the alias into `sys.modules`."""
+    """Whether a function of an alias and its target assigns the alias in `sys.modules`."""
     text = ast.unparse(node)
     return len(node.args.args) == 2 and "sys.modules[" in text and "import_module(" in text
 
 
 def _itself(node: ast.expr) -> bool:
-    """Whether this is `sys.modules[__name__]`."""
+    """Whether an expression is `sys.modules[__name__]`."""
     return isinstance(node, ast.Subscript) and dotted(node.slice) == "__name__"
 
 

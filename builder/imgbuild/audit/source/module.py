@@ -37,7 +37,7 @@ def read_module(
     """The facts of one module; `broken` has the message if it cannot be parsed.
 
     `module` is the dotted name, `file` the path in the wheel, `package`: whether it is an
-    `__init__`. With `program` the statements at its top are also read as those of a function
+    `__init__`. With `program` the top-level statements are also read as those of a function
     `PROGRAM`, whose names have types: no other module binds the names of a program.
     """
     # A tree has no cycles, and the search for them takes a third of the time.
@@ -100,7 +100,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
 
 
 def _program(tree: ast.Module) -> ast.FunctionDef:
-    """The statements of a program as a function; those of `if __name__ == …` are among them."""
+    """The statements of a program as a function, including those under `if __name__ == …`."""
     body: list[ast.stmt] = []
     names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
     if names:
@@ -119,7 +119,7 @@ def _program(tree: ast.Module) -> ast.FunctionDef:
 
 
 def _bound(statements: Statements) -> set[str]:
-    """The names that something at the top of the module binds."""
+    """The names that any top-level statement of the module binds."""
     assignments, definitions = statements.assignments, statements.definitions
     names = {line.bound for line in assignments.imports if not line.scope}
     names.update(

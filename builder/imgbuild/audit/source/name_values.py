@@ -1,7 +1,8 @@
-"""The values of the names of a module at each place, as far as conditions depend on them.
+"""The values of a module's names at each place, as far as conditions depend on them.
 
-Names follow the rules of Python: a function sees the names around it that it does not bind itself,
-the names of a class end with its body. A name that is bound in different ways is unknown.
+Names follow Python's scoping rules: a function sees the names of enclosing scopes that it does not
+bind itself, and names of a class end with its body. A name with several different bindings is
+unknown.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _DECLARED = re.compile(
 class NameValue(msgspec.Struct, frozen=True):
     """The value of a name. If it is unknown, all fields have their defaults.
 
-    `truthy` and `falsy` are the guards that hold where the value is true, and where it is false;
-    None if it never is. `is_none`: whether it is None, `is_literal` that it is any literal.
-    `derived`: whether it was computed from a version in a way that is not understood: conditions
-    on it are unknown.
+    `truthy` and `falsy` are the guards that hold if the value is true, and if it is false; None
+    if it never is. `is_none`: whether it is None; `is_literal`: whether it is any literal.
+    `derived`: it was computed from a version by unrecognized means; conditions on it are
+    unknown.
     """
 
     package: str = ""  # the version of this package
@@ -47,7 +48,7 @@ class NameValue(msgspec.Struct, frozen=True):
 
     @property
     def informative(self) -> tuple[bool, bool]:
-        """Whether a true value, and whether a false value, depends on what is installed."""
+        """Whether a true value, and whether a false value, depends on installed packages."""
         if self.derived or self.package:
             return True, True
         return _is_informative(self.truthy), _is_informative(self.falsy)
@@ -67,7 +68,7 @@ Result = tuple[Guards, NameValue]
 
 
 class FlowPath(msgspec.Struct, frozen=True):
-    """One way through a statement: the values of names at its end, and the guards it runs under."""
+    """One path through a statement: the values of names at its end, and its guards."""
 
     state: State
     guards: Guards = ()
@@ -102,7 +103,7 @@ class Frame:
     ) -> None:
         """A scope whose `names` are bound from its start; "inner" is a comprehension.
 
-        `expressions`: whether those of this module may bind names (`:=`).
+        `expressions`: whether expressions of this module may bind names (`:=`).
         """
         self.kind = kind
         self.parent = parent
@@ -135,10 +136,10 @@ def constant(value: object) -> NameValue:
 
 
 class NameValues:
-    """The values of names, scope by scope."""
+    """The values of names, by scope."""
 
     def __init__(self, body: Sequence[ast.AST] = (), source: bytes = b"") -> None:
-        """For a module of these statements and this text."""
+        """Read a module with these statements and this text."""
         self._expressions = b":=" in source or not source
         self.frame = Frame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.
@@ -160,15 +161,15 @@ class NameValues:
         line: int,
         names: Iterable[str] = (),
     ) -> None:
-        """Begin a scope."""
+        """Enter a scope."""
         self.frame = Frame(kind, self.frame, body, line, names, expressions=self._expressions)
 
     def leave(self) -> None:
-        """End a scope: its values are not visible outside."""
+        """Leave a scope: its values are not visible outside."""
         self.frame = self.frame.parent or self.frame
 
     def declare(self, names: Collection[str]) -> None:
-        """`global` or `nonlocal`: the names are bound here, and elsewhere."""
+        """Record `global` or `nonlocal`: the names may be bound both here and elsewhere."""
         self.frame.declared.update(names)
         self.frame.values.update(dict.fromkeys(names, UNKNOWN))
 
@@ -189,7 +190,7 @@ class NameValues:
         self.answers[name] = (yes and before[0], no and before[1])
 
     def bind_within(self, name: str, name_value: NameValue) -> None:
-        """Bind a name inside an expression that may not run: it may keep its value."""
+        """Bind a name in an expression that may not run: the name may keep its value."""
         frame = self.frame
         while frame.kind == "inner" and frame.parent is not None:
             frame = frame.parent
@@ -218,9 +219,10 @@ class NameValues:
         return UNKNOWN
 
     def is_local(self, name: str) -> bool:
-        """Whether a name is a parameter or a local variable, so that its meaning is not its name's.
+        """Whether a name is a parameter or a local variable, which may have any meaning.
 
-        The names of imports, definitions and module variables are taken to mean what they say.
+        Names of imports, definitions and module variables are taken to mean what they
+        suggest.
         """
         frame = self.frame
         while frame.parent is not None:
@@ -233,7 +235,7 @@ class NameValues:
         return False
 
     def _is_only_binding(self, name: str, name_value: NameValue, frame: Frame, line: int) -> bool:
-        """Whether no other binding of a name in its scope can give it its value here."""
+        """Whether no other binding of a name in its scope can determine its value here."""
         if name in self.elsewhere and (line or name not in frame.declared):
             return False
         return not line or all(
@@ -253,7 +255,7 @@ class NameValues:
         return before
 
     def join(self, *paths: FlowPath) -> None:
-        """Continue after any of these paths; nothing changes if there is none."""
+        """Continue after any of these paths; no effect if there are none."""
         if not paths:
             return
         state = dict(paths[0].state)
@@ -306,7 +308,7 @@ class NameValues:
                 self.frame.values[name] = UNKNOWN
 
     def _rebound(self, body: Sequence[ast.AST]) -> dict[str, int]:
-        """The names with known values that `body` binds again, and how often."""
+        """The names with known values that `body` rebinds, and how often."""
         values = {name: value for name, value in self.frame.values.items() if value is not UNKNOWN}
         if not values:
             return {}
@@ -325,7 +327,7 @@ def _is_informative(guards: Guards | None) -> bool:
 
 
 def _with_guards(name_value: NameValue, guards: Guards) -> NameValue:
-    """A value assigned on a path that runs only under guards: if it is true, they hold."""
+    """A value assigned on a path with guards: if the value is true, the guards hold."""
     lasting = tuple(guard for guard in guards if guard.kind in _LASTING)
     if not lasting:
         return name_value
@@ -350,7 +352,7 @@ def _common(first: Guards | None, other: Guards | None) -> Guards | None:
 def _merged(first: NameValue, other: NameValue, *, fallback: bool = False) -> NameValue:
     """The value of a name that has one value or the other.
 
-    A literal on a `fallback` path is ignored, and so is None: reading a version from it fails.
+    A literal on a `fallback` path is ignored, as is None: reading a version from it fails.
     """
     if other.is_none or (fallback and other.is_literal):
         main = first
@@ -376,7 +378,7 @@ def _merged(first: NameValue, other: NameValue, *, fallback: bool = False) -> Na
 
 
 def _runs_without(package: str, guards: Guards) -> bool:
-    """Whether a path runs only where a package is absent."""
+    """Whether a path runs only if a package is missing."""
     return any(
         guard.kind == "absent" and package == guard.subject.partition(".")[0].partition(":")[0]
         for guard in guards

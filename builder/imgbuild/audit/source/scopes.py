@@ -1,6 +1,6 @@
-"""Scopes: the places that bind names in one, the types of its names, the members of a class.
+"""Scopes: the statements that bind names, the types of names, the members of a class.
 
-A name that is bound to values of different types has no type.
+A name bound to values of different types has no type.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class LocalTypes:
-    """Types of names; a name that is bound to values of different types has none."""
+    """Types of names; a name bound to values of different types has none."""
 
     __slots__ = ("names",)
 
     def __init__(self) -> None:
-        """No name yet."""
+        """Start without names."""
         self.names: dict[str, str] = {}
 
     def bind(self, name: str, kind: str) -> None:
@@ -73,18 +73,18 @@ class LocalTypes:
             self.names[name] = current.removesuffix("()") if current == f"{kind}()" else UNTYPED
 
     def forget(self, name: str) -> None:
-        """Forget the type of a name, which may be of several."""
+        """Remove the type of a name, which may have several."""
         if name in self.names:
             self.names[name] = UNTYPED
 
 
 class ClassMembers:
-    """The members of a class that is being read, those that its methods assign on self included."""
+    """The members of a class being read, including those that its methods assign on self."""
 
     __slots__ = ("assigned", "dynamic", "fields", "methods")
 
     def __init__(self) -> None:
-        """No member yet."""
+        """Start without members."""
         self.assigned = LocalTypes()
         self.dynamic = False
         self.fields: dict[str, Field] = {}
@@ -92,7 +92,7 @@ class ClassMembers:
 
 
 class Scope:
-    """A function, class or module that is being read."""
+    """A function, class or module being read."""
 
     __slots__ = (
         "guarded", "imported", "instance", "kind", "locals", "members", "name", "owner", "parent"
@@ -116,7 +116,7 @@ class Scope:
         self.owner: ClassMembers | None = parent.owner if parent and kind == "function" else members
 
     def qualified(self, name: str) -> str:
-        """The qualified name of something defined here."""
+        """The qualified name of a definition in this scope."""
         return f"{self.name}.{name}" if self.name else name
 
 
@@ -131,7 +131,7 @@ class BindingSite(msgspec.Struct, frozen=True):
 def binding_sites(
     body: Sequence[ast.AST], *, expressions: bool = True
 ) -> dict[str, list[BindingSite]]:
-    """Name → bindings among statements, without names that are declared global or nonlocal.
+    """Name → bindings among statements, without names declared global or nonlocal.
 
     `expressions=False` skips expressions, which are most of a tree, for a module without `:=`.
     """
@@ -162,7 +162,7 @@ def binding_sites(
 
 
 def module_of(alias: ast.alias) -> tuple[str, str]:
-    """The name that `import …` binds, and the module that it then holds."""
+    """The name that `import …` binds, and the module it refers to."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 

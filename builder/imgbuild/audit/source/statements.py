@@ -1,6 +1,6 @@
-"""Statements: the reader of each kind, and the guards under which nested statements run.
+"""Statements: a reader for each type, and the guards under which nested statements run.
 
-After a statement with branches, a name has any of the values that the paths through it assign.
+After a statement with branches, a name has any of the values assigned on the paths through it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from imgbuild.audit.source.try_statements import Try, TryGuards, imported, read_
 
 
 class Statements:
-    """Reads the statements of a module, in their order, each once."""
+    """Reads the statements of a module in order, each once."""
 
     def __init__(self, conditions: Conditions, *, package: bool) -> None:
-        """For the module that `conditions` reads; `package`: whether it is an `__init__`."""
+        """Read for the module of `conditions`; `package`: whether it is an `__init__`."""
         self.conditions = conditions
         self.names = conditions.names
         self.expressions = Expressions(conditions)
@@ -154,7 +154,7 @@ class Statements:
         self.block(node.orelse)
 
     def _after_loop(self, body: Sequence[ast.stmt], before: State) -> None:
-        """Names have their values from before the loop, or from its end."""
+        """Read a loop: names have their values from before it, or from its end."""
         self.names.join(FlowPath(self.names.state()), FlowPath(before))
         self.names.after_interruption(body, before)
 
@@ -181,7 +181,7 @@ class Statements:
         self.names.join(*paths)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> Guards | None:
-        """In a `try`, what follows an import runs only if that did not fail."""
+        """Read a `try` body: statements after an import run only if it succeeded."""
         if isinstance(node, ast.Import):
             self.assignments.import_(node)
         else:
@@ -227,7 +227,7 @@ class Statements:
 
 
 def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
-    """The expressions in a part of a pattern, with which the subject is compared."""
+    """The expressions in a part of a pattern that the subject is compared with."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)
     if isinstance(part, ast.MatchClass):

@@ -1,4 +1,4 @@
-"""`data/audit/stdlib.yaml`: what the standard library of some versions of Python lacks."""
+"""`data/audit/stdlib.yaml`: names missing in the standard library of some Python versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Names = dict[str, str]  # specifier of Python's version → names, separated by
 
 
 class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Specifier of Python's version → names that it has; `names`, `subscripts`: by module."""
+    """Specifier of Python's version → names available in it; `names`, `subscripts`: by module."""
 
     modules: _Names
     names: dict[str, _Names]
@@ -32,12 +32,12 @@ class StandardLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 @lru_cache(maxsize=1)
 def load() -> StandardLibrary:
-    """The table of this version of imgbuild."""
+    """The bundled table."""
     return yaml_data.load(files.data("audit/stdlib.yaml"), StandardLibrary)
 
 
 def opaque(module: str, python: str) -> Opaque | None:
-    """A module of the standard library, or below one; None if this version does not have it."""
+    """A module or submodule of the standard library; None if this version does not have it."""
     parent, _, name = module.rpartition(".")
     while parent:
         if name in lacks(python).get(parent, ()):
@@ -48,7 +48,7 @@ def opaque(module: str, python: str) -> Opaque | None:
 
 @lru_cache
 def modules(python: str) -> frozenset[str]:
-    """The top-level modules that a version of Python ("3.11") has."""
+    """The top-level modules of a Python version ("3.11")."""
     table = load().modules
     names = {*sys.stdlib_module_names, *" ".join(table.values()).split()}
     return frozenset(names - set(_lacking(table, python)))
@@ -56,10 +56,10 @@ def modules(python: str) -> frozenset[str]:
 
 @lru_cache
 def lacks(python: str) -> Mapping[str, frozenset[str]]:
-    """Module → names that it lacks in a version of Python.
+    """Module → the names missing in a Python version.
 
-    A submodule is a name of its parent; for a class that is not subscriptable, its name has
-    SUBSCRIPT behind it.
+    A submodule is a name of its parent; a class that cannot be subscripted is listed with the
+    suffix SUBSCRIPT.
     """
     table = load()
     missing = {module: set(_lacking(names, python)) for module, names in table.names.items()}
@@ -71,7 +71,7 @@ def lacks(python: str) -> Mapping[str, frozenset[str]]:
 
 @lru_cache(maxsize=1)
 def subscripted() -> frozenset[str]:
-    """The classes that are subscriptable in some versions only: "array.array"."""
+    """The classes that can be subscripted in some versions only: "array.array"."""
     return frozenset(
         f"{module}.{name}"
         for module, names in load().subscripts.items()
@@ -80,7 +80,7 @@ def subscripted() -> frozenset[str]:
 
 
 def unread(python: str) -> tuple[Unread, ...]:
-    """What is unknown of a Python that no base has."""
+    """The unchecked part of the standard library, for a Python that no base has; else empty."""
     minor = ".".join(python.split(".")[:2])
     if minor in RUN:
         return ()

@@ -58,7 +58,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c` of names and attributes; "" for anything else."""
+    """`a.b.c` of names and attributes; "" for other expressions."""
     parts = []
     while type(node) is ast.Attribute:
         parts.append(node.attr)
@@ -79,7 +79,7 @@ def string(node: ast.AST | None) -> str | None:
 
 
 def strings(node: ast.AST | None) -> list[str] | None:
-    """The strings of a literal list, tuple or set, or of a sum of them; None for anything else."""
+    """The strings of a literal list, tuple or set, or of a sum of them; None for others."""
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         values = [string(item) for item in node.elts]
         return None if None in values else [item for item in values if item is not None]
@@ -90,13 +90,13 @@ def strings(node: ast.AST | None) -> list[str] | None:
 
 
 def string_list(node: ast.AST) -> list[str] | None:
-    """As `strings`, and a single string literal as a list of it."""
+    """The result of `strings`; for a single string literal, a list with it."""
     literal = string(node)
     return strings(node) if literal is None else [literal]
 
 
 def type_name(node: ast.AST | None) -> str:
-    """The class that an annotation names, "" if it is none or several: `Optional[X]` is X."""
+    """The class that an annotation names, X for `Optional[X]`; "" if none or several."""
     if node is None:
         return ""
     text = string(node)
@@ -118,21 +118,21 @@ def type_name(node: ast.AST | None) -> str:
 
 
 def _only(nodes: list[ast.expr]) -> str:
-    """The one type of a union that is not None."""
+    """The only type of a union other than None."""
     rest = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
     return type_name(rest[0]) if len(rest) == 1 else ""
 
 
 class SourceText:
-    """The source of a module, to cut the text of a node from: faster than ast.unparse."""
+    """The source of a module, to extract the text of nodes: faster than ast.unparse."""
 
     def __init__(self, source: bytes) -> None:
-        """Split into lines as the parser counts them."""
+        """Split the source into lines like the parser."""
         self.whole = source
         self.lines = source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def text(self, node: ast.expr) -> str:
-        """The node's source on one line, without blanks at line ends."""
+        """The node's source on one line, without spaces at line ends."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:
             cut = self.lines[first][node.col_offset : node.end_col_offset]
@@ -156,10 +156,10 @@ class SourceText:
 
 
 def evaluated_text(node: ast.expr, is_local: Callable[[str], bool]) -> str:
-    """A name, a call, or a comparison of these, as `main_path.answers` evaluates it.
+    """A name, a call, or a comparison of these, in the form that `main_path.answers` evaluates.
 
-    It has the literals that a call passes, and `...` for other arguments: "f(1, x=...)". "" for
-    any other expression, and if a name in it is local to a function.
+    Literal arguments of calls are included, `...` represents other arguments: "f(1, x=...)". ""
+    for any other expression, and if a name in it is local to a function.
     """
     if isinstance(node, ast.Compare):
         operands = [evaluated_text(item, is_local) for item in (node.left, *node.comparators)]
@@ -203,7 +203,7 @@ def empty_collection(node: ast.expr) -> bool:
 
 
 def never_continues(block: Sequence[ast.stmt]) -> bool:
-    """Whether a block never continues with the statement after it."""
+    """Whether a block never continues with the following statement."""
     if not block:
         return False
     last = block[-1]

@@ -1,4 +1,4 @@
-"""`try` statements: guards and flags of their branches (separate: one kind of statement)."""
+"""`try` statements: guards and flags of their branches (separate: one type of statement)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def read_try(
 ) -> TryGuards:
     """The guards of a `try`; `absolute` returns the module of a `from` import.
 
-    `after` are the statements that follow in its block: they may raise what a handler keeps.
+    `after` are the following statements of its block: they may raise the stored exception of a
+    handler.
     """
     caught = [_caught(handler) for handler in node.handlers]
     raised = _raised(node, conditions)
@@ -80,9 +81,9 @@ def _caught(handler: ast.ExceptHandler) -> list[str]:
 
 
 def _of_absence(names: list[str], *, more: bool) -> bool:
-    """Whether a handler of these exceptions runs only if a package or name is absent.
+    """Whether a handler of these exceptions runs only if a package or name is missing.
 
-    `more`: whether the body does more than import and read versions.
+    `more`: whether the body contains anything but imports and reads of versions.
     """
     wide = bool(_OF_ANYTHING & set(names))
     return not (wide and more) and bool((_OF_IMPORTS | _OF_ANYTHING) & set(names))
@@ -117,7 +118,7 @@ def _raises(block: list[ast.stmt]) -> bool:
 
 
 def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool:
-    """`except E as error: kept = error`, and later `if kept: raise kept`."""
+    """Whether `except E as error: kept = error` is followed by `if kept: raise kept`."""
     names = {
         target.id
         for statement in handler.body
@@ -133,7 +134,7 @@ def _raises_later(handler: ast.ExceptHandler, after: Sequence[ast.stmt]) -> bool
 
 
 def _raised(node: Try, conditions: Conditions) -> Branches | None:
-    """`try: if not is_torch_available(): raise X` with `except X`, which works like an `if`."""
+    """Whether `try: if not is_torch_available(): raise X` with `except X` works like an `if`."""
     first = node.body[0]
     if len(node.body) != 1 or not isinstance(first, ast.If) or first.orelse:
         return None
@@ -144,7 +145,7 @@ def _raised(node: Try, conditions: Conditions) -> Branches | None:
 
 
 def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) -> list[str]:
-    """The modules, and names as "module:name", that the body needs to succeed."""
+    """The modules, and names as "module:name", that the body requires."""
     subjects: list[str] = []
     for statement in body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -157,7 +158,7 @@ def _subjects(body: list[ast.stmt], conditions: Conditions, absolute: Absolute) 
 
 
 def imported(node: ast.Import | ast.ImportFrom, absolute: Absolute) -> list[str]:
-    """The modules, and names as "module:name", without which an import fails."""
+    """The modules, and names as "module:name", that an import requires."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = absolute(node)
@@ -186,7 +187,7 @@ def _flags(node: Try, present: Guards, missing: Guards) -> dict[str, Branches]:
 
 
 def _flaglike(node: Try, name: str) -> bool:
-    """Whether a `try` sets a name to a constant, as a flag that was False before."""
+    """Whether a `try` sets a name to a constant, such as a flag that was False before."""
     return any(
         isinstance(statement, ast.Assign)
         and isinstance(statement.value, ast.Constant)

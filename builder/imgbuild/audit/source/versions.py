@@ -1,6 +1,6 @@
-"""Expressions that hold a package's version, or a part of one (separate: one kind of condition).
+"""Expressions for a package's version, or a part of one (separate: one type of condition).
 
-`Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that begin with the
+`Version(torch.__version__).release[:2] >= (2, 6)` compares a part. Only parts that start with the
 first number have a specifier; other parts have no guard.
 """
 
@@ -44,10 +44,10 @@ _SINGLE = ("number", "text")
 
 
 class Versions:
-    """Reads expressions for versions of packages."""
+    """Recognizes expressions for versions of packages."""
 
     def __init__(self, names: NameValues) -> None:
-        """With the values of names at the current place."""
+        """Use the values of names at the current place."""
         self.names = names
 
     def package(self, node: ast.AST) -> str:
@@ -63,7 +63,7 @@ class Versions:
         return ""
 
     def _first(self, node: ast.Subscript) -> str:
-        """`….split("+")[0]`: a version without its local part."""
+        """The version in `….split("+")[0]`, without its local part."""
         zero = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         call = node.value
         if not zero or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -139,7 +139,7 @@ class Versions:
         return self.depends_on_version(node)
 
     def literal(self, node: ast.AST) -> str:
-        """The version that an expression is a literal of; "" if it is not one."""
+        """The version in a literal expression; "" if it is not one."""
         text = string(node)
         if text is None and isinstance(node, ast.Name):
             text = self.names.value(node.id).literal or None
@@ -154,7 +154,7 @@ class Versions:
 
 
 def _operands(node: ast.AST) -> Sequence[ast.expr]:
-    """The parts of an expression that its value may come from."""
+    """The parts of an expression that may be its value."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.IfExp):
@@ -167,7 +167,7 @@ def _operands(node: ast.AST) -> Sequence[ast.expr]:
 
 
 def numbers(node: ast.AST) -> str:
-    """The version of a tuple of numbers: (3, 11) is 3.11; "" for anything else."""
+    """The version of a tuple of numbers: 3.11 for (3, 11); "" for other expressions."""
     if not isinstance(node, ast.Tuple) or not node.elts:
         return ""
     parts = []
@@ -204,7 +204,7 @@ def part_comparison(
 
 
 def _spec(sign: str, items: list[int]) -> str:
-    """The specifier of versions whose first numbers compare so with `items`."""
+    """The specifier of versions whose first numbers compare like this with `items`."""
     text = ".".join(map(str, items))
     if sign in ("==", "!="):
         return f"{sign}{text}.*"
@@ -226,7 +226,7 @@ def _part(versions: Versions, node: ast.expr) -> VersionPart | None:
 
 
 def _cut(versions: Versions, node: ast.Subscript) -> VersionPart | None:
-    """`….release[:2]`, `….split(".")[0]`."""
+    """The part in `….release[:2]`, `….split(".")[0]`."""
     value, single, count = node.value, not isinstance(node.slice, ast.Slice), 0
     if isinstance(node.slice, ast.Slice):
         first = node.slice.lower
@@ -249,7 +249,7 @@ def _cut(versions: Versions, node: ast.Subscript) -> VersionPart | None:
 
 
 def _converted(versions: Versions, callee: str, given: list[ast.expr]) -> VersionPart | None:
-    """`int(….split(".")[0])`, `tuple(map(int, ….split(".")[:2]))`."""
+    """The part in `int(….split(".")[0])`, `tuple(map(int, ….split(".")[:2]))`."""
     inner = given[0]
     if callee == "int" and len(given) == 1:
         part = _part(versions, inner)
@@ -268,7 +268,7 @@ def _converted(versions: Versions, callee: str, given: list[ast.expr]) -> Versio
 
 
 def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
-    """The iterable of `int(x) for x in …`; None for any other comprehension."""
+    """The iterable of `int(x) for x in …`; None for other comprehensions."""
     each, element = node.generators[0], node.elt
     if len(node.generators) != 1 or each.ifs or not isinstance(element, ast.Call):
         return None
@@ -280,7 +280,7 @@ def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
-    """The numbers that a part is compared with; none unless they are literals of its form."""
+    """The numbers that a part is compared with; empty unless they are literals of its form."""
     if part.form in _SINGLE:
         nodes = [node]
     else:

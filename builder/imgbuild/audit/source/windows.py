@@ -1,4 +1,4 @@
-"""Version windows: the places where code refuses or warns for versions of another package.
+"""Version windows: the places where code raises or warns for versions of another package.
 
 These are a `raise`, a failing `assert`, a warning or a call such as `require_version("numpy>=2")`,
 with the conditions under which it runs.
@@ -47,9 +47,9 @@ def read_windows(source: bytes, module: str, *, package: bool) -> tuple[Window, 
 class _WindowReader:
     """Records the statements that raise or warn, with the guards under which they run.
 
-    The guards are complete: conditions on data and the outside of a range are included. A spec
-    that starts with "!" is the complement of a specifier; "==@other", "!=@other", "^=@other" and
-    "!^=@other" compare with the version of another package (equal, starts with).
+    The guards are complete: conditions on data and the complement of a range are included. A
+    spec that starts with "!" is the complement of a specifier; "==@other", "!=@other",
+    "^=@other" and "!^=@other" compare with the version of another package (equal, starts with).
     """
 
     def __init__(self, source: bytes, tree: ast.Module, module: str, *, package: bool) -> None:
@@ -114,7 +114,7 @@ class _WindowReader:
                 self._require(call)
 
     def _require(self, call: ast.Call) -> None:
-        """`require_version("numpy>=2")` raises for other versions and if numpy is absent."""
+        """Record `require_version("numpy>=2")`: raises for other versions and without numpy."""
         try:
             requirement = parse_requirement(string(call.args[0]) or "")
         except InvalidRequirement:
@@ -123,7 +123,7 @@ class _WindowReader:
         self._window(call.lineno, "raise", "ImportError", self.expressions.with_guards((guard,)))
 
     def _window(self, line: int, outcome: Outcome, name: str, guards: Guards) -> None:
-        """Record a window if its function's last guard is on the version of another package."""
+        """Record a window if the last guard in its function is on another package's version."""
         scope = self.expressions.scope
         retained = tuple(guard for guard in guards if not _UNSET.fullmatch(guard.subject))
         within = [guard for guard in guards[scope.guarded :] if guard in retained]
@@ -133,7 +133,7 @@ class _WindowReader:
 
 
 def _complement(guards: Guards, other: Guards) -> Guards:
-    """`guards`, or the complement of `other` if only the other branch is understood.
+    """`guards`, or the complement of `other` if only the other branch is recognized.
 
     There is a complement if `other` is a version range of one package, or data.
     """

@@ -68,7 +68,7 @@ def read(data: bytes, **options: int) -> ElfFacts:
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
-def test_a_real_library_reads_as_another_reader_reads_it(path: Path) -> None:
+def test_facts_of_real_library_match_pyelftools(path: Path) -> None:
     facts = read(path.read_bytes())
     needed, undefined, defined, wants = oracle(path)
     assert list(facts.needed) == needed
@@ -80,29 +80,29 @@ def test_a_real_library_reads_as_another_reader_reads_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
-def test_a_file_on_the_disk_reads_as_its_stream_does(path: Path) -> None:
+def test_read_elf_file_matches_read_elf(path: Path) -> None:
     assert read_elf_file(path, path.name) == read_elf(opened(path.read_bytes()), path.name)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
-def test_a_file_on_the_disk_that_is_cut_short_has_no_facts(tmp_path: Path, share: float) -> None:
+def test_truncated_file_on_disk_has_no_facts(tmp_path: Path, share: float) -> None:
     data = REAL[0].read_bytes()
     (tmp_path / "cut.so").write_bytes(data[: int(len(data) * share)])
     assert read_elf_file(tmp_path / "cut.so", "cut.so") is None
 
 
-def test_there_are_real_libraries_to_read() -> None:
+def test_real_libraries_are_available() -> None:
     assert len(REAL) >= 2
 
 
 @pytest.mark.parametrize("end_size", [0, 4096, 100_000, 1 << 30])
 @pytest.mark.parametrize("step", [1000, 1 << 20])
-def test_what_is_kept_and_how_it_comes_changes_nothing(end_size: int, step: int) -> None:
+def test_facts_do_not_depend_on_buffer_and_piece_sizes(end_size: int, step: int) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data, step), "a.so", end_size=end_size) == read(data)
 
 
-def test_a_stream_is_opened_again_only_for_what_was_not_kept() -> None:
+def test_stream_is_reopened_only_for_discarded_ranges() -> None:
     data = REAL[0].read_bytes()
     opens = 0
 
@@ -118,23 +118,23 @@ def test_a_stream_is_opened_again_only_for_what_was_not_kept() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"import os\n", b"PK\3\4" + bytes(100)])
-def test_what_is_not_an_elf_file_has_no_facts(data: bytes) -> None:
+def test_non_elf_file_has_no_facts(data: bytes) -> None:
     assert read_elf(opened(data), "a.py") is None
 
 
-def test_an_object_file_has_no_facts() -> None:
+def test_object_file_has_no_facts() -> None:
     data = bytearray(REAL[0].read_bytes())
     data[16:18] = struct.pack("<H", 1)
     assert read_elf(opened(bytes(data)), "a.o") is None
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
-def test_a_file_that_is_cut_short_has_no_facts(share: float) -> None:
+def test_truncated_stream_has_no_facts(share: float) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data[: int(len(data) * share)]), "a.so") is None
 
 
-def test_every_byte_of_the_header_may_be_wrong() -> None:
+def test_corrupt_header_bytes_raise_no_error() -> None:
     data = REAL[0].read_bytes()
     for place in range(16, 64):
         broken = data[:place] + b"\xff" + data[place + 1 :]
@@ -184,17 +184,17 @@ FOUND = (
 
 
 @pytest.mark.parametrize("step", [7, 16, 63, 1 << 20])
-def test_gpu_code_is_found_wherever_the_pieces_part(step: int) -> None:
+def test_gpu_code_across_piece_boundaries_is_found(step: int) -> None:
     assert codes(with_code(*CODE), step) == FOUND
 
 
-def test_the_magic_number_alone_is_not_gpu_code() -> None:
+def test_fatbin_magic_number_without_header_is_ignored() -> None:
     lone = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 1 << 40)
     assert codes(with_code(lone, bytes(200))) == ()
     assert codes(with_code(lone, bytes(200), *CODE)) == FOUND
 
 
-def test_a_library_without_gpu_code_has_none() -> None:
+def test_library_without_gpu_code_has_no_architectures() -> None:
     assert codes(REAL[0].read_bytes()) == ()
 
 
@@ -207,14 +207,14 @@ def test_a_library_without_gpu_code_has_none() -> None:
         (0x5A055A, 7, "sm_90"),
     ],
 )
-def test_the_architecture_of_a_file_of_machine_code(flags: int, abi: int, arch: str) -> None:
+def test_cubin_architecture_is_read_from_elf_flags(flags: int, abi: int, arch: str) -> None:
     head = b"\x7fELF\x02\x01\x01" + bytes([0x41, abi]) + bytes(7)
     data = head + struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, 0, flags, 64, 0, 0, 0, 0, 0)
     facts = read_elf(opened(data), "kernel.cubin")
     assert facts == ElfFacts(file="kernel.cubin", machine="cuda", gpu=(GpuCode(arch),))
 
 
-def test_the_architectures_that_an_assembler_supports() -> None:
+def test_assembler_architectures_are_read_from_strings() -> None:
     data = bytearray(REAL[0].read_bytes())
     with REAL[0].open("rb") as file:
         constants = ELFFile(file).get_section_by_name(".rodata")

@@ -55,7 +55,7 @@ def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
     return DATA[: offset + keep] + byte * (size - keep) + DATA[offset + size :]
 
 
-def test_the_library_is_read_while_it_is_whole() -> None:
+def test_undamaged_library_is_read() -> None:
     assert FACTS is not None
     assert FACTS.python
     assert FACTS.wants["libc.so.6"]
@@ -63,11 +63,11 @@ def test_the_library_is_read_while_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 40])
-def test_strings_without_an_end(keep: int) -> None:
+def test_unterminated_string_table_has_no_facts(keep: int) -> None:
     assert read(filled(".dynstr", b"x", keep=keep)) is None
 
 
-def test_strings_beyond_their_table() -> None:
+def test_string_offset_beyond_table_has_no_facts() -> None:
     """The first symbol but the empty one, and the first library that is needed."""
     symbol = PLACES[".dynsym"][1].offset + 24
     dynamic = PLACES[".dynamic"][1].offset
@@ -75,7 +75,7 @@ def test_strings_beyond_their_table() -> None:
     assert read(changed(dynamic + 8, "<Q", (1 << 64) - 1)) is None
 
 
-def test_more_needed_versions_than_the_file_has_room_for() -> None:
+def test_verneed_count_larger_than_file_has_no_facts() -> None:
     """Entries that lead to themselves, four thousand million times."""
     header, needs = PLACES[".gnu.version_r"]
     endless = changed(header + 44, "<I", 0xFFFFFFFF)  # sh_info: how many entries
@@ -84,13 +84,13 @@ def test_more_needed_versions_than_the_file_has_room_for() -> None:
     assert read(changed(needs.offset + 2, "<H", 0xFFFF)) is None  # vn_cnt
 
 
-def test_more_defined_versions_than_the_file_has_room_for() -> None:
+def test_verdef_count_larger_than_file_has_no_facts() -> None:
     header, _ = PLACES[".gnu.version_r"]
     table = changed(header + 4, "<I", 0x6FFFFFFD)  # what is needed, read as what is defined
     assert read(changed(header + 44, "<I", 0xFFFFFFFF, data=table)) is None
 
 
-def test_a_version_table_at_the_address_of_the_symbols_is_ignored() -> None:
+def test_version_table_at_symbol_table_address_is_ignored() -> None:
     """The version numbers are said to lie where the symbols do: those are read as they were."""
     header, _ = PLACES[".gnu.version"]
     other = changed(header + 24, "<QQ", PLACES[".dynsym"][1].offset, 8)
@@ -101,7 +101,7 @@ def test_a_version_table_at_the_address_of_the_symbols_is_ignored() -> None:
     assert read(other, end_size=64, step=1000) == facts
 
 
-def test_a_section_beyond_the_end_of_the_file() -> None:
+def test_section_beyond_end_of_file_has_no_facts() -> None:
     header, _ = PLACES[".dynsym"]
     assert read(changed(header + 24, "<QQ", 1 << 62, 1 << 62)) is None
 
@@ -127,7 +127,7 @@ PATCHES = st.one_of(
     st.sampled_from([64, 4096, 1 << 20]),
     st.sampled_from([100, 4096, 1 << 16]),
 )
-def test_a_damaged_library_has_facts_or_none(
+def test_random_damage_raises_no_error(
     patches: list[tuple[int, bytes]], length: int, end_size: int, step: int
 ) -> None:
     data = bytearray(DATA)

@@ -34,7 +34,7 @@ from imgbuild.values import Arch
         ("sm_120", "12.0"),
     ],
 )
-def test_usual_spellings(name: str, capability: str) -> None:
+def test_common_spellings_are_recognized(name: str, capability: str) -> None:
     model = gpu_models.find(name)
     assert model is not None
     assert (model.capability, model.arch) == (capability, None)
@@ -51,13 +51,13 @@ def test_usual_spellings(name: str, capability: str) -> None:
         ("NVIDIA GB10", "12.1"),
     ],
 )
-def test_gpus_that_are_built_with_their_processor_are_arm64(name: str, capability: str) -> None:
+def test_integrated_gpus_require_arm64(name: str, capability: str) -> None:
     model = gpu_models.find(name)
     assert model is not None
     assert (model.capability, model.arch) == (capability, Arch.ARM64)
 
 
-def test_a_capability_of_tegra_is_arm64_too() -> None:
+def test_tegra_capability_requires_arm64() -> None:
     model = gpu_models.find("8.7")
     assert model is not None
     assert (model.tegra, model.arch) == (True, Arch.ARM64)
@@ -66,16 +66,16 @@ def test_a_capability_of_tegra_is_arm64_too() -> None:
 @pytest.mark.parametrize(
     "name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200]
 )
-def test_other_names_are_unknown(name: str) -> None:
+def test_unknown_names_are_rejected(name: str) -> None:
     assert gpu_models.find(name) is None
 
 
-def test_a_similar_name_is_suggested() -> None:
+def test_similar_name_is_suggested() -> None:
     assert gpu_models.similar("H1000") == "H100"
     assert gpu_models.similar("hopper") == ""
 
 
-def test_no_two_models_have_one_name() -> None:
+def test_model_names_are_unique() -> None:
     names = [name for model in gpu_models.load() for name in model.names]
     assert len(names) == len(set(names))
     for model in gpu_models.load():

@@ -36,7 +36,7 @@ def _findings(tmp_path, part, *, named=("cluster",), installed=("fastweb==2.0",)
 
 
 @pytest.mark.parametrize("handler", [ADDS, RAISES, ("(ImportError, OSError)", RAISES[1])])
-def test_a_part_whose_extra_is_not_all_there_is_a_warning(tmp_path, handler):
+def test_part_with_incomplete_extra_is_a_warning(tmp_path, handler):
     (finding,) = _findings(tmp_path, PART.format(*handler))
     assert finding.severity is Severity.WARNING
     assert finding.where == "cluster 2.60.0 cluster/serve/__init__.py:3"
@@ -46,12 +46,12 @@ def test_a_part_whose_extra_is_not_all_there_is_a_warning(tmp_path, handler):
 
 
 @pytest.mark.parametrize(("module", "is_missing"), [("fastweb", False), ("reflect", True)])
-def test_modules_that_the_part_names_itself_decide(tmp_path, module, is_missing):
+def test_modules_imported_by_part_determine_missing_packages(tmp_path, module, is_missing):
     part = PART.format(*ADDS).replace("from cluster.serve.api import run", f"import {module}")
     assert len(_findings(tmp_path, part)) == is_missing
 
 
-def test_an_extra_that_is_there_is_not_reported(tmp_path):
+def test_complete_extra_is_not_reported(tmp_path):
     part = PART.format(*ADDS)
     assert not _findings(tmp_path, part, installed=("fastweb==2.0", "reflect==1.1"))
 
@@ -66,13 +66,13 @@ def test_an_extra_that_is_there_is_not_reported(tmp_path):
         "broken(",
     ],
 )
-def test_advice_that_does_not_end_the_import_is_not_reported(tmp_path, part):
+def test_advice_without_failing_import_is_not_reported(tmp_path, part):
     assert not _findings(tmp_path, part)
 
 
-def test_packages_that_the_target_does_not_name_are_not_reported(tmp_path):
+def test_packages_not_named_by_target_are_not_reported(tmp_path):
     assert not _findings(tmp_path, PART.format(*ADDS), named=())
 
 
-def test_a_partial_set_may_have_the_extra(tmp_path):
+def test_partial_package_set_is_not_reported(tmp_path):
     assert not _findings(tmp_path, PART.format(*ADDS), partial=True)

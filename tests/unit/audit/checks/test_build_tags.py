@@ -28,7 +28,7 @@ def opened(tmp_path, versions):
          "and torch 2.7.0 the C++ ABI of 2011", "cxx11abiTRUE"),
     ],
 )  # fmt: skip
-def test_a_name_that_contradicts_the_set_is_an_error(
+def test_build_tag_contradicting_package_set_is_an_error(
     tmp_path, version, torch, subject, words, remedy
 ):
     package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
@@ -52,19 +52,19 @@ def test_a_name_that_contradicts_the_set_is_an_error(
         ("1.0+local", "2.6.0"),
     ],
 )
-def test_a_name_that_fits_is_not_a_finding(tmp_path, version, torch):
+def test_matching_build_tag_is_not_reported(tmp_path, version, torch):
     package_set = opened(tmp_path, {"flash-attn": version, "torch": torch})
     assert build_tags.check(package_set, "12.4") == []
 
 
-def test_a_set_without_torch_is_judged_by_its_cuda_release(tmp_path):
+def test_cuda_release_is_used_without_torch(tmp_path):
     package_set = opened(tmp_path, {"kernels": "1.0+cu13torch2.9"})
     (finding,) = build_tags.check(package_set, "12.4")
     assert "is for CUDA 12.4" in finding.message
     assert build_tags.check(package_set, "") == []
 
 
-def test_the_torch_of_a_name_can_be_learned(tmp_path):
+def test_torch_constraint_is_learned_from_build_tag(tmp_path):
     package_set = opened(tmp_path, {"flash-attn": "2.7+cu12torch2.6", "torch": "2.7.0"})
     (finding,) = build_tags.check(package_set, "12.4")
     assert finding.evidence is not None

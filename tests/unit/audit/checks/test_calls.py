@@ -60,7 +60,7 @@ def subjects(user: str):
     return [(finding.evidence.relation, finding.evidence.subject) for finding in check(user)]
 
 
-def test_a_keyword_that_is_gone_is_an_error_with_its_place():
+def test_removed_keyword_is_an_error_with_location():
     (finding,) = check("from lib import Args\n\nARGS = Args('m', best_of=2)\n")
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
@@ -100,7 +100,7 @@ def test_a_keyword_that_is_gone_is_an_error_with_its_place():
         ),
     ],
 )
-def test_what_the_other_does_not_define(source, relation, subject):
+def test_undefined_names_and_attributes_are_reported(source, relation, subject):
     assert subjects(source) == [(relation, subject)]
 
 
@@ -121,17 +121,17 @@ def test_what_the_other_does_not_define(source, relation, subject):
         "import lib\nlib.xpu.empty_cache()\n",
     ],
 )
-def test_what_it_defines_or_may_define_is_not_mentioned(source):
+def test_defined_or_possibly_dynamic_names_are_not_reported(source):
     assert subjects(source) == []
 
 
-def test_packages_that_are_not_followed_are_read_for_names_of_their_modules():
+def test_unwalked_packages_are_checked_for_module_names_only():
     source = "import lib\nclass Mine(lib.core.Gone):\n    pass\nlib.core.Args('m', gone=1)\n"
     (finding,) = check(source, rules("user", walk=("user",)))
     assert (finding.severity, finding.evidence.subject) == (Severity.ERROR, "lib.core:Gone")
 
 
-def test_a_caught_error_is_a_note():
+def test_caught_error_is_a_note():
     source = "import lib\ntry:\n    X = lib.envs.SLOW\nexcept AttributeError:\n    X = 0\n"
     (finding,) = check(source)
     assert finding.severity is Severity.NOTE
@@ -157,7 +157,7 @@ AUTO = {
         ("AutoConfig.register(NAME, object)", 0),
     ],
 )
-def test_a_name_that_is_registered_already(call, count):
+def test_duplicate_registration_is_reported(call, count):
     registry = NameRegistry(
         method="lib.auto.AutoConfig.register",
         files=("lib/elsewhere.py", "lib/auto.py"),
@@ -187,9 +187,7 @@ def test_a_name_that_is_registered_already(call, count):
         ("Context()", Severity.ERROR),
     ],
 )
-def test_what_an_object_does_that_may_be_made_is_a_note_until_something_calls_it(
-    run: str, severity: Severity
-) -> None:
+def test_uncalled_method_of_optional_object_is_a_note(run: str, severity: Severity) -> None:
     source = f"""
 from lib import Args
 class Context:
@@ -242,7 +240,7 @@ main()
         ),
     ],
 )
-def test_code_behind_a_test_for_a_parameter(test, expected):
+def test_parameter_test_guards_calls(test, expected):
     findings = check(ASKED.format(test=test))
     assert sorted((finding.evidence.subject, finding.severity) for finding in findings) == sorted(
         expected

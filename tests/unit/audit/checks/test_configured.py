@@ -33,7 +33,7 @@ def _findings(tmp_path, target, *, group="optim"):
 
 
 @pytest.mark.parametrize("target", ["train.configs.Critic", "train.gone.actors.Actor"])
-def test_a_class_that_does_not_exist_is_a_warning(tmp_path, target):
+def test_missing_target_class_is_a_warning(tmp_path, target):
     (finding,) = _findings(tmp_path, target)
     assert finding.severity is Severity.WARNING
     assert finding.where == "train 1.0 train/config/optim/fsdp.yaml:3"
@@ -49,9 +49,9 @@ def test_a_class_that_does_not_exist_is_a_warning(tmp_path, target):
         "${oc.env:X}.Actor",
     ],
 )
-def test_a_class_that_exists_or_is_unknown_is_not_reported(tmp_path, target):
+def test_existing_or_unknown_class_is_not_reported(tmp_path, target):
     assert not _findings(tmp_path, target)
 
 
-def test_a_file_that_the_default_does_not_load_is_not_read(tmp_path):
+def test_configuration_outside_defaults_is_not_read(tmp_path):
     assert not _findings(tmp_path, "train.configs.Critic", group="other")

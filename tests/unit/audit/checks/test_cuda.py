@@ -37,12 +37,12 @@ CU12 = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.12",))
 CPU = library("torch/lib/libtorch_cpu.so")
 
 
-def test_one_family_is_clean() -> None:
+def test_single_cuda_family_has_no_findings() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libcudart.so.12",))
     assert cudas.check(SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 1": [asks]}), "12.8") == []
 
 
-def test_two_families_in_one_process() -> None:
+def test_two_cuda_families_in_one_process_are_an_error() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libcudart.so.13",))
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "vllm 0.20.2": [asks]})
     findings = cudas.check(package_set, "12.8")
@@ -50,7 +50,7 @@ def test_two_families_in_one_process() -> None:
     assert "torch 2.9.0 (torch/lib/libtorch_cuda.so) to libcudart.so.12" in findings[0].message
 
 
-def test_the_private_copy_of_triton_is_not_counted() -> None:
+def test_private_copy_in_triton_is_ignored() -> None:
     private_copy = library("triton/backends/nvidia/lib/libcupti.so.12", needed=("libcudart.so.11",))
     assert (
         cudas.check(SharedObjects({"torch 2.9.0": [CU12], "triton 3.2": [private_copy]}), "12.8")
@@ -58,7 +58,7 @@ def test_the_private_copy_of_triton_is_not_counted() -> None:
     )
 
 
-def test_of_several_files_to_choose_from_none_is_a_second_family() -> None:
+def test_alternative_files_are_not_a_second_family() -> None:
     files = [
         library(f"bitsandbytes/libbitsandbytes_cuda{major}0.so", needed=(f"libcudart.so.{major}",))
         for major in (12, 13)
@@ -87,7 +87,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
     ],
 )
-def test_variants_for_other_families_may_be_next_to_the_one_that_is_loaded(
+def test_unloaded_variants_for_other_families_are_ignored(
     files: tuple[ElfFacts, ...], broken: bool
 ) -> None:
     package_set = SharedObjects({"torch 2.9.0": [CU12, CPU], "torch-memory-saver 0.0.9": files})
@@ -95,7 +95,7 @@ def test_variants_for_other_families_may_be_next_to_the_one_that_is_loaded(
     assert subjects(cudas.check(package_set, "12.8")) == expected
 
 
-def test_variants_of_two_packages_are_not_a_choice() -> None:
+def test_variants_in_two_packages_are_not_alternatives() -> None:
     package_set = SharedObjects(
         {
             "torch 2.9.0": [CU12, CPU],
@@ -106,7 +106,7 @@ def test_variants_of_two_packages_are_not_a_choice() -> None:
     assert subjects(cudas.check(package_set, "12.8")) == [("two", "libcudart.so.13")]
 
 
-def test_a_torch_for_the_cpu() -> None:
+def test_cpu_build_of_torch_is_an_error() -> None:
     package_set = SharedObjects({"torch 2.6.0": [CPU]})
     assert subjects(cudas.check(package_set, "12.4")) == [("torch", "libtorch_cuda.so")]
     assert cudas.check(package_set, "") == []
@@ -135,7 +135,9 @@ def test_a_torch_for_the_cpu() -> None:
         ("13.0", "nvidia_cutlass_dsl", "4.5.2", False),
     ],
 )
-def test_components_are_of_the_release(cuda: str, package: str, version: str, broken: bool) -> None:
+def test_components_of_other_cuda_release_are_reported(
+    cuda: str, package: str, version: str, broken: bool
+) -> None:
     findings = cudas.check(wheels(**{package: version}), cuda)
     name = package.replace("_", "-")
     assert subjects(findings) == ([(name, f"{name} {version}")] if broken else [])
@@ -144,7 +146,7 @@ def test_components_are_of_the_release(cuda: str, package: str, version: str, br
 @pytest.mark.parametrize(
     ("beside", "severity"), [({}, "warning"), ({"nvidia-cuda-nvcc 13.0.88": []}, "error")]
 )
-def test_headers_of_another_release_matter_to_its_compiler(
+def test_headers_of_other_release_are_reported_only_with_compiler(
     beside: dict[str, list[ElfFacts]], severity: str
 ) -> None:
     package_set = SharedObjects(
@@ -154,7 +156,7 @@ def test_headers_of_another_release_matter_to_its_compiler(
     assert [finding.severity for finding in cudas.check(package_set, "13.0")] == [severity]
 
 
-def test_the_metapackage_says_what_is_of_its_release() -> None:
+def test_metapackage_determines_component_versions() -> None:
     package_set = SharedObjects(
         {"cuda-toolkit 13.0.2": [], "nvidia-cublas 13.2.0.9": [], "nvidia-cufft 12.0.0.61": []},
         requires={
@@ -195,14 +197,14 @@ def code(*archs: str) -> tuple[GpuCode, ...]:
         ("lto_90", (), ("9.0",)),
     ],
 )
-def test_which_gpu_runs_which_code(
+def test_gpu_compatibility_of_architectures(
     arch: str, runs_on: tuple[str, ...], not_on: tuple[str, ...]
 ) -> None:
     assert all(gpus.runs(GpuCode(arch), gpu) for gpu in runs_on)
     assert not any(gpus.runs(GpuCode(arch), gpu) for gpu in not_on)
 
 
-def test_a_few_kernels_say_nothing_of_a_library() -> None:
+def test_architectures_with_few_kernels_are_ignored() -> None:
     built = code("sm_80*20", "sm_90*18", "compute_52:8.4*1", "sm_120a*2")
     assert [gpu for gpu in ("8.0", "9.0", "10.0", "12.0") if gpus.covers(built, gpu)] == [
         "8.0",
@@ -214,7 +216,7 @@ def kernels(*archs: str) -> ElfFacts:
     return library("torch/lib/libtorch_cuda.so", gpu=code(*archs))
 
 
-def test_a_gpu_without_code_is_an_error() -> None:
+def test_library_without_code_for_gpu_is_an_error() -> None:
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80", "sm_90"), CPU]})
     assert cudas.check(package_set, "12.4", ("8.0", "8.6", "9.0")) == []
     findings = cudas.check(package_set, "12.4", ("9.0", "12.0"))
@@ -222,13 +224,13 @@ def test_a_gpu_without_code_is_an_error() -> None:
     assert "built for sm_80, sm_90: no kernel image" in findings[0].message
 
 
-def test_kernels_for_one_gpu_alone_are_not_a_fault() -> None:
+def test_kernels_for_single_gpu_are_not_reported() -> None:
     hopper = module("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", gpu=code("sm_90a"))
     package_set = SharedObjects({"torch 2.6.0": [kernels("sm_80"), CPU], "vllm 1": [hopper]})
     assert cudas.check(package_set, "12.4", ("8.0",)) == []
 
 
-def test_an_assembler_that_does_not_support_a_gpu_is_an_error() -> None:
+def test_assembler_without_gpu_support_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
     older = library(f"{binaries}ptxas", assembles=("sm_90", "sm_90a", "sm_100a"))
     newer = library(f"{binaries}ptxas-blackwell", assembles=("sm_100a", "sm_103f"))
@@ -242,7 +244,7 @@ def test_an_assembler_that_does_not_support_a_gpu_is_an_error() -> None:
 # -- floors
 
 
-def test_floors_follow_from_the_files() -> None:
+def test_floors_are_computed_from_files() -> None:
     files = [
         library(
             "torch/lib/libtorch_cuda.so",
@@ -262,7 +264,7 @@ def test_floors_follow_from_the_files() -> None:
     )
 
 
-def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
+def test_machine_code_requires_driver_of_release() -> None:
     bounds = floors([kernels("sm_90")], "13.0.2")
     assert (bounds.driver, bounds.driver_full) == ("580.65.06", "580.65.06")
     assert (bounds.gpu, bounds.gpu_ptx) == (("9.0",), ())
@@ -279,24 +281,22 @@ def test_floors_of_machine_code_alone_are_those_of_the_release() -> None:
         ("13.0", "9.9", ""),
     ],
 )
-def test_a_floor_that_depends_on_an_unknown_driver_is_unknown(
-    cuda: str, ptx: str, driver: str
-) -> None:
+def test_floor_requiring_unknown_driver_is_empty(cuda: str, ptx: str, driver: str) -> None:
     bounds = floors([kernels("sm_90", f"compute_90:{ptx}")], cuda)
     assert bounds.driver == "580.65.06"
     assert bounds.driver_full == driver
 
 
-def test_of_a_major_release_that_is_not_known_no_driver_is() -> None:
+def test_unknown_cuda_major_has_no_driver() -> None:
     bounds = floors([kernels("sm_90")], "14.0")
     assert (bounds.driver, bounds.driver_full) == ("", "")
 
 
-def test_floors_of_an_image_without_kernels_name_no_gpu() -> None:
+def test_image_without_kernels_has_no_gpu_floor() -> None:
     assert floors([CPU], "12.4").gpu == ()
 
 
-def test_drivers_and_releases_are_in_order() -> None:
+def test_drivers_and_releases_are_sorted() -> None:
     drivers_table = gpus.load()
     order = [gpus.numbers(release.cuda) for release in drivers_table.releases]
     assert order == sorted(order)
@@ -313,5 +313,5 @@ def test_drivers_and_releases_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("driver", "cuda"), [("580.159.04", "13.5"), ("550.54.15", "12.9"), ("390.48", "")]
 )
-def test_the_newest_release_of_a_driver(driver: str, cuda: str) -> None:
+def test_newest_release_for_driver(driver: str, cuda: str) -> None:
     assert gpus.load().newest(driver) == cuda

@@ -161,7 +161,7 @@ def refusal_lines(
         ('through("a")', "ValueError"),
     ],
 )
-def test_a_call_that_leaves_out_an_argument_is_reported(call: str, error: str) -> None:
+def test_missing_argument_is_reported(call: str, error: str) -> None:
     line = [f"user/__init__.py:2 {error} lib"]
     imports = "from lib import *\n"
     assert refusal_lines(f"{imports}X = {call}\n") == line
@@ -255,13 +255,13 @@ R = "from lib import R, Caller, guarded, late, make, register\n"
         ("@Caller(version=1)\ndef f(): ...\n", 0),
     ],
 )
-def test_where_a_call_runs_what_catches_it_and_what_decides_it(source: str, count: int) -> None:
+def test_refusals_by_call_location_handler_and_condition(source: str, count: int) -> None:
     names = [line.partition(" ")[0] for line in refusal_lines(R + source)]
     assert len(names) == count
     assert refusal_lines(R + source, default=1) == []
 
 
-def test_none_that_is_passed_is_as_none_by_default() -> None:
+def test_explicit_none_argument_equals_default_none() -> None:
     source = R + 'N = None\nX = R("a", version=N)\n'
     assert (
         refusal_lines(source)
@@ -270,7 +270,7 @@ def test_none_that_is_passed_is_as_none_by_default() -> None:
     )
 
 
-def test_several_calls_are_one_refusal_at_the_first_line() -> None:
+def test_repeated_calls_are_one_refusal_at_first_line() -> None:
     assert refusal_lines(R + 'X = {"a": R("a"),\n  "b": R("b")}\nY = R("c")\n') == [
         "user/__init__.py:2 ValueError lib"
     ]
@@ -292,7 +292,7 @@ def test_several_calls_are_one_refusal_at_the_first_line() -> None:
         ("_TABLE = {'part': ['X']}\nfrom .two import Z\n", 1),
     ],
 )
-def test_only_modules_that_are_certainly_imported_are_judged(importer: str, count: int) -> None:
+def test_only_certainly_imported_modules_are_checked(importer: str, count: int) -> None:
     part = 'from lib import R\nX = R("a")\n'
     assert len(refusal_lines(importer, part=part, two="from .part import X\nY = Z = 1\n")) == count
 
@@ -307,7 +307,7 @@ sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], _import_str
 
 
 @pytest.mark.parametrize(("name", "count"), [("X", 1), ("Y", 0), ("Z", 0)])
-def test_a_name_of_a_table_is_imported_from_its_module(name: str, count: int) -> None:
+def test_lazy_table_name_imports_its_module(name: str, count: int) -> None:
     part = 'from lib import R\nX = Z = R("a")\n'
     packages = {
         "user 1": {
@@ -362,5 +362,5 @@ def test_a_name_of_a_table_is_imported_from_its_module(name: str, count: int) ->
         ("while unknown(): self.version = 1", 0),
     ],
 )
-def test_an_object_that_other_code_may_change_is_not_known(change: str, count: int) -> None:
+def test_object_changed_by_other_code_is_unknown(change: str, count: int) -> None:
     assert len(refusal_lines('from lib import Open\nX = Open("a")\n', change=change)) == count

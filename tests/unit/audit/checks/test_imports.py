@@ -18,7 +18,7 @@ def check(user: str, *entries: str, lib: str = "lib 2.0", corners: tuple[str, ..
     return imports.check(package_set, path)
 
 
-def test_a_name_that_is_gone_is_an_error_with_its_place():
+def test_removed_name_is_an_error_with_location():
     (finding,) = check("import os\n\nfrom lib.core import walk\n")
     assert finding.severity is Severity.ERROR
     assert finding.where == "user 1.0 user/__init__.py:3"
@@ -31,13 +31,13 @@ def test_a_name_that_is_gone_is_an_error_with_its_place():
     assert evidence.subject == "lib.core:walk"
 
 
-def test_a_module_that_is_gone():
+def test_removed_module_is_an_error():
     (finding,) = check("from lib.tools import walk\n")
     assert finding.evidence.relation is Relation.MODULE
     assert finding.evidence.subject == "lib.tools"
 
 
-def test_a_package_that_is_not_installed():
+def test_import_of_missing_package_is_an_error():
     (finding,) = check("import setuptools\n")
     assert finding.evidence.relation is Relation.PACKAGE
     assert finding.evidence.subject == "setuptools"
@@ -57,7 +57,7 @@ def test_a_package_that_is_not_installed():
         "import sys\nif sys.version_info >= (3, 12):\n    from lib import walk\n",
     ],
 )
-def test_what_works_or_never_runs_is_not_mentioned(source):
+def test_working_or_unreached_imports_are_not_reported(source):
     assert check(source) == []
 
 
@@ -69,12 +69,12 @@ def test_what_works_or_never_runs_is_not_mentioned(source):
         "def later():\n    from lib import walk\n",
     ],
 )
-def test_what_is_caught_or_not_reached_is_a_note(source):
+def test_caught_or_unlikely_imports_are_notes(source):
     (finding,) = check(source)
     assert finding.severity is Severity.NOTE
 
 
-def test_a_function_of_the_main_path_is_not_a_rare_case():
+def test_function_on_main_path_is_an_error():
     source = "def later():\n    from lib import walk\n"
     (finding,) = check(source, "user.later")
     assert finding.severity is Severity.ERROR
@@ -89,24 +89,24 @@ def test_a_function_of_the_main_path_is_not_a_rare_case():
         "def later():\n    import fastlib\n",
     ],
 )
-def test_a_missing_package_that_is_optional_is_not_mentioned(source):
+def test_missing_optional_package_is_not_reported(source):
     assert check(source, "user", "user.later") == []
 
 
-def test_a_vendored_package_is_not_missing():
+def test_vendored_package_is_not_reported():
     files = {"user/__init__.py": "import colorama\n", "user/third/colorama/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files})
     assert imports.check(package_set, main_path(package_set, rules("user"))) == []
 
 
-def test_a_partial_package_set_does_not_miss_what_it_leaves_out():
+def test_partial_package_set_ignores_missing_packages():
     files = {"user/__init__.py": "import setuptools\nfrom lib import walk\n"}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": LIB}, partial=True)
     findings = imports.check(package_set, main_path(package_set, rules("user")))
     assert [finding.evidence and finding.evidence.subject for finding in findings] == ["lib:walk"]
 
 
-def test_a_package_in_a_folder_that_python_cannot_import_is_vendored():
+def test_vendored_package_in_unimportable_folder_is_not_reported():
     files = {
         "user/__init__.py": "import gql_parser\nimport other\n",
         "user/vendor/gql-0.2.0/gql_parser/__init__.py": "",
@@ -116,7 +116,7 @@ def test_a_package_in_a_folder_that_python_cannot_import_is_vendored():
     assert [finding.evidence.subject for finding in findings if finding.evidence] == ["other"]
 
 
-def test_a_part_of_a_namespace_is_missing_and_not_another_package_s():
+def test_missing_namespace_part_is_not_attributed_to_other_package():
     files = {"user/__init__.py": "import space.cloud.registry\nimport space.cloud.part.gone\n"}
     parts = {"space/cloud/part/__init__.py": ""}
     package_set = SourceModules({"user 1.0": files, "lib 2.0": parts})
@@ -171,7 +171,7 @@ def part_findings(part: str, user: str):
         "import typing\nif typing.TYPE_CHECKING:\n    import fmt.parts.engine as part\n",
     ],
 )
-def test_a_part_that_another_package_uses_and_that_cannot_be_imported_is_a_warning(part, user):
+def test_unimportable_module_used_by_other_package_is_a_warning(part, user):
     ((severity, message),) = part_findings(part, user)
     assert severity is Severity.WARNING
     assert "imports engine.tools, which engine 0.26.0 does not have" in message
@@ -188,5 +188,5 @@ def test_a_part_that_another_package_uses_and_that_cannot_be_imported_is_a_warni
         (RAISES, "import sys\nif sys.platform == 'win32':\n    import fmt.parts.engine\n"),
     ],
 )
-def test_a_part_that_nobody_uses_or_that_can_be_imported_is_a_note(part, user):
+def test_unused_or_importable_module_is_a_note(part, user):
     assert [severity for severity, _ in part_findings(part, user)] == [Severity.NOTE]

@@ -42,7 +42,7 @@ def kernels(symbol: str, **facts: object) -> SharedObjects:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_a_symbol_of_the_other_string_is_an_error_that_says_so(base: bool) -> None:
+def test_symbol_with_other_string_abi_is_an_error(base: bool) -> None:
     finding = only(kernels(OLD), base=base)
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (Relation.SYMBOL, "torch", OLD, FILE)
@@ -50,7 +50,7 @@ def test_a_symbol_of_the_other_string_is_an_error_that_says_so(base: bool) -> No
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_a_symbol_that_is_there_is_none(base: bool) -> None:
+def test_defined_symbol_is_not_reported(base: bool) -> None:
     assert linking_findings(kernels(NEW), base=base) == []
 
 
@@ -58,17 +58,17 @@ def test_a_symbol_that_is_there_is_none(base: bool) -> None:
     "symbol",
     ["PyErr_SetString", "memcpy@GLIBC_2.2.5", "_Znwm@GLIBCXX_3.4", "cuLaunchKernel", "nvmlInit_v2"],
 )
-def test_symbols_of_the_base_the_interpreter_and_the_driver_are_there(symbol: str) -> None:
+def test_symbols_of_base_interpreter_and_driver_are_defined(symbol: str) -> None:
     assert linking_findings(kernels(symbol)) == []
 
 
 @pytest.mark.parametrize("symbol", ["PyNew_OfTomorrow", "cublasOfTomorrow", "custom_op"])
-def test_an_undefined_symbol_is_reported_only_for_a_complete_package_set(symbol: str) -> None:
+def test_partial_package_set_ignores_undefined_symbols(symbol: str) -> None:
     assert relation(only(kernels(symbol)))[0] is Relation.SYMBOL
     assert linking_findings(kernels(symbol), base=False) == []
 
 
-def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
+def test_private_library_copy_does_not_serve_other_packages() -> None:
     private = library("other.libs/libjpeg-1234.so.8", defines=["jpeg_start"])
     asks = module("pic/_pic.abi3.so", undefined=("jpeg_start",))
     package_set = SharedObjects({"other 1": [private], "pic 1": [asks]})
@@ -77,7 +77,7 @@ def test_a_copy_that_a_package_keeps_for_itself_serves_no_other() -> None:
     assert linking_findings(bundled_set) == []
 
 
-def test_many_symbols_are_summed_up() -> None:
+def test_many_undefined_symbols_are_summarized() -> None:
     asks = module(FILE, undefined=tuple(f"_ZN5torch{number}" for number in range(20)))
     package_set = SharedObjects({"torch 2.6.0": TORCH, "flashinfer-python 0.2.5": [asks]})
     findings = linking_findings(package_set)
@@ -98,7 +98,7 @@ def linked(name: str, **facts: object) -> SharedObjects:
     return SharedObjects({"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=(name,), **facts)]})
 
 
-def test_a_library_that_no_package_has_is_an_error() -> None:
+def test_missing_library_is_an_error() -> None:
     finding = only(linked("libcudart.so.13"))
     assert finding.severity is Severity.ERROR
     assert relation(finding) == (Relation.LIBRARY, "", "libcudart.so.13", "vllm/_C.abi3.so")
@@ -106,7 +106,7 @@ def test_a_library_that_no_package_has_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_a_library_of_another_major_is_named(base: bool) -> None:
+def test_other_major_version_of_library_is_named(base: bool) -> None:
     package_set = SharedObjects(
         {
             "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13",))],
@@ -119,7 +119,7 @@ def test_a_library_of_another_major_is_named(base: bool) -> None:
     assert relation(finding)[1] == "nvidia-cuda-runtime-cu12"
 
 
-def test_a_torch_for_the_cpu_is_named() -> None:
+def test_cpu_build_of_torch_is_named() -> None:
     package_set = SharedObjects(
         {
             "vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libtorch_cuda.so",))],
@@ -132,7 +132,7 @@ def test_a_torch_for_the_cpu_is_named() -> None:
     assert relation(finding)[1] == "torch"
 
 
-def test_in_a_part_of_a_package_set_an_absent_package_is_not_missed() -> None:
+def test_partial_package_set_ignores_libraries_of_absent_package() -> None:
     package_set = SharedObjects(
         {"vllm 0.20.2": [module("vllm/_C.abi3.so", needed=("libcudart.so.13", "libgone.so"))]},
         partial=True,
@@ -140,7 +140,7 @@ def test_in_a_part_of_a_package_set_an_absent_package_is_not_missed() -> None:
     assert linking_findings(package_set, base=False) == []
 
 
-def test_a_library_that_was_not_read_is_there() -> None:
+def test_unread_library_is_assumed_present() -> None:
     asks = module("vllm/_C.abi3.so", needed=("libtorch_nvshmem.so",))
     packages = {"vllm 1": [asks], "torch 2.11.0": TORCH}
     unread = {"torch": ("torch/lib/libtorch_nvshmem.so",)}
@@ -148,7 +148,7 @@ def test_a_library_that_was_not_read_is_there() -> None:
     assert len(linking_findings(SharedObjects(packages, partial=True), base=False)) == 1
 
 
-def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
+def test_symbols_of_unread_package_are_assumed_defined() -> None:
     package_set = SharedObjects(
         {"torch 2.6.0": [], "a 1": [module("a/_a.abi3.so", undefined=(OLD,))]}
     )
@@ -156,11 +156,11 @@ def test_symbols_of_a_package_that_was_not_read_are_not_missed() -> None:
 
 
 @pytest.mark.parametrize("name", ["libc.so.6", "libcuda.so.1", "libnvidia-ml.so.1"])
-def test_libraries_of_the_base_and_the_driver_are_there(name: str) -> None:
+def test_libraries_of_base_and_driver_are_present(name: str) -> None:
     assert linking_findings(linked(name)) == []
 
 
-def test_a_runpath_is_followed_from_the_file_as_installed() -> None:
+def test_runpath_is_resolved_from_installed_location() -> None:
     asks = module(
         "a/sub/_a.abi3.so", needed=("libz.so.9",), runpath=("$ORIGIN/../../other/lib", "/opt")
     )
@@ -170,7 +170,7 @@ def test_a_runpath_is_followed_from_the_file_as_installed() -> None:
     assert len(linking_findings(SharedObjects({"a 1": [asks], "b 1": [elsewhere]}))) == 1
 
 
-def test_what_a_package_requires_may_bring_its_libraries() -> None:
+def test_required_package_may_provide_libraries() -> None:
     asks = module("a/_a.abi3.so", needed=("libtvm_ffi.so",))
     library_file = library("tvm_ffi/lib/libtvm_ffi.so")
     packages = {"a 1": [asks], "middle 1": [], "apache-tvm-ffi 1": [library_file]}
@@ -179,7 +179,7 @@ def test_what_a_package_requires_may_bring_its_libraries() -> None:
     assert len(linking_findings(SharedObjects(packages))) == 1
 
 
-def test_all_that_a_file_lacks_is_one_finding() -> None:
+def test_missing_libraries_of_file_are_one_finding() -> None:
     asks = module("a/_a.abi3.so", needed=("libx.so.1", "liby.so.1"), undefined=("x_start",))
     finding = only(SharedObjects({"a 1": [asks]}))
     assert "libx.so.1, which nothing in the image provides; liby.so.1 too" in finding.message
@@ -188,7 +188,7 @@ def test_all_that_a_file_lacks_is_one_finding() -> None:
 # -- versions
 
 
-def test_a_glibc_that_is_too_old() -> None:
+def test_too_old_glibc_is_reported() -> None:
     wants = {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}
     for base in (True, False):
         finding = only(linked("libc.so.6", wants=wants), base=base)
@@ -196,14 +196,14 @@ def test_a_glibc_that_is_too_old() -> None:
         assert "(glibc 2.36)" in finding.message
 
 
-def test_a_libstdcxx_that_is_too_old() -> None:
+def test_too_old_libstdcxx_is_reported() -> None:
     wants = {"libstdc++.so.6": ("GLIBCXX_3.4.29", "GLIBCXX_3.4.32")}
     finding = only(linked("libstdc++.so.6", wants=wants))
     assert relation(finding)[2] == "libstdc++.so.6:GLIBCXX_3.4.32"
     assert linking_findings(linked("libstdc++.so.6", wants=wants), base=False) == []
 
 
-def test_a_version_of_a_wheels_own_library() -> None:
+def test_missing_version_of_bundled_library_is_reported() -> None:
     wants = {"libnvJitLink.so.12": ("libnvJitLink.so.12.4",)}
     asks = module("vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), wants=wants)
     for offers, count in (
@@ -222,7 +222,7 @@ def test_a_version_of_a_wheels_own_library() -> None:
 @pytest.mark.parametrize(
     ("numpy", "compiled", "count"), [("2.2.6", 1, 1), ("1.26.4", 1, 0), ("2.2.6", 2, 0)]
 )
-def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
+def test_numpy_1_extension_fails_with_numpy_2(numpy: str, compiled: int, count: int) -> None:
     asks = module("pandas/_libs.abi3.so", numpy=compiled)
     package_set = SharedObjects(
         {"pandas 2.0.3": [asks], f"numpy {numpy}": []},
@@ -239,7 +239,7 @@ def test_code_for_numpy_1_does_not_run_with_numpy_2(numpy: str, compiled: int, c
     ("compiled", "severity"),
     [((1, 1, 1, 0), Severity.ERROR), ((1, 1), Severity.NOTE), ((1, 1, 1, 2), Severity.NOTE)],
 )
-def test_a_package_that_is_all_for_numpy_1_cannot_work(
+def test_package_built_entirely_for_numpy_1_is_an_error(
     compiled: tuple[int, ...], severity: Severity
 ) -> None:
     # scikit-image 0.22.0 imports its modules on first use, so that no import of them is seen.
@@ -266,22 +266,20 @@ LACKS = {"needed": ("libgone.so.1",)}
         ("", Severity.NOTE),
     ],
 )
-def test_a_module_counts_if_importing_its_package_brings_it(
-    source: str, severity: Severity
-) -> None:
+def test_module_imported_with_its_package_is_an_error(source: str, severity: Severity) -> None:
     inner = "import pack._ext as engine\nthing = engine.thing"
     sources = {"pack/__init__.py": source, "pack/inner.py": inner}
     package_set = SharedObjects({"pack 1": [module("pack/_ext.abi3.so", **LACKS)]}, sources=sources)
     assert only(package_set).severity is severity
 
 
-def test_the_own_module_of_a_package_counts_however_it_is_loaded() -> None:
+def test_main_module_is_an_error_however_loaded() -> None:
     sources = {"pack/__init__.py": "import importlib\nimportlib.import_module('pack')"}
     package_set = SharedObjects({"pack 1": [module("pack/pack.abi3.so", **LACKS)]}, sources=sources)
     assert only(package_set).severity is Severity.ERROR
 
 
-def test_what_a_module_links_to_counts_as_the_module_does() -> None:
+def test_linked_library_has_severity_of_its_module() -> None:
     files = [
         module("pack/_ext.abi3.so", needed=("libone.so",)),
         library("pack/lib/libone.so", needed=("libtwo.so",)),
@@ -296,7 +294,7 @@ def test_what_a_module_links_to_counts_as_the_module_does() -> None:
     }
 
 
-def test_code_for_another_torch_that_its_package_can_do_without_is_a_warning() -> None:
+def test_optional_extension_for_other_torch_is_a_warning() -> None:
     symbol = "_ZNK3c106SymInt16sym_ne_slow_pathERKS0_"
     asks = module("pack/_C.abi3.so", needed=("libc10.so",), undefined=(symbol,))
     guarded = {"pack/__init__.py": "try:\n    import pack._C\nexcept ImportError:\n    pass"}
@@ -306,12 +304,12 @@ def test_code_for_another_torch_that_its_package_can_do_without_is_a_warning() -
     assert [finding.severity for finding in findings] == [Severity.WARNING]
 
 
-def test_one_of_several_choices_is_skipped() -> None:
+def test_unselected_alternative_is_skipped() -> None:
     files = [library("torch_c_dlpack_ext/libaddon_torch24-cuda.so", **LACKS)]
     assert linking_findings(SharedObjects({"torch-c-dlpack-ext 1": files})) == []
 
 
-def test_modules_for_another_python_and_another_machine_are_skipped() -> None:
+def test_modules_for_other_python_or_machine_are_skipped() -> None:
     files = [
         module("vllm/_C.cpython-313-x86_64-linux-gnu.so", **LACKS),
         module("vllm/_C.abi3.so", machine="arm64", **LACKS),
@@ -322,7 +320,7 @@ def test_modules_for_another_python_and_another_machine_are_skipped() -> None:
         assert len(linking_findings(SharedObjects({"vllm 1": files}, python=python))) == 1
 
 
-def test_of_the_variants_for_cuda_families_the_one_that_is_loaded_must_be_whole() -> None:
+def test_loaded_cuda_variant_must_be_complete() -> None:
     torch = library("torch/lib/libtorch_cuda.so", needed=("libcudart.so.13",))
     runtime = library("nvidia/cu13/lib/libcudart.so.13")
     other = module("hook_preload_cu12.abi3.so", needed=("libcudart.so.12",))

@@ -33,7 +33,7 @@ def _loaded(tmp_path, *names, links=None, more=None, packages=None):
     return [finding for finding in found if " by this name" in finding.message]
 
 
-def test_a_name_without_a_version_that_only_a_wheel_has_with_one_is_a_warning(tmp_path):
+def test_unversioned_name_of_versioned_library_is_a_warning(tmp_path):
     (finding,) = _loaded(tmp_path, "libcudart.so")
     assert finding.severity is Severity.WARNING
     assert finding.where == "fast 0.5.0 fast/cpp.abi3.so"
@@ -52,29 +52,29 @@ def test_a_name_without_a_version_that_only_a_wheel_has_with_one_is_a_warning(tm
         [],
     ],
 )
-def test_other_names_are_not_reported(tmp_path, names):
+def test_other_library_names_are_not_reported(tmp_path, names):
     assert not _loaded(tmp_path, *names)
 
 
 @pytest.mark.parametrize("folder", ["/usr/lib", "/lib", "/usr/lib/x86_64-linux-gnu"])
-def test_a_link_of_the_row_in_a_folder_of_the_loader_provides_it(tmp_path, folder):
+def test_target_link_in_loader_folder_provides_library(tmp_path, folder):
     links = {f"{folder}/libcudart.so": "/opt/venv/nvidia/cu13/lib/libcudart.so.13"}
     assert not _loaded(tmp_path, "libcudart.so", links=links)
 
 
-def test_a_link_beside_the_library_does_not_provide_it(tmp_path):
+def test_link_outside_loader_folders_does_not_provide_library(tmp_path):
     links = {"/opt/venv/lib/python3.11/site-packages/nvidia/cu13/lib/libcudart.so": "libcudart.so"}
     assert len(_loaded(tmp_path, "libcudart.so", links=links)) == 1
 
 
-def test_a_package_knows_the_versions_of_its_own_libraries(tmp_path):
+def test_own_library_versions_are_not_reported(tmp_path):
     assert not _loaded(tmp_path, "libcudart.so", more={"fast/lib/libcudart.so.12": MODULE})
 
 
-def test_parts_of_the_cuda_toolkit_know_one_another(tmp_path):
+def test_cuda_toolkit_components_are_not_reported(tmp_path):
     more = {"nvidia-cuda-cupti==13.0": {"nvidia/cu13/lib/libcupti.so.13": MODULE + STRING}}
     assert not _loaded(tmp_path, packages=more)
 
 
-def test_a_file_of_the_package_provides_it(tmp_path):
+def test_file_in_package_provides_library(tmp_path):
     assert not _loaded(tmp_path, "libcudart.so", more={"fast/libcudart.so": MODULE})

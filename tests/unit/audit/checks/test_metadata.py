@@ -18,12 +18,12 @@ def metadata_findings(tmp_path, packages, requires=None, constraints=(), extras=
     return metadata.check(package_set, constraints, extras or {})
 
 
-def test_a_sound_package_set_is_clean(tmp_path):
+def test_consistent_package_set_has_no_findings(tmp_path):
     requires = {"a==1": ["Requires-Dist: b>=2,<3", "Requires-Python: >=3.9"]}
     assert metadata_findings(tmp_path, ["a==1", "b==2.5"], requires) == []
 
 
-def test_a_wrong_version_names_both(tmp_path):
+def test_version_conflict_names_both_packages(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1", "b==3.0"], {"a==1": ["Requires-Dist: b<3"]})
     assert finding.severity is Severity.ERROR
     assert finding.message == "a 1 needs b<3, and b is 3.0"
@@ -34,19 +34,19 @@ def test_a_wrong_version_names_both(tmp_path):
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
-def test_a_local_version_and_a_prerelease_count_as_what_they_are(tmp_path):
+def test_local_versions_and_prereleases_are_compared_exactly(tmp_path):
     requires = {"a==1": ["Requires-Dist: torch==2.6.0", "Requires-Dist: b>=1"]}
     assert metadata_findings(tmp_path, ["a==1", "torch==2.6.0+cu124", "b==2.0rc1"], requires) == []
 
 
-def test_an_absent_package_unless_the_package_set_is_partial(tmp_path):
+def test_missing_package_is_reported_unless_set_is_partial(tmp_path):
     requires = {"a==1": ["Requires-Dist: b"]}
     (finding,) = metadata_findings(tmp_path, ["a==1"], requires)
     assert "b is not in this package set" in finding.message
     assert metadata_findings(tmp_path / "partial", ["a==1"], requires, partial=True) == []
 
 
-def test_markers_are_of_the_target_and_not_of_this_machine(tmp_path):
+def test_markers_are_evaluated_for_target(tmp_path):
     requires = {
         "a==1": [
             'Requires-Dist: windows-only; sys_platform == "win32"',
@@ -58,7 +58,7 @@ def test_markers_are_of_the_target_and_not_of_this_machine(tmp_path):
     assert len(metadata_findings(tmp_path / "old", ["a==1"], requires, python="3.10")) == 1
 
 
-def test_extras_count_where_another_package_requires_them(tmp_path):
+def test_extras_apply_if_required_by_other_package(tmp_path):
     requires = {
         "a==1": ["Requires-Dist: b[fast]"],
         "b==1": ['Requires-Dist: c; extra == "fast"', 'Requires-Dist: d; extra == "slow"'],
@@ -67,18 +67,18 @@ def test_extras_count_where_another_package_requires_them(tmp_path):
     assert finding.message == 'b 1 needs c; extra == "fast", and c is not in this package set'
 
 
-def test_base_with_other_python_is_refused(tmp_path):
+def test_base_with_other_python_is_an_error(tmp_path):
     (finding,) = metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.12"]})
     assert finding.message == "a 1 needs Python >=3.12, and this package set has 3.11"
     assert finding.where == "a 1 a-1.dist-info/METADATA:4"
 
 
-def test_a_specifier_that_is_none_is_skipped(tmp_path):
+def test_invalid_specifier_is_ignored(tmp_path):
     assert metadata_findings(tmp_path, ["a==1"], {"a==1": ["Requires-Python: >=3.6.*"]}) == []
 
 
 @pytest.mark.parametrize(("glibc", "fits"), [("2.36", True), ("2.17", False)])
-def test_a_wheel_of_a_newer_glibc(tmp_path, glibc, fits):
+def test_wheel_requiring_newer_glibc_is_an_error(tmp_path, glibc, fits):
     package_set = audited.package_set(tmp_path, {"a==1": {}}, glibc=glibc)
     name = "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
     library_wheel = package_set.wheels["a"]
@@ -86,7 +86,7 @@ def test_a_wheel_of_a_newer_glibc(tmp_path, glibc, fits):
     assert audited.subjects(metadata.check(package_set)) == ([] if fits else [name])
 
 
-def test_what_was_learned_counts_too(tmp_path):
+def test_learned_constraints_are_checked(tmp_path):
     learned = Constraint(
         package="a", versions=">=1", needs="b>=2", file="a/x.py", line=7, name="b.new"
     )
@@ -96,7 +96,7 @@ def test_what_was_learned_counts_too(tmp_path):
     assert metadata_findings(tmp_path / "new", ["a==1", "b==2.0"], constraints=[learned]) == []
 
 
-def test_a_version_that_no_extra_named_after_the_package_allows_is_a_warning(tmp_path):
+def test_version_outside_extra_named_after_package_is_a_warning(tmp_path):
     requires = {
         "a==1": [
             'Requires-Dist: b<2,>=1; extra == "b"',
@@ -123,7 +123,7 @@ RAY = {
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_what_a_requested_extra_requires_is_not_left_out(tmp_path, partial):
+def test_requirements_of_requested_extra_must_be_present(tmp_path, partial):
     packages = ["ray==2.48", "click==8"]
     assert metadata_findings(tmp_path, packages, RAY, partial=partial) == []
     extras = {"ray": ("default",)}
@@ -142,14 +142,14 @@ def test_what_a_requested_extra_requires_is_not_left_out(tmp_path, partial):
     assert metadata_findings(tmp_path / "whole", whole, RAY, extras=extras, partial=partial) == []
 
 
-def test_what_a_package_itself_requires_may_be_absent_from_a_partial_set(tmp_path):
+def test_partial_package_set_may_lack_requirements(tmp_path):
     packages = ["ray==2.48", "aiohttp==3.9"]
     assert (
         metadata_findings(tmp_path, packages, RAY, extras={"ray": ("default",)}, partial=True) == []
     )
 
 
-def test_an_extra_brings_the_requirements_of_another_extra(tmp_path):
+def test_extra_includes_requirements_of_other_extra(tmp_path):
     messages = [
         finding.message
         for finding in metadata_findings(
@@ -161,7 +161,7 @@ def test_an_extra_brings_the_requirements_of_another_extra(tmp_path):
     assert any("grpcio" in message for message in messages)
 
 
-def test_an_unknown_extra_is_named_with_those_that_there_are(tmp_path):
+def test_unknown_extra_is_reported_with_available_ones(tmp_path):
     (finding,) = metadata_findings(
         tmp_path, ["ray==2.48"], RAY, extras={"ray": ("absent",)}, partial=True
     )

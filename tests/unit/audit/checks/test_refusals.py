@@ -84,7 +84,7 @@ def refusal_lines(
     ]
 
 
-def test_a_decorator_that_raises_without_a_package():
+def test_decorator_raising_without_package_is_an_error():
     source = DECORATED.format(fallback='"error"')
     assert refusal_lines(source) == ["22 ValueError user/__init__.py:13 accelerate"]
     assert refusal_lines(source, accelerate="1") == []
@@ -93,7 +93,7 @@ def test_a_decorator_that_raises_without_a_package():
     assert refusal_lines(DECORATED.format(fallback="chosen()")) == []
 
 
-def test_generated_code_for_another_runtime():
+def test_generated_code_for_other_runtime_is_an_error():
     assert refusal_lines(GENERATED, lib=RUNTIME.format(major=4)) == [
         "4 VersionError lib/runtime.py:7 lib"
     ]
@@ -105,7 +105,7 @@ def test_generated_code_for_another_runtime():
     assert refusal_lines(GENERATED.replace("31", "level"), lib=RUNTIME.format(major=6)) == []
 
 
-def test_modules_of_published_packages_are_checked_only_with_what_is_added():
+def test_published_packages_are_checked_only_against_additions():
     modules = SourceModules(
         {
             "user 1": {"user/__init__.py": GENERATED},
@@ -136,7 +136,7 @@ SPEC = "from importlib.util import find_spec\n"
         (SPEC + "def later():\n    if not find_spec('dep'):\n        raise X\n", 0),
     ],
 )
-def test_a_statement_that_raises_without_a_package(source, count):
+def test_statement_raising_without_package_is_an_error(source, count):
     assert len(refusal_lines(source)) == count
     assert refusal_lines(source, dep="1") == []
     assert refusal_lines(source, partial=True) == []
@@ -152,7 +152,7 @@ except ImportError:
 
 
 @pytest.mark.parametrize("part", ["user", "user._C"])
-def test_a_part_that_a_build_may_add(part):
+def test_part_possibly_added_by_build_is_not_reported(part):
     assert refusal_lines(BUILT.format(part=part), torch="2") == []
 
 
@@ -186,6 +186,6 @@ OLD = (
         (f"sys.exit = unknown\n    {OLD}", "check('dep')", {"dep": "1"}, 1),
     ],
 )
-def test_a_call_that_refuses_a_version(body, call, versions, count):
+def test_call_rejecting_version_is_an_error(body, call, versions, count):
     source = CHECK.format(parameter="name", body=body, call=call)
     assert len(refusal_lines(source, **versions)) == count

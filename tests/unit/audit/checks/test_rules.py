@@ -29,7 +29,7 @@ def rule_findings(tmp_path, pins, text="#define ONE\n#define TARGET 2\n", rule=R
     return rules.check(audited.package_set(tmp_path, packages, **more), [rule])
 
 
-def test_a_rule_names_the_line_that_shows_it(tmp_path):
+def test_finding_names_line_of_evidence(tmp_path):
     (finding,) = rule_findings(tmp_path, ["a==2.1", "b==1.9"])
     assert finding.severity is Severity.ERROR
     assert finding.where == "a 2.1 a/x.h:2"
@@ -39,15 +39,15 @@ def test_a_rule_names_the_line_that_shows_it(tmp_path):
 
 
 @pytest.mark.parametrize("pins", [["a==1.9", "b==1.9"], ["a==2.1", "b==2.0"], ["a==2.1"]])
-def test_other_versions_are_clean(tmp_path, pins):
+def test_other_versions_have_no_findings(tmp_path, pins):
     assert rule_findings(tmp_path, pins) == []
 
 
-def test_a_wheel_that_does_not_show_it_is_clean(tmp_path):
+def test_wheel_without_evidence_has_no_findings(tmp_path):
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], text="#define TARGET 1\n") == []
 
 
-def test_a_rule_of_one_architecture(tmp_path):
+def test_rule_for_one_architecture(tmp_path):
     arm = audited.changed(RULE, arch=(Arch.ARM64,))
     assert rule_findings(tmp_path, ["a==2.1", "b==1.9"], rule=arm) == []
     assert (
@@ -55,13 +55,13 @@ def test_a_rule_of_one_architecture(tmp_path):
     )
 
 
-def test_the_rules_of_this_release_are_whole():
+def test_bundled_rules_are_complete():
     release_rules = rules.load()
     assert len({rule.id for rule in release_rules}) == len(release_rules) >= 3
     assert all(rule.why and rule.cure and rule.source and rule.shown.text for rule in release_rules)
 
 
-def test_pyarrow_26_beside_numpy_1(tmp_path):
+def test_pyarrow_26_with_numpy_1_is_reported(tmp_path):
     header = "#define NPY_TARGET_VERSION NPY_2_0_API_VERSION\n"
     files = {"pyarrow/src/arrow/python/numpy_interop.h": header}
     broken = audited.package_set(tmp_path, {"pyarrow==26.0.1": files, "numpy==1.26.4": {}})
@@ -70,7 +70,7 @@ def test_pyarrow_26_beside_numpy_1(tmp_path):
     assert rules.check(sound) == []
 
 
-def test_trl_0_15_keeps_the_prefix_cache_of_vllm(tmp_path):
+def test_trl_0_15_with_vllm_0_7_is_reported(tmp_path):
     files = {"trl/trainer/grpo_trainer.py": "LLM(\n    enable_prefix_caching=True,\n)\n"}
     broken = audited.package_set(tmp_path, {"trl==0.15.2": files, "vllm==0.7.2": {}})
     (finding,) = rules.check(broken)
@@ -80,7 +80,7 @@ def test_trl_0_15_keeps_the_prefix_cache_of_vllm(tmp_path):
     assert rules.check(sound) == []
 
 
-def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
+def test_qwen2_5_vl_with_transformers_4_52_is_reported(tmp_path):
     files = {"vllm/model_executor/models/qwen2.py": "x = dict(hidden_act=config.hidden_act)\n"}
     broken = audited.package_set(tmp_path, {"vllm==0.8.5.post1": files, "transformers==4.52.4": {}})
     findings = rules.check(broken)
@@ -92,7 +92,7 @@ def test_qwen2_5_vl_beside_transformers_4_52(tmp_path):
     assert rules.check(sound) == []
 
 
-def test_verl_0_9_0_without_flash_attn(tmp_path):
+def test_verl_0_9_0_without_flash_attn_is_reported(tmp_path):
     line = "from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input\n"
     head = "def functions():\n    if is_torch_npu_available():\n        pass\n    else:\n"
     path = "verl/utils/attention_utils.py"
@@ -119,7 +119,7 @@ OTHER_BUILD: audited.Files = {
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False), ("3.12.4", False)])
-def test_a_rule_about_a_module_that_the_wheel_has_for_another_python(tmp_path, python, there):
+def test_rule_about_module_for_other_python(tmp_path, python, there):
     sound = {**OTHER_BUILD, "a/_C.abi3.so": b"\0"}
     for number, (files, count) in enumerate(((OTHER_BUILD, there), (sound, 0))):
         package_set = audited.package_set(tmp_path / str(number), {"a==2.1": files}, python=python)
@@ -129,7 +129,7 @@ def test_a_rule_about_a_module_that_the_wheel_has_for_another_python(tmp_path, p
         ] * count
 
 
-def test_a_rule_may_need_a_pair_too(tmp_path):
+def test_rule_combines_missing_module_and_versions(tmp_path):
     pair = audited.changed(RULE, lacks="a._C")
     for version, messages in (("1.9", ["a 2.1 with b 1.9 on Python 3.11: it fails"]), ("2.0", [])):
         packages: dict[str, audited.Files] = {"a==2.1": OTHER_BUILD, f"b=={version}": {}}
@@ -137,7 +137,7 @@ def test_a_rule_may_need_a_pair_too(tmp_path):
         assert [finding.message for finding in findings] == messages
 
 
-def test_a_rule_does_not_apply_where_another_package_takes_the_place(tmp_path):
+def test_rule_is_skipped_if_other_package_provides_module(tmp_path):
     rule = audited.changed(ALONE, unless="spare")
     spare: dict[str, audited.Files] = {"another==1": {"spare/__init__.py": ""}}
     package_set = audited.package_set(tmp_path, {"a==2.1": OTHER_BUILD, **spare})
@@ -158,7 +158,7 @@ def test_a_rule_does_not_apply_where_another_package_takes_the_place(tmp_path):
         (("9.0",), Severity.NOTE, [Severity.NOTE]),
     ],
 )
-def test_a_rule_of_some_gpus(tmp_path, gpu, severity, expected):
+def test_rule_for_some_gpus(tmp_path, gpu, severity, expected):
     rule = audited.changed(RULE, gpu=("9.0", "10.0"), severity=severity)
     packages = {"a==2.1": {"a/x.h": "TARGET 2"}, "b==1.9": {}}
     findings = rules.check(audited.package_set(tmp_path, packages), [rule], gpu=gpu)
@@ -198,7 +198,7 @@ def test_vllm_0_20_has_deep_gemm_for_python_3_12(tmp_path, version, python, gpu,
     assert len(alone.findings) == (python != "3.12")
 
 
-def test_an_error_of_imports_is_not_hidden_by_a_warning(tmp_path):
+def test_rule_warning_does_not_hide_import_error(tmp_path):
     files = {**DEEP_GEMM, "vllm/__init__.py": "import vllm.third_party.deep_gemm\n"}
     package_set = audited.package_set(tmp_path, {"vllm==0.20.2": files}, partial=True)
     terms = Terms(named=("vllm",))
@@ -216,7 +216,7 @@ def test_an_error_of_imports_is_not_hidden_by_a_warning(tmp_path):
     "more",
     [{"missing": "c"}, {"other": ""}, {"clash": ""}, {"missing": "c", "other": "", "clash": ""}],
 )
-def test_a_rule_names_a_pair_or_a_missing_package(more):
+def test_rule_requires_version_pair_or_missing_package(more):
     with pytest.raises(ValueError, match="give other, clash and spec, or missing, or lacks"):
         audited.changed(RULE, **more)
     with pytest.raises(ValueError, match="give other, clash and spec"):
@@ -233,7 +233,7 @@ def test_a_rule_names_a_pair_or_a_missing_package(more):
         ("2.53.0", "8.3.0", "3.10", 0),
     ],
 )
-def test_rays_commands_with_click_8_3_on_python_3_10(tmp_path, ray, click, python, count):
+def test_ray_commands_with_click_8_3_on_python_3_10(tmp_path, ray, click, python, count):
     files = {
         "ray/scripts/scripts.py": "def alias(command):\n    new_command = copy.deepcopy(command)\n"
     }

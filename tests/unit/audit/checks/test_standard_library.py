@@ -20,7 +20,7 @@ def check(
     return [*imports.check(package_set, path), *calls.check(package_set, path, policy)]
 
 
-def test_an_import_of_a_newer_name_is_an_error_with_its_place():
+def test_import_of_newer_name_is_an_error_with_location():
     (finding,) = check("import os\n\nfrom typing import override\n")
     assert finding.severity is Severity.ERROR
     assert finding.check == "imports"
@@ -73,7 +73,7 @@ else:
         ("from array import array\nX = array[int]\n", "3.11", Relation.SUBSCRIPT, "array.array"),
     ],
 )
-def test_what_another_python_has(source, python, relation, subject):
+def test_names_of_other_python_are_reported(source, python, relation, subject):
     (finding,) = check(source, python=python)
     assert finding.severity is Severity.ERROR
     assert finding.evidence is not None
@@ -118,7 +118,7 @@ EITHER = (
         ("def f(array):\n    array[0]\nfrom array import array\nf(1)\n", "3.11"),
     ],
 )
-def test_what_is_there_or_never_runs_or_is_unknown_is_not_mentioned(source, python):
+def test_existing_unreached_or_unknown_names_are_not_reported(source, python):
     assert check(source, python=python) == []
 
 
@@ -132,7 +132,7 @@ def test_what_is_there_or_never_runs_or_is_unknown_is_not_mentioned(source, pyth
         "def later():\n    from typing import override\n",
     ],
 )
-def test_what_is_caught_or_not_reached_is_a_note(source):
+def test_caught_or_unlikely_uses_are_notes(source):
     (finding,) = check(source)
     assert finding.severity is Severity.NOTE
 
@@ -140,7 +140,7 @@ def test_what_is_caught_or_not_reached_is_a_note(source):
 @pytest.mark.parametrize(
     ("python", "severity"), [("3.11", Severity.ERROR), ("3.12", Severity.NOTE)]
 )
-def test_a_fallback_certainly_runs_where_the_name_is_absent(python, severity):
+def test_fallback_runs_if_name_is_missing(python, severity):
     source = (
         "try:\n    from typing import override\nexcept ImportError:\n"
         "    from inspect import getargspec as override\n"
@@ -149,25 +149,25 @@ def test_a_fallback_certainly_runs_where_the_name_is_absent(python, severity):
     assert severities["4"] is severity
 
 
-def test_a_name_that_the_top_module_of_the_package_assigns_is_not_reported():
+def test_name_assigned_by_package_is_not_reported():
     source = "import inspect\ninspect.getargspec = inspect.signature\nfrom user import later\n"
     used = "import inspect\ninspect.getargspec(1)\n"
     assert check(source, others={"user/later.py": used}) == []
 
 
-def test_a_submodule_that_is_absent_is_reported_once():
+def test_missing_submodule_is_reported_once():
     source = "import asyncio.timeouts\nX = asyncio.timeouts.Timeout\n"
     (finding,) = check(source, python="3.10")
     assert (finding.check, finding.where[-1]) == ("imports", "1")
 
 
-def test_a_name_that_is_imported_is_reported_where_it_is_imported():
+def test_imported_name_is_reported_at_its_import():
     source = "try:\n    from heapq import heappush_max\nexcept ImportError:\n    pass\n"
     (finding,) = check(source + "def f():\n    heappush_max([], 1)\nf()\n")
     assert (finding.check, finding.severity) == ("imports", Severity.NOTE)
 
 
-def test_another_module_of_the_package_may_assign_the_name():
+def test_name_assigned_by_other_module_of_package_is_not_reported():
     source = "import inspect\nfrom . import patch\ninspect.getargspec(print)\n"
     patch = "import inspect\nif not hasattr(inspect, 'getargspec'):\n    {}\n"
     for line in ("inspect.getargspec = len", "setattr(inspect, 'getargspec', len)"):
@@ -193,7 +193,7 @@ FUNCTION = "import array\ndef f(fd: int) -> tuple[tuple[int, array.array[int]]]:
         "import array\n@print(array.array[int])\ndef f(): ...\n",
     ],
 )
-def test_a_subscript_that_python_evaluates_on_import(source):
+def test_subscript_evaluated_at_import_is_reported(source):
     (finding,) = check(source)
     assert finding.severity is Severity.ERROR
     assert "subscripts array.array, which is not subscriptable in Python 3.11" in finding.message
@@ -209,7 +209,7 @@ def test_a_subscript_that_python_evaluates_on_import(source):
         "import typing\nif typing.TYPE_CHECKING:\n    import array\n    X = array.array[int]\n",
     ],
 )
-def test_a_subscript_that_python_does_not_evaluate(source):
+def test_unevaluated_subscript_is_not_reported(source):
     assert check(source) == []
 
 
@@ -226,7 +226,7 @@ def test_annotations_are_evaluated_before_python_3_14(source, number):
     assert check(source, python="3.13") == []
 
 
-def test_a_body_of_a_function_runs_when_it_is_called():
+def test_function_body_is_checked_on_call():
     source = "import array\ndef f():\n    return array.array[int]\n"
     assert [finding.severity for finding in check(source)] == [Severity.NOTE]
     assert [finding.severity for finding in check(source, "user.f")] == [Severity.ERROR]

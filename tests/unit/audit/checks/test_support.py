@@ -66,16 +66,16 @@ def guards(source, module="own.a"):
     ]
 
 
-def test_a_range_is_read_with_its_outside():
+def test_version_range_guard_is_complemented():
     assert guards(RANGE) == [Guard("version", "vllm", "!>=0.10.2,<=0.11.2")]
 
 
-def test_a_nested_function_has_conditions_of_its_own():
+def test_nested_function_has_separate_conditions():
     (window,) = windows.read_windows(NESTED.encode(), "own.a", package=False)
     assert (window.line, window.scope) == (6, "compile")
 
 
-def test_a_bound_at_the_top_of_a_module():
+def test_bound_at_module_level_is_read():
     (window,) = windows.read_windows(LEAST.encode(), "own.a", package=False)
     assert (window.line, window.outcome, window.name, window.scope) == (
         5,
@@ -86,21 +86,21 @@ def test_a_bound_at_the_top_of_a_module():
     assert window.guards == (Guard("version", "torch", "<2.6"),)
 
 
-def test_versions_that_must_be_equal():
+def test_equality_of_versions_is_read():
     assert guards(EQUAL, "flash.jit.env") == [Guard("version", "cubin", "!=@flash")]
 
 
-def test_data_stays_visible():
+def test_data_condition_is_kept_in_window():
     (window,) = windows.read_windows(SOME.encode(), "own.a", package=False)
     assert [guard.kind for guard in window.guards] == ["data", "version"]
 
 
-def test_a_requirement_as_a_call():
+def test_require_version_call_is_read():
     source = 'require_version("numpy>=1.20,<2")\n'
     assert guards(source) == [Guard("version", "numpy", "!<2,>=1.20")]
 
 
-def test_an_assertion():
+def test_assertion_is_read():
     source = 'import torch\nassert Version(torch.__version__) >= Version("2.6")\n'
     assert guards(source) == [Guard("version", "torch", "<2.6")]
 
@@ -114,7 +114,7 @@ def test_an_assertion():
         "raise ImportError(  # version.parse\n",
     ],
 )
-def test_what_is_not_a_window(source):
+def test_other_statements_are_not_windows(source):
     assert guards(source) == []
 
 
@@ -131,7 +131,7 @@ def package_files(source):
     return {"own/__init__.py": "", "own/a.py": source}
 
 
-def test_what_raises_on_the_main_path_is_an_error(tmp_path):
+def test_exception_on_main_path_is_an_error(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
     (finding,) = support_findings(tmp_path, packages, [("own.a", "")])
     assert finding.severity is Severity.ERROR
@@ -141,12 +141,12 @@ def test_what_raises_on_the_main_path_is_an_error(tmp_path):
     assert "raises ImportError when it is imported with torch 2.5.1" in finding.message
 
 
-def test_in_a_corner_it_is_a_note(tmp_path):
+def test_exception_in_corner_is_a_note(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.5.1": {"torch/__init__.py": ""}}
     assert [finding.severity for finding in support_findings(tmp_path, packages)] == [Severity.NOTE]
 
 
-def test_for_some_data_it_is_a_note(tmp_path):
+def test_exception_for_some_data_is_a_note(tmp_path):
     packages = {"own==1": package_files(SOME), "torch==2.5.1": {"torch/__init__.py": ""}}
     (finding,) = support_findings(tmp_path, packages, [("own.a", "load")])
     assert finding.severity is Severity.NOTE
@@ -156,7 +156,7 @@ def test_for_some_data_it_is_a_note(tmp_path):
 @pytest.mark.parametrize(
     ("calls", "severity"), [("", Severity.NOTE), (".convert()", Severity.ERROR)]
 )
-def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
+def test_uncalled_method_that_raises_is_not_an_error(tmp_path, calls, severity):
     source = """
         import torch
         from packaging.version import Version
@@ -177,12 +177,12 @@ def test_a_method_that_refuses_must_be_called(tmp_path, calls, severity):
     assert finding.severity is severity
 
 
-def test_inside_the_window_nothing_is_found(tmp_path):
+def test_version_inside_window_has_no_findings(tmp_path):
     packages = {"own==1": package_files(LEAST), "torch==2.6.0+cu124": {"torch/__init__.py": ""}}
     assert support_findings(tmp_path, packages, [("own.a", "")]) == []
 
 
-def test_who_catches_it_is_not_hurt(tmp_path):
+def test_caught_exception_is_not_reported(tmp_path):
     body = "".join(f"    {line}\n" for line in LEAST.splitlines())
     packages = {
         "own==1": package_files(f"try:\n{body}except ImportError:\n    pass\n"),
@@ -195,7 +195,7 @@ def test_who_catches_it_is_not_hurt(tmp_path):
     ("version", "severities"),
     [("0.8.5", [Severity.WARNING]), ("0.10.2", []), ("0.11.2", []), ("0.12.0", [Severity.WARNING])],
 )
-def test_a_list_of_versions_that_only_warns(tmp_path, version, severities):
+def test_list_of_versions_that_warns_is_a_warning(tmp_path, version, severities):
     packages = {"own==1": package_files(RANGE), f"vllm=={version}": {"vllm/__init__.py": ""}}
     findings = support_findings(tmp_path, packages, [("own.a", "is_vllm_available")])
     assert [finding.severity for finding in findings] == severities
@@ -203,7 +203,7 @@ def test_a_list_of_versions_that_only_warns(tmp_path, version, severities):
 
 
 @pytest.mark.parametrize(("version", "count"), [("0.6.8", 1), ("0.6.10", 0)])
-def test_two_packages_of_one_version(tmp_path, version, count):
+def test_packages_requiring_equal_versions(tmp_path, version, count):
     flash = {
         "flash/__init__.py": "",
         "flash/version.py": "",
@@ -224,7 +224,7 @@ TABLE = {
 }
 
 
-def test_a_table_that_is_checked_at_import(tmp_path):
+def test_dependency_table_checked_at_import(tmp_path):
     (finding,) = support_findings(tmp_path, {"own==1": TABLE, "hub==1.3": {}})
     assert finding.severity is Severity.ERROR
     assert finding.where == "own 1 own/dependency_versions_table.py:2"
@@ -233,7 +233,7 @@ def test_a_table_that_is_checked_at_import(tmp_path):
 
 
 @pytest.mark.parametrize(("least", "count"), [("LEAST", 0), ('"0.26.0"', 1)])
-def test_a_package_too_old_to_count_as_available_is_not_checked(tmp_path, least, count):
+def test_package_too_old_to_be_available_is_not_checked(tmp_path, least, count):
     predicate = f"def is_accelerate_available(min_version: str = {least}) -> bool:\n    ...\n"
     package = {
         "own/__init__.py": "",
@@ -244,20 +244,20 @@ def test_a_package_too_old_to_count_as_available_is_not_checked(tmp_path, least,
     assert len(support_findings(tmp_path, {"own==1": package, "accelerate==0.32.0": {}})) == count
 
 
-def test_an_absent_package_of_the_table_unless_the_package_set_is_partial(tmp_path):
+def test_missing_package_of_table_is_reported_unless_set_is_partial(tmp_path):
     (finding,) = support_findings(tmp_path, {"own==1": TABLE})
     assert "hub is not installed" in finding.message
     assert support_findings(tmp_path / "2", {"own==1": TABLE}, partial=True) == []
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.0+cu126", 0)])
-def test_operators_built_for_another_torch(tmp_path, torch, count):
+def test_operators_built_for_other_torch_are_reported(tmp_path, torch, count):
     note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
     findings = support_findings(tmp_path, {"xformers==0.0.29": note, f"torch=={torch}": {}})
     assert [finding.severity for finding in findings] == [Severity.WARNING] * count
 
 
-def test_a_requirement_that_is_none_is_skipped(tmp_path):
+def test_invalid_requirement_is_ignored(tmp_path):
     """It says nothing; one that pins torch says that this torch was meant."""
     note = {"xformers/cpp_lib.json": json.dumps({"version": {"torch": "2.6.0+cu124"}})}
     pins: dict[str, audited.Files] = {"xformers==0.0.29": note, "torch==2.7.0": {}}
@@ -269,7 +269,7 @@ def test_a_requirement_that_is_none_is_skipped(tmp_path):
 
 
 @pytest.mark.parametrize(("torch", "count"), [("2.7.0", 1), ("2.6.1", 0)])
-def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
+def test_torch_version_in_local_version_is_checked(tmp_path, torch, count):
     pins: dict[str, audited.Files] = {
         "flashinfer-python==0.2.5+cu124torch2.6": {},
         f"torch=={torch}": {},
@@ -281,7 +281,7 @@ def test_a_wheel_whose_version_names_its_torch(tmp_path, torch, count):
 
 
 @pytest.mark.parametrize(("runtime", "count"), [("12.9.79", 1), ("12.4.127", 0)])
-def test_bitsandbytes_without_a_library_for_this_cuda(tmp_path, runtime, count):
+def test_bitsandbytes_without_library_for_cuda_release_is_reported(tmp_path, runtime, count):
     files = {f"bitsandbytes/libbitsandbytes_cuda{cuda}.so": b"" for cuda in (118, 124)}
     pins = {"bitsandbytes==0.46.0": files, f"nvidia-cuda-runtime-cu12=={runtime}": {}}
     findings = support_findings(tmp_path, pins)

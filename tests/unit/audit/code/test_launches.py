@@ -62,7 +62,7 @@ JOB = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n"
         (["--gpus-per-node=$N"], None),
     ],
 )
-def test_the_gpus_of_a_slurm_script(lines: list[str], expected: SlurmGpus | None) -> None:
+def test_gpus_of_slurm_script_are_read(lines: list[str], expected: SlurmGpus | None) -> None:
     assert allocation("".join(f"#SBATCH {line}\n" for line in lines)) == expected
 
 
@@ -81,7 +81,7 @@ def test_the_gpus_of_a_slurm_script(lines: list[str], expected: SlurmGpus | None
         ("python train.py --num-processes 9", []),
     ],
 )
-def test_processes_are_compared_with_the_gpus(
+def test_process_count_is_compared_with_gpus(
     audit: Findings, line: str, expected: list[str]
 ) -> None:
     many = "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\n"
@@ -104,7 +104,7 @@ SCRIPT = "from transformers import from_pretrained\nfrom_pretrained('m', device_
         ("accelerate launch train.py", "'auto'", []),
     ],
 )
-def test_options_that_zero_stage_3_rejects(
+def test_options_rejected_by_zero_stage_3_are_reported(
     audit: Findings, line: str, value: str, expected: list[str]
 ) -> None:
     files = {
@@ -117,7 +117,7 @@ def test_options_that_zero_stage_3_rejects(
     assert shown(findings) == expected
 
 
-def test_keys_of_deepspeed_are_compared_with_its_classes(audit: Findings) -> None:
+def test_deepspeed_keys_are_compared_with_its_classes(audit: Findings) -> None:
     ds = (
         '{"gradient_clipping": "auto",\n "zero_optimization": {"stage": 3,\n'
         '  "overlap_com": true,\n  "stage3_prefetch_bucket_size": "auto",\n'
@@ -149,7 +149,7 @@ mine:
 """
 
 
-def test_a_configuration_of_the_user_is_compared_with_the_one_that_it_extends(
+def test_user_configuration_is_compared_with_extended_one(
     audit: Findings,
 ) -> None:
     findings = audit({"conf/mine.yaml": MINE}, SCRIPTED)
@@ -160,7 +160,7 @@ def test_a_configuration_of_the_user_is_compared_with_the_one_that_it_extends(
     assert {each.severity for each in findings} == {Severity.WARNING}
 
 
-def test_overrides_of_a_configuration_of_the_user(audit: Findings) -> None:
+def test_overrides_of_user_configuration_are_checked(audit: Findings) -> None:
     run = "python -m verl.trainer.main_ppo --config-path=conf --config-name=mine"
     files = {
         "conf/mine.yaml": "defaults:\n  - ppo_trainer\n  - _self_\nmine:\n  weight: 1\n",
@@ -180,7 +180,7 @@ with initialize_config_module("verl.trainer.config"):
 """
 
 
-def test_overrides_in_python(audit: Findings) -> None:
+def test_overrides_in_python_are_checked(audit: Findings) -> None:
     code = f"N = 1\nKEY = 'a'\n{COMPOSED}"
     hydra: audited.Files = {"hydra/__init__.py": "def compose(*a, **k): ...\n"
                            "def initialize_config_module(*a, **k): ...\n"}  # fmt: skip

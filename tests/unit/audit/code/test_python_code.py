@@ -21,7 +21,7 @@ if __name__ == "__main__":
 """
 
 
-def test_calls_of_a_script_are_reported_with_line_column_and_the_new_name(audit: Findings) -> None:
+def test_failing_calls_are_reported_with_column_and_new_name(audit: Findings) -> None:
     findings = audit({"train.py": SCRIPT})
     assert shown(findings) == [
         "IMG102 2:25 eval_strategy",
@@ -34,7 +34,7 @@ def test_calls_of_a_script_are_reported_with_line_column_and_the_new_name(audit:
     assert findings[0].where.endswith("train.py:2:25")
 
 
-def test_missing_imports_are_errors_at_the_top_and_warnings_where_they_may_not_run(
+def test_missing_imports_are_errors_at_top_and_warnings_elsewhere(
     audit: Findings,
 ) -> None:
     findings = audit(
@@ -83,15 +83,13 @@ def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
         "def main():\n    if not has_new():\n        return\n    from trl import Gone\n",
     ],
 )
-def test_a_condition_of_the_user_that_is_not_understood_makes_a_warning(
-    audit: Findings, script: str
-) -> None:
+def test_unknown_condition_makes_a_warning(audit: Findings, script: str) -> None:
     asks = "import pathlib\ndef has_new():\n    return 'Gone' in pathlib.Path('x').read_text()\n"
     findings = audit({"train.py": asks + script})
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
 
 
-def test_modules_of_the_user_are_not_missing_packages(audit: Findings) -> None:
+def test_user_modules_are_not_missing_packages(audit: Findings) -> None:
     assert (
         audit(
             {
@@ -106,12 +104,12 @@ def test_modules_of_the_user_are_not_missing_packages(audit: Findings) -> None:
     )
 
 
-def test_a_script_that_adds_folders_to_its_path_may_have_more_modules(audit: Findings) -> None:
+def test_modules_in_added_path_folders_are_assumed(audit: Findings) -> None:
     findings = audit({"train.py": "import sys\nsys.path.insert(0, '/opt')\nimport ours\n"})
     assert [(each.code, each.severity) for each in findings] == [("IMG101", Severity.WARNING)]
 
 
-def test_a_script_named_like_a_package_hides_it_from_files_in_its_folder_only(
+def test_script_named_like_package_hides_it_only_in_its_folder(
     audit: Findings,
 ) -> None:
     findings = audit(
@@ -124,12 +122,12 @@ def test_a_script_named_like_a_package_hides_it_from_files_in_its_folder_only(
     assert [each.where.rpartition("code/")[2] for each in findings] == ["b/run.py:1:17"]
 
 
-def test_a_checkout_next_to_a_script_hides_no_installed_package(audit: Findings) -> None:
+def test_checkout_next_to_script_does_not_hide_installed_package(audit: Findings) -> None:
     files = {"run.py": "from trl import Gone\n", "trl/setup.py": "", "trl/README": ""}
     assert shown(audit(files)) == ["IMG101 1:17"]
 
 
-def test_a_notebook_is_read_by_cells_without_magics(audit: Findings) -> None:
+def test_notebook_cells_are_read_without_magics(audit: Findings) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["from trl import Gone\n"]},
         {"cell_type": "code", "source": ["%pip install trl\n", "!ls\n", "import trl\n"]},
@@ -156,7 +154,7 @@ GONE = "from trl import Gone\n"
         'text = """\n%d of 5\n!\n"""\nawait later()\n' + GONE,
     ],
 )
-def test_a_cell_with_syntax_of_ipython_is_read(audit: Findings, cell: str) -> None:
+def test_cell_with_ipython_syntax_is_read(audit: Findings, cell: str) -> None:
     findings = audit({"a.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": cell}]})})
     assert shown(findings) == [f"IMG101 {cell.count(chr(10))}:17"]
 
@@ -173,35 +171,35 @@ def test_a_cell_with_syntax_of_ipython_is_read(audit: Findings, cell: str) -> No
         {"cell_type": "code", "source": "%%bash\nls"},
     ],
 )
-def test_a_cell_that_is_no_python_hides_no_other(audit: Findings, cell: object) -> None:
+def test_invalid_cell_does_not_hide_other_cells(audit: Findings, cell: object) -> None:
     cells = [cell, {"cell_type": "code", "source": [GONE]}]
     assert shown(audit({"a.ipynb": json.dumps({"cells": cells})})) == ["IMG101 1:17"]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"cells": {"a": 1}}', "9" * 10_000, "[]", "{}"])
-def test_a_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
+def test_damaged_notebook_has_no_code(audit: Findings, text: str) -> None:
     assert list(audit({"a.ipynb": text})) == []
 
 
-def test_development_files_may_import_packages_that_an_image_lacks(audit: Findings) -> None:
+def test_development_files_may_import_packages_missing_from_image(audit: Findings) -> None:
     tests = "import pytest\nimport trl\ntrl.gone()\n"
     assert shown(audit({"tests/test_train.py": tests})) == ["IMG101 3:1"]
 
 
-def test_a_file_that_cannot_be_parsed_is_a_warning(audit: Findings) -> None:
+def test_syntax_error_is_a_warning(audit: Findings) -> None:
     (finding,) = audit({"train.py": "import trl\n\ndef (:\n"})
     assert (finding.code, finding.severity, finding.line) == ("IMG107", Severity.WARNING, 3)
     assert finding.message == "cannot be parsed: invalid syntax"
 
 
 @pytest.mark.parametrize("source", ["x = " + "-" * 100_000 + "1\n", "x\0\n", "# coding: nope\n"])
-def test_a_file_that_no_parser_takes_is_a_warning(audit: Findings, source: str) -> None:
+def test_unparsable_file_is_a_warning(audit: Findings, source: str) -> None:
     (finding,) = audit({"train.py": source})
     assert (finding.code, finding.line) == ("IMG107", 1)
     assert len(finding.message) > len("cannot be parsed: ?")
 
 
-def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findings) -> None:
+def test_override_lacking_parameter_passed_by_base_is_an_error(audit: Findings) -> None:
     script = (
         "from trl import SFTTrainer\n\n\nclass Mine(SFTTrainer):\n"
         "    def compute_loss(self, model, inputs):\n        return 0\n\n\n"
@@ -215,7 +213,7 @@ def test_a_method_that_takes_less_than_its_base_passes_is_an_error(audit: Findin
     assert "num_items_in_batch" in findings[0].message
 
 
-def test_a_comment_accepts_the_findings_that_it_names(audit: Findings) -> None:
+def test_noqa_comment_suppresses_named_findings(audit: Findings) -> None:
     script = (
         "import deepspeed  # noqa: F401, IMG101\nimport apex  # noqa\nimport xyz  # noqa: IMG102\n"
     )

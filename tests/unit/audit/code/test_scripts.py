@@ -86,7 +86,7 @@ PACKAGES: dict[str, audited.Files] = {
         ("python -m verl.trainer.main_ppo +trainer.epochs=2", "IMG403 1:33 trainer.epochs"),
     ],
 )  # fmt: skip
-def test_what_a_script_sets_and_runs_is_compared_with_the_source(
+def test_script_variables_and_commands_are_compared_with_source(
     audit: Findings, line: str, expected: str
 ) -> None:
     assert shown(audit({"run.sh": f"{line}\n"}, PACKAGES)) == [expected]
@@ -113,18 +113,18 @@ def test_what_a_script_sets_and_runs_is_compared_with_the_source(
         "python -m mine.module --nothing",
     ],
 )
-def test_what_the_source_has_or_may_have_is_not_reported(audit: Findings, line: str) -> None:
+def test_existing_or_possible_options_are_not_reported(audit: Findings, line: str) -> None:
     assert audit({"run.sh": f"{line}\n"}, PACKAGES) == []
 
 
-def test_a_program_whose_package_is_absent_is_a_warning(audit: Findings) -> None:
+def test_program_of_missing_package_is_a_warning(audit: Findings) -> None:
     script = "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
     findings = audit({"run.sh": script}, PACKAGES)
     assert shown(findings) == ["IMG305 1:1", "IMG305 2:25"]
     assert {each.severity for each in findings} == {Severity.WARNING}
 
 
-def test_commands_of_notebooks_are_read_with_their_cells(audit: Findings) -> None:
+def test_notebook_commands_are_reported_by_cell(audit: Findings) -> None:
     cells = ["import os\n!vllm serve m \\\n  --nothing", "%%bash\nvllm srve m", "!ls\n%time x = 1"]
     code = [{"cell_type": "code", "source": cell} for cell in cells]
     findings = audit({"a.ipynb": json.dumps({"cells": code})}, PACKAGES)
@@ -132,7 +132,7 @@ def test_commands_of_notebooks_are_read_with_their_cells(audit: Findings) -> Non
     assert [each.cell for each in findings] == [1, 2]
 
 
-def test_variables_are_read_in_python_yaml_and_dockerfiles(audit: Findings) -> None:
+def test_variables_in_python_yaml_and_dockerfiles_are_checked(audit: Findings) -> None:
     findings = audit(
         {
             "a.py": "import os\nos.environ['VLLM_GONE'] = '1'\n"
@@ -174,7 +174,7 @@ ACCELERATE: dict[str, audited.Files] = {
 }
 
 
-def test_files_of_accelerate_and_deepspeed_are_compared_with_what_they_take(
+def test_accelerate_and_deepspeed_files_are_checked(
     audit: Findings,
 ) -> None:
     files = {
@@ -196,7 +196,7 @@ def test_files_of_accelerate_and_deepspeed_are_compared_with_what_they_take(
     ]
 
 
-def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
+def test_release_that_removed_item_is_named(audit: Findings) -> None:
     files = {
         "vllm/__init__.py": "",
         "vllm/envs.py": 'import os\nV1 = os.getenv("VLLM_USE_V1")\n',
@@ -212,7 +212,7 @@ def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
     ]
 
 
-def test_the_release_that_has_an_argument_is_named(audit: Findings) -> None:
+def test_release_that_has_argument_is_named(audit: Findings) -> None:
     trl: audited.Files = {
         "trl/__init__.py": "class SFTTrainer:\n"
         "    def __init__(self, model, processing_class=None):\n        pass\n"

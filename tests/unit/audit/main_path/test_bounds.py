@@ -192,12 +192,12 @@ PYTHON = {
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_an_answer_is_that_of_python_or_unknown(name: str) -> None:
+def test_answer_matches_python_or_is_unknown(name: str) -> None:
     source, expected = PYTHON[name]
     assert _audit_answer(textwrap.dedent(source)) in (None, bool(expected))
 
 
-def test_a_version_is_compared_where_its_local_part_does_not_matter() -> None:
+def test_version_comparison_ignores_irrelevant_local_part() -> None:
     source = "from packaging.version import Version as V\nimport other\n"
     assert _audit_answer(f"{source}def f():\n    return V(other.__version__) >= V('1')\n") is True
     assert _audit_answer(f"{source}def f():\n    return V(other.__version__) < V('1.1')\n") is True
@@ -228,7 +228,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_input_ends(name: str) -> None:
+def test_hostile_input_terminates(name: str) -> None:
     assert _audit_answer(HOSTILE[name]) in (None, True)
 
 

@@ -17,7 +17,7 @@ def level(path, module, runner=""):
     return reached.level if reached else None
 
 
-def test_importing_a_module_runs_its_parents_and_what_they_import():
+def test_importing_module_runs_parents_and_their_imports():
     files = {
         "lib/__init__.py": "from . import base\n",
         "lib/base.py": "",
@@ -32,7 +32,7 @@ def test_importing_a_module_runs_its_parents_and_what_they_import():
     assert level(path, "lib.c", "unused") is None
 
 
-def test_a_function_runs_when_it_is_called():
+def test_function_runs_when_called():
     files = {
         "lib/__init__.py": """
             from lib.work import step
@@ -53,7 +53,7 @@ def test_a_function_runs_when_it_is_called():
     assert level(path, "lib.late") is Level.POSSIBLE
 
 
-def test_making_an_object_reaches_all_its_methods_and_its_bases():
+def test_construction_reaches_all_methods_and_bases():
     files = {
         "lib/__init__.py": "from lib.core import Engine\n",
         "lib/core.py": """
@@ -80,7 +80,7 @@ def test_making_an_object_reaches_all_its_methods_and_its_bases():
     assert level(path, "lib.used") is Level.LIKELY
 
 
-def test_naming_a_class_is_not_using_its_module_only():
+def test_importing_class_does_not_reach_its_methods():
     files = {
         "lib/__init__.py": "from lib.core import Engine\nclass Other: ...\n",
         "lib/core.py": "class Engine:\n    def close(self): ...\n",
@@ -88,7 +88,7 @@ def test_naming_a_class_is_not_using_its_module_only():
     assert level(walk(files, "lib"), "lib.core", "Engine.close") is None
 
 
-def test_what_lies_behind_a_handler_is_handled_unless_another_way_leads_there():
+def test_import_in_try_is_doubtful_unless_reached_otherwise():
     files = {
         "lib/__init__.py": "try:\n    import lib.fast\nexcept ImportError:\n    pass\n",
         "lib/fast.py": "import lib.kernel\n",
@@ -103,7 +103,7 @@ def test_what_lies_behind_a_handler_is_handled_unless_another_way_leads_there():
     assert path.reached("lib.kernel", "").entry == "lib.sure"
 
 
-def test_lazy_names_load_their_module_when_they_are_used():
+def test_used_lazy_name_loads_its_module():
     files = {
         "lib/__init__.py": """
             def __getattr__(name):
@@ -133,7 +133,7 @@ def test_entry_points_of_other_versions_are_skipped():
     assert "other" not in path.modules()
 
 
-def test_also_goes_with_its_entry():
+def test_also_names_are_reached_with_entry():
     files = {"lib/__init__.py": "", "lib/plugin.py": "class Worker:\n    def run(self): ...\n"}
     named = (MainPathEntry(name="lib", why="the package", also=("lib.plugin.Worker",)),)
     path = main_path(
@@ -142,7 +142,7 @@ def test_also_goes_with_its_entry():
     assert level(path, "lib.plugin", "Worker.run") is Level.LIKELY
 
 
-def test_verls_rollout_is_followed_where_its_engine_is_installed():
+def test_verl_rollout_is_followed_if_engine_is_installed():
     rollouts = "verl/workers/rollout"
     verl = {
         "verl/__init__.py": "",
@@ -172,14 +172,14 @@ def test_verls_rollout_is_followed_where_its_engine_is_installed():
             assert level(path, servers[engine], launch) is Level.LIKELY
 
 
-def test_the_policy_of_this_release_can_be_read():
+def test_bundled_policy_is_valid():
     loaded = policies.load()
     assert {"trl", "vllm", "verl", "transformers"} <= loaded.walk
     assert len({entry.name for entry in loaded.entries}) == len(loaded.entries)
     assert all(entry.why for entry in loaded.entries)
 
 
-def test_a_name_is_that_of_the_branch_which_this_package_set_takes():
+def test_conditional_name_has_definition_of_taken_branch():
     files = {
         "lib/__init__.py": """
             import other
@@ -203,7 +203,7 @@ def test_a_name_is_that_of_the_branch_which_this_package_set_takes():
     assert level(new, "lib.old") is None
 
 
-def test_a_private_method_is_reached_by_its_callers_or_for_its_base():
+def test_private_method_is_reached_by_callers_or_base():
     files = {
         "lib/__init__.py": """
             class Base:
@@ -225,7 +225,7 @@ def test_a_private_method_is_reached_by_its_callers_or_for_its_base():
     assert level(path, "lib", "Mine._helper") is None
 
 
-def test_a_method_without_a_call_of_an_object_made_in_some_cases_is_remote():
+def test_uncalled_method_of_optional_object_is_remote():
     files = {
         "lib/__init__.py": """
             from other import Unseen

@@ -75,24 +75,24 @@ def _missing(tmp_path, *, current="true", test="", body="import queue_new", more
     }
 
 
-def test_a_package_that_the_default_configuration_needs_is_an_error(tmp_path):
+def test_package_required_by_default_configuration_is_an_error(tmp_path):
     assert _missing(tmp_path) == {"queue_new": Severity.ERROR}
 
 
 @pytest.mark.parametrize("test", [" is True", " and config.trainer.mode == 'sync'"])
-def test_conditions_are_evaluated_with_the_defaults(tmp_path, test):
+def test_conditions_are_evaluated_with_defaults(tmp_path, test):
     assert _missing(tmp_path, test=test) == {"queue_new": Severity.ERROR}
 
 
-def test_the_other_branch_needs_its_packages_if_the_default_takes_it(tmp_path):
+def test_branch_taken_by_default_requires_its_packages(tmp_path):
     assert _missing(tmp_path, current="false") == {"queue_old": Severity.ERROR}
 
 
-def test_a_condition_that_is_unknown_makes_no_error(tmp_path):
+def test_unknown_condition_makes_no_error(tmp_path):
     assert _missing(tmp_path, test=" and ray.is_initialized()") == {}
 
 
-def test_a_class_that_becomes_an_actor_when_it_is_used_is_followed(tmp_path):
+def test_class_wrapped_by_ray_remote_is_followed(tmp_path):
     main = (
         MAIN.replace("@ray.remote\nclass", "class")
         .replace(
@@ -107,7 +107,7 @@ def test_a_class_that_becomes_an_actor_when_it_is_used_is_followed(tmp_path):
     assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
 
 
-def test_a_function_may_pass_the_configuration_on(tmp_path):
+def test_configuration_is_passed_to_called_functions(tmp_path):
     main = MAIN.replace(
         "    if config.trainer", "    config = adapted(config)\n    if config.trainer"
     )
@@ -116,7 +116,7 @@ def test_a_function_may_pass_the_configuration_on(tmp_path):
     assert _missing(tmp_path, more=more) == {"queue_new": Severity.ERROR}
 
 
-def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(tmp_path):
+def test_module_imported_on_default_path_requires_its_packages(tmp_path):
     more = {"train/new.py": "import queue_new\n"}
     body = "from train import new"
     assert _missing(tmp_path, body=body, more=more) == {"queue_new": Severity.ERROR}
@@ -126,7 +126,7 @@ def test_a_module_imported_in_a_function_on_the_default_path_needs_its_packages(
     "text",
     ["defaults:\n", "defaults: 3\n", "defaults: [{}, null]\n", "day: 2026-13-45\n", "x: 0x_\n"],
 )
-def test_a_configuration_that_hydra_would_refuse_says_nothing(tmp_path, text):
+def test_invalid_hydra_configuration_has_no_findings(tmp_path, text):
     assert _missing(tmp_path, more={"train/config/trainer.yaml": text}) == {}
 
 
@@ -144,7 +144,7 @@ def test_a_configuration_that_hydra_would_refuse_says_nothing(tmp_path, text):
         ("config.actor.backend", ""),
     ],
 )
-def test_values_of_composed_groups_decide(tmp_path, condition, subject):
+def test_composed_groups_determine_values(tmp_path, condition, subject):
     body = f"if {condition}:\n            import queue_new"
     missing = _missing(tmp_path, body=body)
     assert missing == ({subject: Severity.ERROR} if subject else {})
@@ -169,7 +169,7 @@ TRIED = "try:\n            import queue_new\n        {}"
         (REPLACED, False),
     ],
 )
-def test_what_may_be_passed_over_is_not_needed(tmp_path, body, is_needed):
+def test_skippable_statements_require_nothing(tmp_path, body, is_needed):
     assert _missing(tmp_path, body=body) == ({"queue_new": Severity.ERROR} if is_needed else {})
 
 
@@ -181,7 +181,7 @@ def test_what_may_be_passed_over_is_not_needed(tmp_path, body, is_needed):
         ("True", "    def __post_init__(self):\n        self.fast = self.size > 1\n", False),
     ],
 )
-def test_defaults_of_dataclasses_decide(tmp_path, default, more, is_needed):
+def test_dataclass_defaults_determine_values(tmp_path, default, more, is_needed):
     files = {
         "train/__init__.py": "",
         "train/config.py": "from dataclasses import dataclass, field\n"

@@ -107,7 +107,7 @@ def recursive():
 """
 
 
-def test_libraries_that_are_evaluated_may_be_absent_from_a_partial_set() -> None:
+def test_evaluated_libraries_may_be_missing_from_partial_set() -> None:
     sources = {"lib 1": {"lib.py": TOOLS}, "torch 2.4": {"torch.py": "__version__ = '2.4'\n"}}
     question = "lib::required_torch_version(min_version=1.11)"
     assert answer(SourceModules(sources, partial=True), question) is True
@@ -153,7 +153,7 @@ def packages(**versions: str) -> SourceModules:
         ("absent()", {}, None),
     ],
 )
-def test_whether_a_call_is_true(call: str, versions: dict[str, str], expected: bool | None) -> None:
+def test_truth_of_call(call: str, versions: dict[str, str], expected: bool | None) -> None:
     modules = packages(**versions)
     assert answer(modules, f"lib.tools::{call}") is expected
     assert answer(modules, f"lib::{call}") is expected

@@ -62,11 +62,11 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
     ],
     ids=str,
 )
-def test_what_a_package_set_makes_of_a_guard(guard, state):
+def test_guard_state_in_package_set(guard, state):
     assert evaluate(MODULES, guard) is state
 
 
-def test_in_a_partial_package_set_what_is_absent_is_unknown():
+def test_missing_package_of_partial_set_is_unknown():
     package_set = SourceModules({"trl 1.0": {"trl/__init__.py": ""}}, partial=True)
     assert evaluate(package_set, Guard("present", "vllm")) is UNKNOWN
     assert evaluate(package_set, Guard("absent", "vllm")) is UNKNOWN
@@ -80,7 +80,7 @@ def test_all_guards_must_hold():
     assert not judge(MODULES, (Guard("unknown", "x"), Guard("present", "vllm"))).certain
 
 
-def test_who_catches_what():
+def test_handlers_catch_listed_exceptions_and_subclasses():
     assert judge(MODULES, (Guard("handled", "ImportError"),)).catches(*IMPORT)
     assert not judge(MODULES, (Guard("handled", "ImportError"),)).catches(*ATTRIBUTE)
     assert judge(MODULES, (Guard("handled", "Exception"),)).catches(*ATTRIBUTE)
@@ -93,7 +93,7 @@ def test_who_catches_what():
     assert both.catches(*ATTRIBUTE)
 
 
-def test_hasattr_applies_to_its_expression_only():
+def test_hasattr_applies_only_to_its_expression():
     course = judge(MODULES, (Guard("handled", "AttributeError", "vllm.envs.VLLM_USE_V1"),))
     assert course.asked == {"vllm.envs.VLLM_USE_V1"}
     assert not course.catches(*ATTRIBUTE)
@@ -163,13 +163,13 @@ def answer(test: str, micro: int) -> bool:
 
 
 @pytest.mark.parametrize("test", COMPARISONS)
-def test_comparisons_with_python_are_answered_as_cpython_answers(test):
+def test_python_version_comparisons_match_cpython(test):
     assert guard_verdict(test, "3.11.2") is answer(test, 2)
     every = {answer(test, micro) for micro in range(20)}
     assert guard_verdict(test, "3.11") is (every.pop() if len(every) == 1 else None)
 
 
-def test_this_python_answers_alike():
+def test_comparisons_match_running_python():
     here = ".".join(map(str, sys.version_info[:3]))
     for test in COMPARISONS:
         assert guard_verdict(test, here) is eval(test, {"sys": sys})
@@ -233,11 +233,11 @@ CALLEES = SourceModules(
         (":?", "tags", UNKNOWN),
     ],
 )
-def test_whether_a_callable_takes_a_parameter(callee, name, state):
+def test_callable_has_parameter(callee, name, state):
     assert evaluate(CALLEES, Guard("takes", f"trl:{callee}", name)) is state
 
 
-def test_a_guard_of_a_module_that_is_not_there_is_not_known():
+def test_guard_on_missing_module_is_unknown():
     assert evaluate(CALLEES, Guard("takes", "peft::LLM", "seed")) is UNKNOWN
 
 
@@ -269,7 +269,7 @@ ASKED = "    if not flag:\n        return False\n" + FOUND
         ("    return is_nvtx_available()\n", UNKNOWN, UNKNOWN),
     ],
 )
-def test_the_result_of_a_function_of_another_module(body: str, present, absent) -> None:
+def test_result_of_function_in_other_module(body: str, present, absent) -> None:
     defined = f"from importlib.util import find_spec\ndef is_nvtx_available(flag=0):\n{body}"
     used = (
         "import sys\nfrom lib.tools import is_nvtx_available\n"
@@ -311,7 +311,7 @@ NEW_VERSION = TORCH_VERSION >= Version("2.6")
         ("CHANGED_VERSION", UNKNOWN),
     ],
 )
-def test_a_name_or_comparison_is_evaluated_where_it_is_bound(condition: str, state) -> None:
+def test_name_or_comparison_is_evaluated_where_bound(condition: str, state) -> None:
     used = (
         "import lib.tools as tools\nfrom packaging.version import Version\n"
         "from lib.tools import HAS_NVTX, TORCH_VERSION, NEW_VERSION\n"
@@ -332,7 +332,7 @@ def test_a_name_or_comparison_is_evaluated_where_it_is_bound(condition: str, sta
     assert evaluate(modules, guard) is state
 
 
-def test_a_comparison_is_not_the_result_of_the_function_in_it() -> None:
+def test_comparison_result_differs_from_called_function() -> None:
     source = "def flag():\n    return True\nif flag() == unknown:\n    import lib.fast\n"
     modules = SourceModules({"lib 1": {"lib/__init__.py": source}})
     assert evaluate(modules, Guard("result", "lib::flag()")) is RUNS

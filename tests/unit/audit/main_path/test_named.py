@@ -34,7 +34,7 @@ def test_named_packages_are_entry_points_and_followed(tmp_path: Path) -> None:
     assert with_named(package_set, []) == policy.load()
 
 
-def test_a_named_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
+def test_unimportable_named_package_is_an_error(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, PACKAGES)
     plain = audit(package_set, Terms(), checks=["imports"])
     assert not [finding for finding in plain.findings if finding.severity is Severity.ERROR]
@@ -44,7 +44,7 @@ def test_a_named_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> 
     assert error.where.endswith("gadget/core.py:1")
 
 
-def test_only_what_runs_on_import_is_followed_in_a_named_package(tmp_path: Path) -> None:
+def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> None:
     source = (
         "import helper\ndef start():\n    helper.GONE\ndef later():\n    helper.LATER\nstart()\n"
     )
@@ -64,7 +64,7 @@ def errors(folder: Path, packages: dict[str, dict[str, str]]) -> list[str]:
     return [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
 
 
-def test_the_part_for_another_named_package_is_imported(tmp_path: Path) -> None:
+def test_part_for_other_named_package_is_imported(tmp_path: Path) -> None:
     part = "from helper import GONE\nimport absent\n"
     packages = {
         "helper==1.0": {"helper.py": ""},
@@ -92,7 +92,7 @@ def __getattr__(name):
 """
 
 
-def test_the_module_that_has_most_names_is_imported(tmp_path: Path) -> None:
+def test_lazy_module_with_most_names_is_imported(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper.py": ""},
         "gadget==1.0": {
@@ -105,7 +105,7 @@ def test_the_module_that_has_most_names_is_imported(tmp_path: Path) -> None:
     assert error.startswith("gadget 1.0 imports ONE from helper")
 
 
-def test_a_followed_package_without_entry_points_is_not_an_exception(tmp_path: Path) -> None:
+def test_walked_package_without_entry_points_is_checked_if_named(tmp_path: Path) -> None:
     # liger-kernel 0.5.8 with transformers 4.53: its patches import names that are gone.
     assert "liger-kernel" in policy.load().walk
     packages = {
@@ -134,7 +134,7 @@ sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], _import_str
 """
 
 
-def test_of_many_parts_the_one_is_imported_that_most_of_them_use(tmp_path: Path) -> None:
+def test_module_used_by_most_lazy_parts_is_imported(tmp_path: Path) -> None:
     part = "from ..gadget_utils import Gadget\nfrom helper import PART\n"
     packages = {
         "helper==1.0": {"helper.py": ""},
@@ -160,7 +160,7 @@ _alias("helper.old", "helper.new")
 """
 
 
-def test_an_alias_in_sys_modules_has_the_names_of_its_module(tmp_path: Path) -> None:
+def test_sys_modules_alias_has_names_of_its_module(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper/__init__.py": ALIAS, "helper/new.py": "THERE = 1\n"},
         "gadget==1.0": {"gadget.py": "from helper.old import THERE, GONE\n"},
@@ -169,7 +169,7 @@ def test_an_alias_in_sys_modules_has_the_names_of_its_module(tmp_path: Path) -> 
     assert error.startswith("gadget 1.0 imports GONE from helper.old")
 
 
-def test_the_parts_of_a_namespace_are_imported(tmp_path: Path) -> None:
+def test_namespace_parts_are_imported(tmp_path: Path) -> None:
     packages = {
         "helper==1.0": {"helper.py": ""},
         "gadget-core==1.0": {
@@ -219,7 +219,7 @@ def test_the_parts_of_a_namespace_are_imported(tmp_path: Path) -> None:
         ({"helper.py": "from gadget import impl\n", "../impl.py": "import helper\n"}, True),
     ],
 )
-def test_a_module_with_the_name_of_a_package_is_a_part_for_it_only_if_it_uses_it(
+def test_module_named_like_package_is_its_part_only_if_it_uses_it(
     tmp_path: Path, part: dict[str, str], is_integration: bool
 ) -> None:
     files = {"gadget/__init__.py": "", "gadget/core.py": "def is_available(name): ...\n"}

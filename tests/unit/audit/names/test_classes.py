@@ -101,7 +101,7 @@ def resolved(expression: str, module: str = "user", scope: str = "") -> LookupRe
         ("own", "Same.own", "own"),
     ],
 )
-def test_resolve(expression, scope, expected):
+def test_callee_is_resolved_to_definition(expression, scope, expected):
     lookup_result = resolved(expression, scope=scope)
     assert lookup_result.definition is not None
     assert getattr(lookup_result.definition, "name", "") == expected
@@ -122,7 +122,7 @@ def test_resolve(expression, scope, expected):
         ("a.Loop.gone", "unknown"),
     ],
 )
-def test_what_cannot_be_resolved(expression, state):
+def test_unresolvable_callee_is_unknown(expression, state):
     assert resolved(expression).state == state
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_resolved(expression, state):
         ("Failure", {"args"}),
     ],
 )
-def test_attributes(name, has):
+def test_instance_attributes_are_listed(name, has):
     attributes = classes.attributes(MODULES, look_up(MODULES, "pkg.a", name))
     assert attributes is not None
     assert has <= attributes
@@ -143,7 +143,7 @@ def test_attributes(name, has):
 
 
 @pytest.mark.parametrize("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
-def test_attributes_that_cannot_be_listed(name):
+def test_dynamic_attributes_are_unknown(name):
     assert classes.attributes(MODULES, look_up(MODULES, "pkg.a", name)) is None
 
 
@@ -164,7 +164,7 @@ def test_attributes_that_cannot_be_listed(name):
         ("a", None),
     ],
 )
-def test_the_class_of_a_receiver(receiver, expected):
+def test_class_of_receiver(receiver, expected):
     lookup_result = classes.class_of(MODULES, facts("user"), receiver)
     name = lookup_result.definition.name if isinstance(lookup_result.definition, Class) else None
     assert name == expected
@@ -191,7 +191,7 @@ class Searched:
         ("a.Derived", "of_nobody", "absent"),
     ],
 )
-def test_an_annotation_promises_subclasses_too(receiver, name, state):
+def test_annotation_includes_subclasses(receiver, name, state):
     modules = Searched()
     holder = classes.class_of(modules, facts("user"), receiver)
     assert classes.member(modules, holder, name).state == state

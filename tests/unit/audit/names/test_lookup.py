@@ -119,17 +119,17 @@ class Searched(Modules):
         ("lazy", "LlamaFast", "unknown", ""),
     ],
 )
-def test_lookup(module, name, state, home):
+def test_lookup_states(module, name, state, home):
     lookup_result = look_up(Searched(), module, name)
     assert lookup_result.state == state
     assert (lookup_result.home.module if lookup_result.home else "") == home
 
 
-def test_a_folder_that_cannot_be_searched_may_hold_anything():
+def test_unsearchable_namespace_may_have_any_name():
     assert look_up(Modules(), "lazy", "Llama").state == "unknown"
 
 
-def test_what_was_found_and_the_way_to_it():
+def test_lookup_result_has_definition_and_trace():
     lookup_result = look_up(Modules(), "pkg", "Renamed")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.definition.name == "One"
@@ -143,13 +143,13 @@ def test_what_was_found_and_the_way_to_it():
     ("module", "ambiguous"),
     [("pkg.a", False), ("pkg.either", False), ("pkg.both", True), ("pkg.remade", True)],
 )
-def test_definitions_that_depend_on_conditions(module, ambiguous):
+def test_conditional_definitions_are_ambiguous(module, ambiguous):
     lookup_result = look_up(Modules(), module, "One")
     assert isinstance(lookup_result.definition, Class)
     assert lookup_result.ambiguous is ambiguous
 
 
-def test_a_long_list_is_searched_by_word():
+def test_long_list_of_star_imports_is_searched_by_word():
     """Only the modules that hold the word are read, and those that the name itself suggests."""
     extra = {f"many.m{i}": f"__all__ = ['M{i}']\nM{i} = 1\n" for i in range(20)}
     stars = "".join(f"    from .m{i} import *\n" for i in range(20))

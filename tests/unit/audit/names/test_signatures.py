@@ -128,7 +128,7 @@ def signature(name: str, *, bound: bool = True) -> CallSignature | None:
         ("Pair", ["left", "right"]),
     ],
 )
-def test_parameters(name, takes):
+def test_parameters_of_callables(name, takes):
     call_signature = signature(name)
     assert call_signature is not None
     assert [parameter.name for parameter in call_signature.parameters] == takes
@@ -139,12 +139,12 @@ def test_parameters(name, takes):
     "name",
     ["decorated", "Stranger", "New", "Made", "Ignoring", "Model", "Either"],
 )
-def test_what_cannot_be_determined(name):
+def test_indeterminable_signatures_are_unknown(name):
     assert signature(name) is None
 
 
 @pytest.mark.parametrize("name", ["open_", "onto_open"])
-def test_functions_that_take_anything(name):
+def test_functions_accepting_any_arguments(name):
     call_signature = signature(name)
     assert call_signature is not None
     assert call_signature.takes("anything")
@@ -157,13 +157,13 @@ def test_positional_only_parameters_are_not_keywords():
     assert call_signature.takes("b")
 
 
-def test_a_method_accessed_on_its_class_takes_self():
+def test_method_accessed_on_class_takes_self():
     call_signature = signature("Own.method", bound=False)
     assert call_signature is not None
     assert [parameter.name for parameter in call_signature.parameters] == ["self", "x"]
 
 
-def test_fields_say_which_must_be_given():
+def test_required_fields_have_no_default():
     call_signature = signature("More")
     assert call_signature is not None
     assert [parameter.default for parameter in call_signature.parameters] == [False, True, True]

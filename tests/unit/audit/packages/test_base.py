@@ -52,7 +52,7 @@ def test_libraries_interpreter_and_links_are_read(tmp_path: Path, store: Store) 
     assert package_set.defines("any", "PyInit__core")
 
 
-def test_a_package_is_read_once(tmp_path: Path, store: Store) -> None:
+def test_debian_package_is_read_once(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "libs.deb"
     deb = debs.make(path, "libs", [debs.file("./usr/lib/libone.so.1", REAL.read_bytes())])
     first = read_base([deb], lambda _: path, store)
@@ -60,7 +60,7 @@ def test_a_package_is_read_once(tmp_path: Path, store: Store) -> None:
     assert read_base([deb], lambda _: path, store) == first
 
 
-def test_the_interpreter_of_an_archive_is_read_once(tmp_path: Path, store: Store) -> None:
+def test_interpreter_archive_is_read_once(tmp_path: Path, store: Store) -> None:
     path, data = tmp_path / "archive", REAL.read_bytes()
     files = {"python/bin/python3.12": data, "python/lib/libunused.so.1": data}
     path.write_bytes(pack({**sample(), **files}))

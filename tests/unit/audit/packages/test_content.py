@@ -31,7 +31,7 @@ def content(request, tmp_path):
         yield open_content(site.url(path.name), path.name, Http(attempts=1))
 
 
-def test_members_and_their_content(content):
+def test_members_and_contents_are_read(content):
     assert content.members()["demo/a.py"].size == 6000
     assert content.read(["demo/z.py", "demo/a.py", "demo/absent.py"]) == {
         "demo/z.py": FILES["demo/z.py"],
@@ -40,7 +40,7 @@ def test_members_and_their_content(content):
     assert b"".join(content.chunks("demo/lib.so")) == NOISE
 
 
-def test_what_lies_between_is_not_fetched(tmp_path):
+def test_bytes_between_members_are_not_fetched(tmp_path):
     path = wheels.make(tmp_path, FILES)
     site = Site(files={path.name: path.read_bytes()})
     with serve(site):
@@ -61,7 +61,7 @@ def member(start, end):
     return WheelMember(start, end, end - start, end - start, 0, 0)
 
 
-def test_neighbours_share_a_request_up_to_a_gap_and_a_length():
+def test_adjacent_members_share_a_request_within_limits():
     near, far = member(0, 10), member(10 + GAP + 1, 20 + GAP + 1)
     touching = member(10 + GAP, 20 + GAP)
     assert len(coalesce([("a", near), ("b", far)])) == 2
@@ -71,7 +71,7 @@ def test_neighbours_share_a_request_up_to_a_gap_and_a_length():
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_damaged_content_is_refused(tmp_path, remote):
+def test_damaged_content_is_rejected(tmp_path, remote):
     path = wheels.make(tmp_path, FILES, method=zipfile.ZIP_STORED)
     data = path.read_bytes().replace(b"VALUE = 1", b"VALUE = 2")
     path.write_bytes(data)
@@ -82,7 +82,7 @@ def test_damaged_content_is_refused(tmp_path, remote):
             damaged.read(["demo/__init__.py"])
 
 
-def test_what_is_not_a_zip_is_refused(tmp_path):
+def test_non_zip_file_is_rejected(tmp_path):
     path = tmp_path / "demo.whl"
     path.write_bytes(b"no zip at all")
     with pytest.raises(IntegrityError, match="is not a readable wheel"):
@@ -91,12 +91,12 @@ def test_what_is_not_a_zip_is_refused(tmp_path):
         open_content(tmp_path / "absent.whl", "absent.whl").members()
 
 
-def test_a_server_is_not_queried_where_that_is_not_allowed():
+def test_server_is_not_queried_offline():
     with pytest.raises(FetchFailed, match="may not be fetched"):
         open_content("http://localhost/demo.whl", "demo.whl")
 
 
-def test_a_header_that_is_not_where_the_directory_says(tmp_path):
+def test_misplaced_local_header_is_rejected(tmp_path):
     path = wheels.make(tmp_path, FILES)
     data = path.read_bytes()
     path.write_bytes(b"XXXX" + data[4:])

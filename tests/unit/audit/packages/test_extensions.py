@@ -21,11 +21,11 @@ from imgbuild.audit.packages.extensions import modules_for, other_builds, python
         ("a/b.py", ""),
     ],
 )
-def test_the_python_of_a_file(file, python):
+def test_python_of_extension_file(file, python):
     assert python_of(file) == python
 
 
-def test_modules_of_one_python_and_builds_for_others():
+def test_modules_by_python_of_their_builds():
     builds = [f"a/_C.cpython-{python}-x86_64-linux-gnu.so" for python in ("310", "39", "313")]
     files = ["a/__init__.py", *builds, "a/_D.abi3.so", "a/_E.so", "b-2/_F.cpython-310.so"]
     same = {"a": "a/__init__.py", "a._D": "a/_D.abi3.so", "a._E": "a/_E.so"}

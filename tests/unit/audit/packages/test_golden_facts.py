@@ -75,7 +75,7 @@ def is_ready():
 REMEDY = "raise FORMAT in cache/facts_file.py, then make facts"
 
 
-def test_readers_find_what_published_facts_say(
+def test_reader_results_match_published_facts(
     tmp_path: Path, golden: Callable[[Path, str], None]
 ) -> None:
     wheel, path = audited.wheel(tmp_path, "demo", "1.0", FILES, metadata=METADATA)

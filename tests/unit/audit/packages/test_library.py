@@ -29,7 +29,7 @@ def demo(tmp_path):
     return audited.wheel(tmp_path, "demo", "1.0", FILES, metadata="Requires-Dist: numpy>=1\n")
 
 
-def test_a_wheel_has_files_metadata_and_modules(store, demo):
+def test_wheel_has_files_metadata_and_modules(store, demo):
     library_wheel = Library(store).wheel(*demo)
     assert library_wheel.files["demo/b.py"] == 6
     assert library_wheel.metadata.requires == ("numpy>=1",)
@@ -41,7 +41,7 @@ def test_a_wheel_has_files_metadata_and_modules(store, demo):
     assert library_wheel.module("demo.absent") is None
 
 
-def test_what_was_read_is_not_read_again(store, demo):
+def test_cached_facts_are_not_read_again(store, demo):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     demo[1].unlink()
@@ -52,7 +52,7 @@ def test_what_was_read_is_not_read_again(store, demo):
         later.module("demo.b")
 
 
-def test_two_readers_keep_what_both_found(store, demo):
+def test_concurrent_libraries_keep_facts_of_both(store, demo):
     first, second = Library(store), Library(store)
     first.wheel(*demo).module("demo.a")
     second.wheel(*demo).module("demo.b")
@@ -64,7 +64,7 @@ def test_two_readers_keep_what_both_found(store, demo):
     assert later.module("demo.b") is not None
 
 
-def test_other_readers_read_anew(store, demo, monkeypatch):
+def test_changed_reader_invalidates_cache(store, demo, monkeypatch):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     demo[1].unlink()
@@ -73,7 +73,7 @@ def test_other_readers_read_anew(store, demo, monkeypatch):
         Library(store).wheel(*demo).module("demo.a")
 
 
-def test_damaged_facts_are_read_anew(store, demo):
+def test_damaged_facts_are_read_again(store, demo):
     with Library(store) as library:
         library.wheel(*demo).module("demo.a")
     for path in (store.root / "facts").rglob("*"):
@@ -82,7 +82,7 @@ def test_damaged_facts_are_read_anew(store, demo):
     assert Library(store).wheel(*demo).module("demo.a") is not None
 
 
-def test_a_server_s_word_counts_for_remote_wheels_only(store, demo):
+def test_remote_facts_are_not_used_for_local_wheel(store, demo):
     wheel, path = demo
     data = path.read_bytes()
     with serve(Site(files={wheel.file: data})) as site, Library(store, Http()) as library:
@@ -95,13 +95,13 @@ def test_a_server_s_word_counts_for_remote_wheels_only(store, demo):
         Library(store).wheel(wheel, site.url(wheel.file)).module("demo.b")
 
 
-def test_small_files_are_kept_too(store, demo):
+def test_small_files_are_cached(store, demo):
     assert Library(store).wheel(*demo).read(["demo/b.py", "demo/none"]) == {"demo/b.py": b"B = 1\n"}
     demo[1].unlink()
     assert Library(store).wheel(*demo).read(["demo/b.py"]) == {"demo/b.py": b"B = 1\n"}
 
 
-def test_modules_by_the_path_of_their_file():
+def test_module_names_are_derived_from_paths():
     assert module_name("a/b/c.py") == "a.b.c"
     assert module_name("a/__init__.py") == "a"
     assert module_name("six.py") == "six"
@@ -112,13 +112,13 @@ def test_modules_by_the_path_of_their_file():
     assert module_name("a/data.json") is None
 
 
-def test_a_package_wins_over_a_compiled_module_and_that_over_a_source():
+def test_package_precedes_extension_module_and_source():
     files = ["a/b.py", "a/b.abi3.so", "c.so", "c/__init__.py"]
     assert find_modules(files) == {"a.b": "a/b.abi3.so", "c": "c/__init__.py"}
     assert find_modules(reversed(files)) == find_modules(files)
 
 
-def test_metadata_s_lines():
+def test_line_numbers_of_requirements():
     lines = ["Name: x", "Requires-Python: >=3.9", "Requires-Dist: a", "  >=1", "Provides-Extra: e"]
     metadata = parse_metadata("\n".join(lines))
     assert metadata.requires == ("a >=1",)
@@ -127,7 +127,7 @@ def test_metadata_s_lines():
     assert (metadata.lines, metadata.python_line) == ((3,), 2)
 
 
-def test_lines_of_metadata_end_with_its_headers():
+def test_metadata_lines_end_with_headers():
     text = "Name: x\r\nrequires-dist: a\r\nRequires-Dist: b\r\n\r\nRequires-Dist: no\r\n"
     metadata = parse_metadata(text)
     assert metadata.requires == ("a", "b")
@@ -135,26 +135,26 @@ def test_lines_of_metadata_end_with_its_headers():
     assert metadata.python_line == 0
 
 
-def test_lines_that_do_not_match_what_was_read_are_not_reported():
+def test_inconsistent_metadata_lines_are_dropped():
     metadata = parse_metadata("Name: x\nno header\nRequires-Dist: b\nRequires-Python: >=3\n")
     assert (metadata.requires, metadata.lines) == ((), ())
     assert (metadata.requires_python, metadata.python_line) == ("", 0)
 
 
-def test_two_metadata_are_refused(tmp_path, store):
+def test_two_metadata_files_are_rejected(tmp_path, store):
     files = {"other-1.dist-info/METADATA": wheels.metadata("other", "1")}
     wheel, path = audited.wheel(tmp_path, "demo", "1.0", files)
     with pytest.raises(IntegrityError, match=r"2 files \.dist-info/METADATA"):
         _ = Library(store).wheel(wheel, path).index
 
 
-def test_what_was_packed_is_unpacked():
+def test_pack_and_unpack_are_inverse():
     assert unpack(pack({"a": (1, 2)}), dict[str, tuple[int, ...]]) == {"a": (1, 2)}
     assert unpack(b"rubbish", dict[str, int]) is None
     assert unpack(pack([1]), dict[str, int]) is None
 
 
-def test_the_bar_counts_each_package_that_is_read_once(store, demo, tmp_path):
+def test_progress_bar_counts_each_read_package_once(store, demo, tmp_path):
     other = audited.wheel(tmp_path, "other", "1.0", {"other/a.py": "A = 1\n"})
     seen = Recorder()
     with Library(store) as library:

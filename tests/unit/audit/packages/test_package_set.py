@@ -23,7 +23,7 @@ def package_set(tmp_path):
     return audited.package_set(tmp_path, PACKAGES)
 
 
-def test_packages_by_any_spelling_and_by_what_is_imported(package_set):
+def test_packages_are_found_by_name_and_by_module(package_set):
     assert package_set.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")
     assert package_set.version("PyYAML") == "6.0"
     assert package_set.owner("yaml.absent") == "pyyaml"
@@ -44,7 +44,7 @@ def test_modules_and_opaque_modules(package_set):
     assert package_set.module("absent") is None
 
 
-def test_existence_needs_no_reading(package_set):
+def test_module_existence_requires_no_reading(package_set):
     assert package_set.exists("yaml") is True
     assert package_set.exists("nvidia") is True
     assert package_set.exists("torch._C._nn") is None
@@ -52,14 +52,14 @@ def test_existence_needs_no_reading(package_set):
     assert package_set.exists("nvidia.absent") is False
 
 
-def test_what_a_partial_package_set_leaves_out_is_unknown(tmp_path):
+def test_missing_package_of_partial_set_is_unknown(tmp_path):
     package_set = audited.package_set(tmp_path, PACKAGES, partial=True)
     assert package_set.exists("vllm.worker") is None
     assert package_set.exists("nvidia.absent") is None
     assert package_set.exists("torch.absent") is False
 
 
-def test_all_modules_of_a_package_that_is_called_like_them_are_here(tmp_path):
+def test_partial_set_knows_all_modules_of_package_with_their_name(tmp_path):
     packages: dict[str, audited.Files] = {
         "engine==2.0": {"engine/__init__.py": "", "engine/core.py": ""},
         "part-one==1.0": {"whole/__init__.py": "", "whole/one.py": ""},
@@ -72,12 +72,12 @@ def test_all_modules_of_a_package_that_is_called_like_them_are_here(tmp_path):
 
 
 @pytest.mark.parametrize(("python", "there"), [("3.11", True), ("3.12", False)])
-def test_modules_that_left_the_standard_library(tmp_path, python, there):
+def test_modules_removed_from_standard_library(tmp_path, python, there):
     package_set = audited.package_set(tmp_path, {"demo==1": {}}, python=python)
     assert package_set.exists("distutils.core") is there
 
 
-def test_setuptools_brings_distutils_back(tmp_path):
+def test_setuptools_provides_distutils(tmp_path):
     package_set = audited.package_set(
         tmp_path, {"setuptools==80": {"setuptools/__init__.py": ""}}, python="3.12"
     )
@@ -95,7 +95,7 @@ BUILDS: audited.Files = {
 }
 
 
-def test_one_library_has_the_modules_of_each_python(tmp_path):
+def test_library_caches_modules_by_python(tmp_path):
     library = Library(Store.open(tmp_path / "cache"), processes=1)
     package_sets = {
         python: audited.package_set(tmp_path, {"demo==1": BUILDS}, python=python, library=library)
@@ -116,14 +116,14 @@ def test_one_library_has_the_modules_of_each_python(tmp_path):
     assert set(older.files("demo")) == set(newer.files("demo")) > set(BUILDS)
 
 
-def test_many_modules_at_once(package_set):
+def test_modules_are_read_in_batches(package_set):
     package_set.prefetch(["yaml", "torch", "torch._C", "absent"])
     for library_wheel in package_set.wheels.values():
         library_wheel.content.path.unlink()
     assert package_set.module("torch").module == "torch"
 
 
-def test_what_is_searched_is_read_ahead(tmp_path):
+def test_searched_modules_are_prefetched(tmp_path):
     files: audited.Files = {"deep/__init__.py": "", "deep/a.py": "", "deep/b/c.py": ""}
     package_set = audited.package_set(tmp_path, {"deep==1": files, "other==1": {"other.py": ""}})
     package_set.read_ahead("deep")
@@ -135,7 +135,7 @@ def test_what_is_searched_is_read_ahead(tmp_path):
         package_set.module("other")
 
 
-def test_injected_modules():
+def test_injected_modules_are_opaque():
     assert may_inject(b'sys.modules["a.b"] = x\n', "a", "a.b.c")
     assert not may_inject(b'sys.modules["a.b"] = x\n', "a", "a.bc")
     assert may_inject(b'sys.modules[f"{__name__}.b"] = x\n', "a", "a.b")
@@ -152,7 +152,7 @@ def test_injected_modules():
     assert not may_inject(b"x = sys.modules['a.c']\n", "a", "a.c")
 
 
-def test_wheels_of_a_resolution_with_those_that_were_built():
+def test_built_wheels_of_resolution_are_included():
     antlr_wheel = samples.wheel("antlr")
     built = BuiltWheel(
         package="antlr",
@@ -170,7 +170,7 @@ def test_wheels_of_a_resolution_with_those_that_were_built():
     ]
 
 
-def test_of_a_package_without_files_only_the_version_is_known(tmp_path):
+def test_package_without_files_has_only_a_version(tmp_path):
     opened = audited.package_set(tmp_path, PACKAGES, unread_versions={"Odd": "1.0"})
     assert opened.version("odd") == "1.0"
     assert opened.packages == ("nvidia-a", "nvidia-b", "pyyaml", "torch")

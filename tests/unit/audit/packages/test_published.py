@@ -111,7 +111,7 @@ def opened(tmp_path, archive):
     return Library(Store.open(tmp_path / "empty"), published=published)
 
 
-def test_published_facts_stand_for_the_wheel(tmp_path, published, archive):
+def test_published_facts_replace_reading_the_wheel(tmp_path, published, archive):
     library = opened(tmp_path, archive)
     for (wheel, path, _), argument in zip(published, ("x", "y"), strict=True):
         library_wheel = library.wheel(wheel, path)
@@ -125,7 +125,7 @@ def test_published_facts_stand_for_the_wheel(tmp_path, published, archive):
         assert library_wheel.mentioning("demo", "one") == ("demo.a", "demo.b")
 
 
-def test_small_facts_are_published_by_their_kind(tmp_path, monkeypatch):
+def test_small_facts_are_published_by_kind(tmp_path, monkeypatch):
     gencode = "f.ValidateProtobufRuntimeVersion(\n  D.PUBLIC,\n  7, 36, 1, '', 'x.proto')\n"
     advice = "try:\n  import x\nexcept ImportError:\n  raise OSError('pip install demo[x]')\n"
     loader = Path(_ctypes.__file__).read_bytes() + b"\0libcudart.so\0"
@@ -162,14 +162,14 @@ def test_small_facts_are_published_by_their_kind(tmp_path, monkeypatch):
     assert "libcudart.so" in loaded["demo/_c.so"]
 
 
-def test_what_another_python_may_parse_is_not_published(tmp_path, published, archive):
+def test_modules_with_syntax_errors_are_not_published(tmp_path, published, archive):
     wheel, path, facts = published[0]
     assert set(facts.modules) == {"demo", "demo.a", "demo.b"}
     with pytest.raises(IntegrityError):
         opened(tmp_path, archive).wheel(wheel, path).module("demo.other_python")
 
 
-def test_what_was_not_published_is_read_from_the_wheel(tmp_path, published, archive):
+def test_unpublished_facts_are_read_from_wheel(tmp_path, published, archive):
     wheel, path, _ = published[0]
     library_wheel = opened(tmp_path, archive).wheel(wheel, path)
     with pytest.raises(IntegrityError):
@@ -178,26 +178,26 @@ def test_what_was_not_published_is_read_from_the_wheel(tmp_path, published, arch
         library_wheel.mentioning("demo", "two")
 
 
-def test_the_same_facts_are_the_same_bytes_in_any_order(tmp_path, published, archive):
+def test_encoding_is_independent_of_order(tmp_path, published, archive):
     again = tmp_path / "again.zip"
     write_facts(again, dict(reversed(entries_of(published[::-1]).items())))
     assert again.read_bytes() == archive.read_bytes()
 
 
-def test_facts_of_another_format_are_not_used(archive, monkeypatch):
+def test_facts_of_other_format_are_ignored(archive, monkeypatch):
     assert len(FactsFile.open(archive)) == 3
     monkeypatch.setattr(facts_file, "FORMAT", facts_file.FORMAT + 1)
     assert len(FactsFile.open(archive)) == 0
 
 
-def test_without_a_file_nothing_is_published(tmp_path):
+def test_missing_facts_file_publishes_nothing(tmp_path):
     facts = PublishedFacts(FactsFile.open(tmp_path / "absent.zip"))
     assert facts.wheel("demo", "0" * 64) is None
     assert facts.elf_facts("demo", "0" * 64) is None
     assert facts.deb("0" * 64) is None
 
 
-def test_damaged_facts_are_none_or_the_same(tmp_path, published, archive):
+def test_damaged_facts_are_ignored_or_equal(tmp_path, published, archive):
     whole = archive.read_bytes()
     sha256 = published[0][0].sha256
     right = PublishedFacts(FactsFile.open(archive)).wheel("demo", sha256)
@@ -209,7 +209,7 @@ def test_damaged_facts_are_none_or_the_same(tmp_path, published, archive):
     assert len(FactsFile.open(damaged)) == 0
 
 
-def test_what_two_versions_share_is_in_the_file_once(published):
+def test_facts_shared_by_versions_are_stored_once(published):
     facts = package_facts({wheel.sha256: facts for wheel, _, facts in published})
     assert [name for name, _, _ in facts.modules] == ["demo", "demo.a", "demo.a", "demo.b"]
     both = next(group for group in facts.files if group.wheels == (0, 1))
@@ -217,7 +217,7 @@ def test_what_two_versions_share_is_in_the_file_once(published):
     assert "demo/a.py" not in both.paths
 
 
-def test_symbols_are_kept_as_their_last_40_bits():
+def test_symbols_are_truncated_to_40_bits():
     (elf_facts,) = elf_facts_of(elf_lists([(LIBRARY,)]))
     assert elf_facts is not None
     assert elf_facts[0].undefined == ("free", "malloc@GLIBC_2.2.5")
@@ -226,18 +226,18 @@ def test_symbols_are_kept_as_their_last_40_bits():
     assert msgspec.structs.replace(elf_facts[0], undefined=(), defined=b"") == rest
 
 
-def test_files_that_were_not_read_are_distinguished_from_files_without_libraries():
+def test_unread_files_differ_from_files_without_libraries():
     assert elf_facts_of(elf_lists([None, (), (LIBRARY,)]))[:2] == (None, ())
 
 
-def test_libraries_of_debian_packages_are_published(archive):
+def test_debian_libraries_are_published(archive):
     published = PublishedFacts(FactsFile.open(archive))
     libraries = published.deb("d" * 64)
     assert libraries is not None
     assert [facts.file for facts in libraries] == ["demo/lib.so"]
 
 
-def test_installed_files_are_the_members_with_the_differences(published):
+def test_installed_files_are_members_with_differences_applied(published):
     _, _, facts = published[0]
     difference = InstalledDifference(
         keys=("/opt/venv 3.11",),
@@ -254,14 +254,14 @@ def test_installed_files_are_the_members_with_the_differences(published):
     assert facts.installed_files("/opt/venv 3.13") is None
 
 
-def test_metadata_is_published_without_its_description():
+def test_published_metadata_has_no_description():
     head = b"Metadata-Version: 2.1\nName: demo\nLicense: a\n  b\n"
     assert headers_of(head + b"\nName: no\n") == head
     windows = head.replace(b"\n", b"\r\n")
     assert headers_of(windows + b"\r\ntext") == windows
 
 
-def test_lines_of_a_module_are_kept_as_differences(published):
+def test_module_lines_are_stored_as_differences(published):
     _, _, facts = published[0]
     moved = audited_module("\n\n" + MODULE)
     module = audited_module(MODULE)

@@ -24,7 +24,7 @@ def wheel_contents(tmp_path: Path, files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("folder", ["", "src/"])
-def test_packages_and_the_module_of_that_name_are_in_it(tmp_path: Path, folder: str) -> None:
+def test_packages_and_module_named_like_sdist_are_included(tmp_path: Path, folder: str) -> None:
     files = {
         "PKG-INFO": INFO,
         "setup.py": b"",
@@ -44,7 +44,7 @@ def test_packages_and_the_module_of_that_name_are_in_it(tmp_path: Path, folder: 
     }
 
 
-def test_requirements_beside_old_metadata_are_added_to_its_headers(tmp_path: Path) -> None:
+def test_requires_txt_is_added_to_old_metadata(tmp_path: Path) -> None:
     contents = wheel_contents(
         tmp_path, {"PKG-INFO": INFO, "gadget_kit.egg-info/requires.txt": REQUIRES}
     )
@@ -53,14 +53,14 @@ def test_requirements_beside_old_metadata_are_added_to_its_headers(tmp_path: Pat
     assert text == b"Requires-Dist: of the text\n"
 
 
-def test_names_that_leave_the_folder_are_left_out(tmp_path: Path) -> None:
+def test_paths_outside_folder_are_omitted(tmp_path: Path) -> None:
     contents = wheel_contents(
         tmp_path, {"PKG-INFO": INFO, "../../etc/x.py": b"", "a/../../b.py": b""}
     )
     assert list(contents) == ["gadget_kit-1.0.dist-info/METADATA"]
 
 
-def test_what_cannot_be_read_is_refused_by_name(
+def test_unreadable_sdist_is_rejected_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(IntegrityError, match=r"gadget-kit-1\.0\.tar\.gz has no PKG-INFO"):

@@ -40,7 +40,7 @@ def test_statements_keep_their_lines(text: str) -> None:
     assert len(shortened(source)) < len(source)
 
 
-def test_only_docstrings_and_comments_are_left_out() -> None:
+def test_only_docstrings_and_comments_are_removed() -> None:
     text = shortened(SOURCE.encode()).decode()
     assert "import os" in text
     assert "# no comment" in text
@@ -52,5 +52,5 @@ def test_only_docstrings_and_comments_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("source", [b"def f(:\n", b'"""\xff"""\n', b""])
-def test_what_cannot_be_parsed_stays_as_it_is(source: bytes) -> None:
+def test_unparsable_source_is_unchanged(source: bytes) -> None:
     assert shortened(source) == source

@@ -14,7 +14,7 @@ def read(source: str, module: str = "pkg") -> ModuleFacts:
     return read_module(dedent(source).encode(), module, "pkg/__init__.py", package=True)
 
 
-def test_an_import_structure():
+def test_import_structure_is_read():
     facts = read(
         """
         _import_structure = {"trainer": ["Trainer"], "utils": [], "utils.dummy": ["Model"]}
@@ -45,7 +45,7 @@ def test_an_import_structure():
     }
 
 
-def test_old_names_of_submodules_are_served_and_no_other_name_appears():
+def test_aliases_of_import_structure_are_lazy():
     facts = read(
         """
         from .utils.import_utils import _LegacyModuleAliasFinder, define_import_structure
@@ -65,14 +65,14 @@ def test_old_names_of_submodules_are_served_and_no_other_name_appears():
     assert set(facts.registers) == {"pkg.old_one", "pkg.old_two", "pkg.models.*_fast"}
 
 
-def test_a_key_that_is_computed_may_be_any_name():
+def test_computed_key_makes_module_dynamic():
     assignment = "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n"
     table = '_import_structure = {"trainer": ["Trainer"]}\n'
     assert not read(table + assignment).dynamic
     assert read(f"{table}_import_structure.setdefault(key, names())\n{assignment}").dynamic
 
 
-def test_a_structure_made_of_the_files_beside():
+def test_define_import_structure_covers_all_files_of_folder():
     source = """
         from ...utils.import_utils import define_import_structure
         if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_a_structure_made_of_the_files_beside():
         ("if name in __all__:\n    return 1\nraise AttributeError", ""),
     ],
 )
-def test_getattr_that_says_which_names(body, lazy):
+def test_names_returned_by_getattr_are_lazy(body, lazy):
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     tables = "__all__ = ['X']\nTABLE = {'X': '.y:X'}\nPAIRS = {'X': ('.y', 'Z')}\n"
     facts = read(f"{tables}def __getattr__(name):\n{lines}")
@@ -112,7 +112,7 @@ def test_getattr_that_says_which_names(body, lazy):
         ("from pkg.more import impl as three", '("more", "impl")', "pkg.more:impl"),
     ],
 )
-def test_a_table_that_names_submodules_alone_is_read_with_what_type_checkers_see(seen, value, lazy):
+def test_submodule_table_uses_type_checking_imports(seen, value, lazy):
     facts = read(f"""
         if TYPE_CHECKING:
             {seen}
@@ -143,11 +143,11 @@ def test_a_table_that_names_submodules_alone_is_read_with_what_type_checkers_see
         "def fill():\n    for name in other:\n        globals()[name] = 1",
     ],
 )
-def test_modules_whose_names_cannot_be_listed(source):
+def test_unlistable_names_make_module_dynamic(source):
     assert read(source).dynamic
 
 
-def test_lazy_loader():
+def test_lazy_loader_attach_is_read():
     facts = read(
         """
         __getattr__, __dir__, __all__ = lazy_loader.attach(
@@ -159,7 +159,7 @@ def test_lazy_loader():
     assert not facts.dynamic
 
 
-def test_modules_put_into_sys_modules():
+def test_modules_assigned_in_sys_modules():
     facts = read(
         """
         sys.modules["pkg.moves"] = Moves()
@@ -171,7 +171,7 @@ def test_modules_put_into_sys_modules():
     assert not facts.dynamic
 
 
-def test_a_function_that_puts_an_alias_may_be_called_without_a_target():
+def test_alias_function_without_target_is_accepted():
     facts = read(
         """
         def shim(name, names=None):

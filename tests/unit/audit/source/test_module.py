@@ -28,12 +28,12 @@ def read(source: str, module: str = "pkg.sub.mod", *, package: bool = False) -> 
         ("from ...a.b import x", True, ("pkg.a.b", "x", "x")),
     ],
 )
-def test_imports_are_made_absolute(line, package, expected):
+def test_relative_imports_are_made_absolute(line, package, expected):
     (import_fact,) = read(line, package=package).imports
     assert (import_fact.module, import_fact.name, import_fact.bound) == expected
 
 
-def test_an_import_in_a_function_names_its_scope():
+def test_import_in_function_has_its_scope():
     facts = read(
         """
         class Client:
@@ -46,7 +46,7 @@ def test_an_import_in_a_function_names_its_scope():
     ]
 
 
-def test_functions_with_all_kinds_of_parameters():
+def test_parameters_of_every_kind_are_read():
     facts = read("def f(a, /, b: int, c=1, *args, d, e=2, **more) -> str: ...\n")
     (function,) = facts.functions
     assert function.parameters == (
@@ -68,12 +68,12 @@ def test_functions_with_all_kinds_of_parameters():
         ("if x: return None\n        return cls(1)", ""),
     ],
 )
-def test_a_classmethod_that_returns_what_cls_made(body, returns):
+def test_classmethod_returning_cls_has_type_self(body, returns):
     source = f"class A:\n    @classmethod\n    def of(cls, x):\n        {body}\n"
     assert read(source).functions[0].returns == returns
 
 
-def test_what_a_class_has_of_its_own():
+def test_class_members_are_read():
     facts = read(
         """
         @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def test_what_a_class_has_of_its_own():
         "def run(self, kw): self.__dict__ = kw",
     ],
 )
-def test_a_class_whose_attributes_cannot_be_listed(body):
+def test_class_with_unlistable_attributes_is_dynamic(body):
     assert read(f"class A:\n    {body}\n").classes[0].dynamic
 
 
@@ -130,11 +130,11 @@ def test_a_class_whose_attributes_cannot_be_listed(body):
         ("x = 1", None),
     ],
 )
-def test_exports(source, exports):
+def test_exports_are_read(source, exports):
     assert read(source).exports == exports
 
 
-def test_other_bindings():
+def test_bindings_other_than_imports_are_read():
     facts = read(
         """
         alias = vllm.LLM
@@ -160,7 +160,7 @@ def test_other_bindings():
     assert facts.deleted == ("made",)
 
 
-def test_a_function_that_passes_its_keywords_on():
+def test_forwarded_keywords_are_read():
     facts = read(
         """
         def on(self, **kwargs):
@@ -179,14 +179,14 @@ def test_a_function_that_passes_its_keywords_on():
     assert (unclear.forwards, unclear.takes) == ((), ())
 
 
-def test_a_broken_module_is_reported_and_nothing_else():
+def test_syntax_error_sets_broken():
     facts = read("def f(:\n")
     assert facts.broken
     assert facts.functions == ()
     assert read_module(b"\xff\xfe\x00", "m", "m.py", package=False).broken
 
 
-def test_source_that_begins_with_a_mark_and_ends_lines_in_other_ways():
+def test_byte_order_mark_and_other_line_ends_are_accepted():
     source = "\ufeffclass A:\r\n    x: 'é' = 1\r\n    y: B = 2\r\n".encode()
     (class_fact,) = read_module(source, "m", "m.py", package=False).classes
     assert [field.annotation for field in class_fact.fields] == ["'é'", "B"]

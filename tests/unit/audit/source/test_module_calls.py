@@ -25,13 +25,13 @@ def reads(source: str) -> dict[str, str]:
     return {attribute.expression: attribute.receiver for attribute in read(source).attributes}
 
 
-def test_a_call_with_all_that_it_passes():
+def test_call_arguments_are_read():
     (call,) = read("vllm.LLM('model', 'x', 3, *more, task=1, **kw)\n").calls
     assert (call.callee, call.keywords, call.literals) == ("vllm.LLM", ("task",), ("model", "x"))
     assert (call.positional, call.star, call.double_star) == (3, True, True)
 
 
-def test_only_calls_of_what_the_module_can_name():
+def test_calls_of_unnamed_callees_are_ignored():
     receivers = calls(
         """
         def own(): ...
@@ -46,7 +46,7 @@ def test_only_calls_of_what_the_module_can_name():
     assert receivers == {"own": ""}
 
 
-def test_a_parameter_hides_an_import():
+def test_parameter_hides_import():
     assert calls("def f(vllm): vllm.go()\n") == {}
     assert calls("f = lambda vllm: vllm.go()\n") == {}
     assert calls("x = [vllm.go() for vllm in vllm.all()]\n") == {"vllm.all": ""}
@@ -66,7 +66,7 @@ def test_a_parameter_hides_an_import():
         ("if (x := LLM(1)): pass", "LLM()"),
     ],
 )
-def test_the_type_of_a_local_name(body, receiver):
+def test_local_name_has_type_of_value(body, receiver):
     assert calls(f"def f():\n    {body}\n    x.go()\n").get("x.go") == receiver
 
 
@@ -85,12 +85,12 @@ def test_the_type_of_a_local_name(body, receiver):
         "x: int = 1",
     ],
 )
-def test_a_local_name_without_one_type(body):
+def test_local_name_with_several_types_has_none(body):
     receivers = calls(f"from m2 import make\ndef f():\n    {body}\n    x.go()\n")
     assert receivers.get("x.go") in (None, "make()")
 
 
-def test_parameters_and_attributes_of_self():
+def test_parameters_and_self_attributes_have_types():
     facts = read(
         """
         class A(Base):
@@ -127,14 +127,14 @@ def test_parameters_and_attributes_of_self():
     }
 
 
-def test_a_method_of_what_a_call_gives():
+def test_method_of_call_result_has_receiver():
     assert calls("vllm.LLM(1).generate()\n") == {
         "vllm.LLM": "",
         "vllm.LLM().generate": "vllm.LLM()",
     }
 
 
-def test_reads():
+def test_attribute_reads_are_recorded():
     receivers = reads(
         """
         import vllm.envs
@@ -157,14 +157,14 @@ def test_reads():
     }
 
 
-def test_annotations_are_read_unless_they_are_put_off():
+def test_annotations_are_read_unless_deferred():
     assert reads("def f(x: vllm.Gone): ...\n") == {"vllm.Gone": ""}
     late = "from __future__ import annotations\nimport vllm\ndef f(x: vllm.Gone): ...\n"
     facts = read_module(late.encode(), "m", "m.py", package=False)
     assert facts.attributes == ()
 
 
-def test_guards_inside_expressions():
+def test_expressions_have_guards():
     facts = read(
         """
         a = is_peft_available() and vllm.one()
@@ -179,13 +179,13 @@ def test_guards_inside_expressions():
     assert read_of_x.guards == (Guard("handled", "AttributeError", "vllm.x"),)
 
 
-def test_names_of_a_star_import_may_be_anything_but_builtins():
+def test_star_import_hides_all_names_but_builtins():
     source = "from vllm import *\ndef f():\n    LLM()\n    print()\n"
     facts = read_module(source.encode(), "m", "m.py", package=False)
     assert [call.callee for call in facts.calls] == ["LLM"]
 
 
-def test_string_arguments_that_utf8_cannot_encode_are_not_kept():
+def test_literals_not_encodable_in_utf8_are_omitted():
     source = rb"""
 import re, vllm
 vllm.one(re.compile("[\ud800-\udfff]"))

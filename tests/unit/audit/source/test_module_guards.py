@@ -59,11 +59,11 @@ def version(subject: str, spec: str) -> Guard:
         ("compare_versions(vllm_version, '<', '0.10')", "<0.10", ">=0.10"),
     ],
 )
-def test_comparisons_of_versions(test, yes, no):
+def test_version_comparisons_become_guards(test, yes, no):
     assert branches(test) == ((version("vllm", yes),), (version("vllm", no),))
 
 
-def test_a_range_has_no_simple_opposite():
+def test_complement_of_range_is_unknown():
     yes, no = branches("needs")
     assert yes == (version("transformers", ">=4.1,<4.5"),)
     assert [guard.kind for guard in no] == ["unknown"]
@@ -78,7 +78,7 @@ def test_a_range_has_no_simple_opposite():
         ("find_spec('ray')", "ray", ""),
     ],
 )
-def test_presence(test, subject, spec):
+def test_availability_tests_become_guards(test, subject, spec):
     assert branches(test) == (
         (Guard("present", subject, spec),),
         (Guard("absent", subject, spec),),
@@ -109,13 +109,13 @@ def test_presence(test, subject, spec):
         ),
     ],
 )
-def test_python_and_platform(test, yes, no):
+def test_python_and_platform_tests_become_guards(test, yes, no):
     guards = branches(test)
     assert guards[0] == (Guard(*yes),)
     assert no is None or guards[1] == (Guard(*no),)
 
 
-def test_a_chain_of_comparisons_with_python():
+def test_chained_python_comparison_becomes_guards():
     yes, no = branches("(3, 9) <= sys.version_info[:2] < (3, 12)")
     assert yes == (Guard("python", "[:2]", ">=3.9"), Guard("python", "[:2]", "<3.12"))
     assert [guard.kind for guard in no] == ["unknown"]
@@ -131,7 +131,7 @@ def test_a_chain_of_comparisons_with_python():
         "os.environ.get(NAME, x) in ('1', 'true')",
     ],
 )
-def test_what_is_not_understood_is_unknown(test):
+def test_other_conditions_are_unknown(test):
     yes, no = branches(test)
     assert [guard.kind for guard in (*yes, *no)] == ["unknown", "unknown"]
 
@@ -139,12 +139,12 @@ def test_what_is_not_understood_is_unknown(test):
 @pytest.mark.parametrize(
     "test", ["current_platform.is_cuda()", "torch.cuda.is_available()", "is_torch_npu_available()"]
 )
-def test_a_function_about_what_is_installed_is_looked_up(test):
+def test_availability_function_is_evaluated_later(test):
     guard = Guard("result", f"m::{test}")
     assert branches(test) == ((guard,), (Guard("result", guard.subject, "!"),))
 
 
-def test_type_checking_and_hasattr():
+def test_type_checking_and_hasattr_become_guards():
     assert branches("TYPE_CHECKING")[0] == (Guard("typing"),)
     assert branches("typing.TYPE_CHECKING")[0] == (Guard("typing"),)
     yes, no = branches("hasattr(vllm.envs, 'X')")
@@ -158,7 +158,7 @@ def test_type_checking_and_hasattr():
     assert branches("getattr(self.part, 'x')") == (data, data)
 
 
-def test_conjunctions_with_data():
+def test_conjunction_with_data_keeps_other_guards():
     data = (Guard("data"),)
     assert branches("count > 3") == (data, data)
     yes, no = branches("self.use and find_spec('vllm')")
@@ -173,7 +173,7 @@ def test_conjunctions_with_data():
 
 
 @pytest.mark.parametrize("leave", ["return", "raise ImportError('x')", "continue"])
-def test_what_follows_an_early_exit(leave):
+def test_code_after_early_exit_has_complementary_guard(leave):
     guards = guards_of(
         f"""
         def f():
@@ -190,7 +190,7 @@ def test_what_follows_an_early_exit(leave):
     assert guards["after"] == ()
 
 
-def test_try_import():
+def test_handler_of_try_import_has_absent_guard():
     guards = guards_of(
         """
         try:
@@ -209,7 +209,7 @@ def test_try_import():
     assert guards["both"] == (Guard("present", "a.b:c"), Guard("present", "d"))
 
 
-def test_a_handler_that_raises_hides_nothing():
+def test_reraising_handler_adds_no_guard():
     guards = guards_of(
         """
         try:
@@ -221,7 +221,7 @@ def test_a_handler_that_raises_hides_nothing():
     assert guards["a"] == ()
 
 
-def test_try_that_only_asks():
+def test_try_with_availability_test_works_like_if():
     guards = guards_of(
         """
         try:
@@ -238,7 +238,7 @@ def test_try_that_only_asks():
 
 
 @pytest.mark.parametrize("test", ["has_it", "flash is not None", "not missing"])
-def test_names_that_a_try_leaves_behind(test):
+def test_names_set_in_try_become_guards(test):
     guards = guards_of(
         f"""
         has_it = False
@@ -256,7 +256,7 @@ def test_names_that_a_try_leaves_behind(test):
     assert guards["inside"] == (Guard("present", "flash"),)
 
 
-def test_suppress_and_flags_set_in_branches():
+def test_suppress_and_flags_set_in_branches_become_guards():
     guards = guards_of(
         """
         with contextlib.suppress(ImportError):
@@ -273,7 +273,7 @@ def test_suppress_and_flags_set_in_branches():
     assert guards["inside"] == (Guard("present", "ray"),)
 
 
-def test_a_flag_of_a_function_is_its_own():
+def test_flag_is_local_to_its_function():
     guards = guards_of(
         """
         def f():
@@ -320,7 +320,7 @@ takes_it = "tags" in params
         ('"tags" in [f.name for f in fields(LLM)]', "LLM.__dataclass_fields__"),
     ],
 )
-def test_asking_for_a_parameter(test, callee):
+def test_parameter_test_becomes_guard(test, callee):
     facts = read_module(
         (PARAMETERS + f"if {test}:\n    import yes\nelse:\n    import no\n").encode(),
         "m",
@@ -332,7 +332,7 @@ def test_asking_for_a_parameter(test, callee):
     assert no.guards == (Guard("takes", f"m::{callee}", "!tags"),)
 
 
-def test_asking_that_a_parameter_is_not_there_and_for_one_that_has_no_name():
+def test_negated_and_computed_parameter_tests():
     guards = guards_of(
         """
         def f(key):
@@ -351,7 +351,7 @@ def test_asking_that_a_parameter_is_not_there_and_for_one_that_has_no_name():
     assert guards["data"] == (Guard("data"),)
 
 
-def test_names_that_hold_parameters_end_with_their_function():
+def test_parameter_names_are_local_to_their_function():
     guards = guards_of(
         """
         def f():

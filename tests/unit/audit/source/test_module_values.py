@@ -11,7 +11,7 @@ from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 
 @pytest.mark.parametrize("number", ["1", "0", "1.0", "0.0"])
-def test_a_number_that_equals_true_or_false_is_not_an_answer(number):
+def test_comparison_with_number_equal_to_bool_is_unknown(number):
     assert kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
 
 
@@ -25,7 +25,7 @@ def test_a_number_that_equals_true_or_false_is_not_an_answer(number):
         ("ok == False", "<0.9"),
     ],
 )
-def test_true_and_false_are_answers(test, spec):
+def test_comparison_with_bool_becomes_guard(test, spec):
     assert guards(f"ok = {NEW}\nif {test}:\n    import marked\n") == version("vllm", spec)
 
 
@@ -44,7 +44,7 @@ def test_true_and_false_are_answers(test, spec):
         ("vllm_available = False", "not vllm_available"),
     ],
 )
-def test_a_local_is_what_it_holds_whatever_its_name(bound, test):
+def test_local_variable_is_judged_by_value_not_by_name(bound, test):
     head = f"def f(q, x):\n    {bound}\n    if {test}:\n"
     assert guards(f"{head}        import marked\n") == DATA
     assert guards(f"{head}        return\n    import marked\n") == ()
@@ -52,7 +52,7 @@ def test_a_local_is_what_it_holds_whatever_its_name(bound, test):
 
 @pytest.mark.parametrize("name", ["vllm_available", "is_torch", "has_requests"])
 @pytest.mark.parametrize("given", ["{}", "*, {}=True", "*{}", "**{}"])
-def test_a_parameter_is_what_it_is_given_whatever_its_name(name, given):
+def test_parameter_is_data_whatever_its_name(name, given):
     body = f"    if {name}:\n        import marked\n"
     assert guards(f"def f({given.format(name)}):\n{body}") == DATA
     inner = "".join(f"    {line}\n" for line in body.splitlines())
@@ -69,7 +69,7 @@ def test_a_parameter_is_what_it_is_given_whatever_its_name(name, given):
         "if ask():\n    vllm_available = True\nelse:\n    vllm_available = False",
     ],
 )
-def test_a_name_of_the_module_is_evaluated(bound):
+def test_module_variable_is_evaluated_later(bound):
     test = "    if vllm_available:\n        import marked\n"
     evaluated = guards(f"{bound}\nif True:\n{test}")[-1]
     assert evaluated.kind == "result"
@@ -77,20 +77,20 @@ def test_a_name_of_the_module_is_evaluated(bound):
     assert guards(f"{bound}\ndef f():\n{test}")[-1].kind == "result"
 
 
-def test_a_name_that_a_function_imports_or_declares_is_evaluated_in_its_scope():
+def test_imported_or_global_name_is_evaluated_in_its_scope():
     test = "    if vllm_available:\n        import marked\n"
     evaluated = (Guard("result", "m:f:vllm_available"),)
     assert guards(f"def f():\n    from m.utils import vllm_available\n{test}") == evaluated
     assert guards(f"def f():\n    global vllm_available\n{test}") == evaluated
 
 
-def test_a_predicate_that_is_a_parameter_is_not_that_of_the_module():
+def test_parameter_hides_predicate_of_module():
     body = "    if is_vllm_available():\n        import marked\n"
     assert guards(f"def f():\n{body}") == (Guard("result", "m:f:is_vllm_available()"),)
     assert kinds(f"def f(is_vllm_available):\n{body}") == ["unknown"]
 
 
-def test_the_version_of_a_local_is_that_of_its_value():
+def test_local_version_is_judged_by_value_not_by_name():
     body = "    if Version(torch_version) < Version('2'):\n        import marked\n"
     assert kinds(f"def f(cfg):\n    torch_version = cfg.saved_with\n{body}") == ["result"]
     assert kinds(f"def f(torch_version):\n{body}") == ["result"]
@@ -121,7 +121,7 @@ def test_the_version_of_a_local_is_that_of_its_value():
         ("Version(torch.__version__.partition('+')[0]) < Version('2.6')", "<2.6"),
     ],
 )
-def test_the_first_numbers_of_a_version(test, spec):
+def test_leading_version_components_become_guards(test, spec):
     assert guards(f"if {test}:\n    import marked\n") == version("torch", spec)
 
 
@@ -136,7 +136,7 @@ def test_the_first_numbers_of_a_version(test, spec):
         "Version(torch.__version__).minor >= 6",
     ],
 )
-def test_other_parts_of_a_version_are_unknown(test):
+def test_other_version_components_are_unknown(test):
     assert kinds(f"if {test}:\n    import marked\n") == ["unknown"]
 
 
@@ -153,11 +153,11 @@ def test_other_parts_of_a_version_are_unknown(test):
         "Version(torch.__version__.split('+')[1]) < Version('2.6')",
     ],
 )
-def test_parts_of_a_text_and_calls_are_evaluated(test):
+def test_string_parts_and_calls_are_evaluated_later(test):
     assert kinds(f"if {test}:\n    import marked\n") == ["result"]
 
 
-def test_a_name_that_holds_a_part_is_evaluated():
+def test_name_of_version_component_is_evaluated_later():
     source = "n = Version(torch.__version__).release[:2]\nif n >= (2, 6):\n    import marked\n"
     assert guards(source) == (Guard("result", "m::n >= (2, 6)"),)
 
@@ -177,16 +177,16 @@ def test_a_name_that_holds_a_part_is_evaluated():
         "a = Version(vllm.__version__)\nb = a\nif b >= Version('0.9'):\n    import marked\n",
     ],
 )
-def test_what_is_passed_on_is_understood(source):
+def test_values_are_followed_through_assignments(source):
     assert guards(source) == version("vllm", ">=0.9")
 
 
-def test_a_flag_that_is_passed_on_by_its_name():
+def test_flag_is_followed_through_assignments():
     source = "from m.utils import HAS_TRITON\nFLAG = HAS_TRITON\nif FLAG:\n    import marked\n"
     assert guards(source) == (Guard("result", "m::HAS_TRITON"),)
 
 
-def test_whether_there_is_a_package_and_which_in_one():
+def test_is_package_available_returns_condition_and_version():
     source = """
     def f(x):
         _ray_available, it = _is_package_available("ray", return_version=True)
@@ -199,7 +199,7 @@ def test_whether_there_is_a_package_and_which_in_one():
     assert guards(other.format("_ray_available")) == DATA
 
 
-def test_names_that_are_swapped_hold_what_the_other_held():
+def test_swapped_names_exchange_values():
     source = """
     a, b = Version(vllm.__version__), Version(torch.__version__)
     a, b = b, a
@@ -235,12 +235,12 @@ class A:
         ("V = vllm.__version__", "pass", "Version(A.V) >= self.least"),
     ],
 )
-def test_an_attribute_that_holds_a_condition_is_unknown_or_evaluated(own, set_to, test):
+def test_attribute_with_condition_is_unknown_or_evaluated_later(own, set_to, test):
     evaluated = test.startswith("A.")
     assert kinds(METHOD.format(own, set_to, test)) == ["result" if evaluated else "unknown"]
 
 
-def test_an_attribute_that_depends_on_data_too_is_unknown_only_where_it_matters():
+def test_attribute_depending_on_data_is_unknown_in_one_branch():
     source = METHOD.format("x = 1", "self.is_peft = is_peft_available() and y", "self.is_peft")
     assert kinds(source) == ["unknown"]
     assert guards(source.replace("if self", "if not self")) == DATA
@@ -249,7 +249,7 @@ def test_an_attribute_that_depends_on_data_too_is_unknown_only_where_it_matters(
     assert kinds(source.replace("and y", "and y\n        self.is_peft = False")) == ["unknown"]
 
 
-def test_a_comparison_with_what_was_imported_says_nothing_of_the_package_set():
+def test_comparison_with_imported_object_is_data():
     source = """
     try:
         from m import Norm
@@ -261,7 +261,7 @@ def test_a_comparison_with_what_was_imported_says_nothing_of_the_package_set():
     assert guards(source.format("is")) == guards(source.format("==")) == DATA
 
 
-def test_an_attribute_that_holds_none_is_data():
+def test_attribute_set_to_none_is_data():
     assert guards(METHOD.format("x = 1", "self.new = len(y) > 1", "self.new")) == DATA
     assert guards(METHOD.format("x = 1", "self.new = hasattr(y, 'z')", "self.new")) == DATA
 
@@ -276,7 +276,7 @@ def test_an_attribute_that_holds_none_is_data():
         ("other()", "_ask() >= Version('0.9')"),
     ],
 )
-def test_a_function_that_gives_an_answer_is_unknown(given, test):
+def test_result_of_local_function_is_evaluated_later(given, test):
     source = f"def _ask():\n    return {given}\nif {test}:\n    import marked\n"
     assert kinds(source) == ["result"]
     on_data = source.replace(given, "len(x)").replace("Version('0.9')", "4")
@@ -286,6 +286,6 @@ def test_a_function_that_gives_an_answer_is_unknown(given, test):
     assert guards(on_data) == DATA
 
 
-def test_a_comparison_with_a_version_that_is_spelled_out_is_unknown():
+def test_comparison_with_literal_version_is_unknown():
     assert kinds("def f(x):\n    if x.v >= Version('0.9'):\n        import marked\n") == ["unknown"]
     assert guards("def f(x):\n    if x.v >= '0.9':\n        import marked\n") == DATA

@@ -71,7 +71,7 @@ def asking(name: str) -> str:
         "with x as y:\n{1}",
     ],
 )
-def test_what_is_bound_once_at_the_top_is_used_everywhere(around, name):
+def test_name_bound_once_at_top_is_known_everywhere(around, name):
     text = asking(name)
     source = around.format(text, indent(text, "    "), indent(text, "        "), name=name)
     assert kinds(source) & set(KNOWN)
@@ -113,7 +113,7 @@ BOUND = [
 
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("bound", BOUND)
-def test_a_name_that_is_bound_anew_is_unknown(bound, name):
+def test_rebound_name_is_unknown(bound, name):
     again = bound.format(n=name)
     assert not kinds(f"{again}\n{asking(name)}")
     assert not kinds(f"{again}\ndef f():\n{indent(asking(name), '    ')}")
@@ -121,7 +121,7 @@ def test_a_name_that_is_bound_anew_is_unknown(bound, name):
 
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("bound", BOUND)
-def test_a_name_that_a_function_binds_is_its_own_from_its_first_line(bound, name):
+def test_name_bound_in_function_is_local_from_first_line(bound, name):
     again = indent(bound.format(n=name), "    ")
     text = indent(asking(name), "    ")
     assert not kinds(f"def f():\n{text}{again}\n")
@@ -130,7 +130,7 @@ def test_a_name_that_a_function_binds_is_its_own_from_its_first_line(bound, name
 
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("bound", BOUND)
-def test_a_name_that_the_module_binds_again_later_is_unknown_in_its_functions(bound, name):
+def test_name_rebound_by_module_is_unknown_in_functions(bound, name):
     again = bound.format(n=name)
     assert not kinds(f"def f():\n{indent(asking(name), '    ')}{again}\n")
 
@@ -139,7 +139,7 @@ def test_a_name_that_the_module_binds_again_later_is_unknown_in_its_functions(bo
 @pytest.mark.parametrize(
     "arguments", ["{n}", "{n}, /", "x, {n}=1", "*{n}", "*, {n}", "*, {n}=1", "**{n}", "{n}: str"]
 )
-def test_an_argument_shadows_a_value_of_the_same_name(arguments, name):
+def test_argument_hides_name(arguments, name):
     given = arguments.format(n=name)
     assert not kinds(f"def f({given}):\n{indent(asking(name), '    ')}")
     assert not kinds(f"class C:\n  def f({given}):\n{indent(asking(name), '    ')}")
@@ -147,7 +147,7 @@ def test_an_argument_shadows_a_value_of_the_same_name(arguments, name):
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_what_a_function_or_a_class_binds_ends_with_it(name):
+def test_bindings_end_with_function_or_class(name):
     head, _, _ = HEAD.partition("v = ")
     bindings = HEAD[len(head) :] if name != "vllm" else "import vllm\n"
     head = head if name != "vllm" else head.replace("import vllm\n", "")
@@ -184,7 +184,7 @@ def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
     ],
 )
 @pytest.mark.parametrize("name", ASKED)
-def test_variables_of_comprehensions_and_lambdas_hide_what_has_their_name(form, name):
+def test_comprehension_and_lambda_variables_hide_names(form, name):
     expression = f"(trl.run() if {ASKED[name]} else 0)"
     shadowed = form.format(expression, name)
     other = form.format(expression, "another")
@@ -194,7 +194,7 @@ def test_variables_of_comprehensions_and_lambdas_hide_what_has_their_name(form, 
     assert {guard.kind for guard in call_guards[1]} & set(KNOWN)
 
 
-def test_the_condition_of_a_comprehension_applies_to_its_own_variables():
+def test_comprehension_condition_applies_to_its_variables():
     call_guards = names_of(
         "[trl.run() for v in x if v < Version('0.8')]\n[trl.run() for y in x if found]"
     )
@@ -202,7 +202,7 @@ def test_the_condition_of_a_comprehension_applies_to_its_own_variables():
     assert call_guards[1] == (Guard("present", "vllm"),)
 
 
-def test_global_and_nonlocal_names_are_those_of_the_scope_around():
+def test_global_and_nonlocal_names_belong_to_outer_scope():
     source = """
     def f():
         global v
@@ -235,7 +235,7 @@ def test_global_and_nonlocal_names_are_those_of_the_scope_around():
         ("Version(vllm.__version__)", "Version('0.1')", ()),
     ],
 )
-def test_ways_that_meet(first, second, expected):
+def test_merged_branches_keep_common_value(first, second, expected):
     condition = 'if w < Version("0.8"):\n    import marked\n'
     both = f"if x:\n    w = {first}\nelse:\n    w = {second}\n"
     rest = tuple(guard for guard in guards(both + condition) if guard.kind in KNOWN)
@@ -253,13 +253,13 @@ def test_ways_that_meet(first, second, expected):
         "if not found:\n    w = '0.0'\nelse:\n    w = version('vllm')\n",
     ],
 )
-def test_a_replacement_for_the_version_of_an_absent_package_is_ignored(source):
+def test_fallback_version_of_missing_package_is_ignored(source):
     condition = 'if Version(w) < Version("0.8"):\n    import marked\n'
     assert guards(source + condition) == (OLD,)
     assert not kinds(source.replace("found", "x") + condition)
 
 
-def test_a_way_that_leaves_does_not_meet_the_other():
+def test_branch_that_returns_is_not_merged():
     source = """
     def f():
         w = Version(vllm.__version__)
@@ -273,7 +273,7 @@ def test_a_way_that_leaves_does_not_meet_the_other():
 
 
 @pytest.mark.parametrize("failed", ["None", "'0.0.0'", "Version('0')", "()"])
-def test_what_takes_the_place_of_a_version_that_cannot_be_had(failed):
+def test_fallback_of_failed_version_read_is_ignored(failed):
     source = f"""
     try:
         w = Version(vllm.__version__)
@@ -299,7 +299,7 @@ def test_what_takes_the_place_of_a_version_that_cannot_be_had(failed):
         ("flag = False\nif x:\n    flag = v < Version('0.8')\n", OLD),
     ],
 )
-def test_flags_that_are_set_in_branches(source, expected):
+def test_flag_set_in_branches_becomes_guard(source, expected):
     assert guards(source + "if flag:\n    import marked\n") == (expected,)
 
 
@@ -312,16 +312,16 @@ def test_flags_that_are_set_in_branches(source, expected):
         "flag = False\nif found:\n    flag = True\nif x:\n    flag = True\n",
     ],
 )
-def test_flags_that_say_nothing(source):
+def test_uninformative_flags_have_no_guards(source):
     assert not kinds(source + "if flag:\n    import marked\n")
 
 
-def test_the_other_branch_of_a_flag_that_depends_on_data_too_runs_in_any_package_set():
+def test_negated_flag_depending_on_data_has_no_guards():
     source = "flag = False\nif x:\n    flag = v < Version('0.8')\nif not flag:\n    import marked\n"
     assert not kinds(source)
 
 
-def test_of_two_flags_that_meet_neither_is_used():
+def test_flag_with_two_conditions_is_unknown():
     source = """
     if x:
         flag = v < Version("0.8")
@@ -333,7 +333,7 @@ def test_of_two_flags_that_meet_neither_is_used():
     assert [guard.kind for guard in guards(source)] == ["unknown"]
 
 
-def test_branches_for_type_checkers_bind_nothing():
+def test_type_checking_branch_binds_nothing():
     source = """
     import typing
     if typing.TYPE_CHECKING:
@@ -345,7 +345,7 @@ def test_branches_for_type_checkers_bind_nothing():
     assert not kinds(source.replace("if typing", "if not typing"))
 
 
-def test_submodules_and_repeated_imports_leave_a_module_what_it_is():
+def test_submodule_and_repeated_imports_keep_module_value():
     source = """
     def f():
         if vllm.__version__ < "0.8":
@@ -357,7 +357,7 @@ def test_submodules_and_repeated_imports_leave_a_module_what_it_is():
     assert guards(source) == (OLD,)
 
 
-def test_a_module_that_is_missing_is_none_and_else_what_it_is():
+def test_optional_module_is_none_if_missing():
     source = """
     try:
         import trl
@@ -381,7 +381,7 @@ def test_a_module_that_is_missing_is_none_and_else_what_it_is():
         "dict(params)",
     ],
 )
-def test_comprehensions_over_parameters(holder):
+def test_comprehension_over_parameters_is_followed(holder):
     assert guards(f"w = {holder}\nif 'tags' in w:\n    import marked\n") == (TAKES,)
 
 
@@ -396,5 +396,5 @@ def test_comprehensions_over_parameters(holder):
         "{name: p for name, p in other.items()}",
     ],
 )
-def test_comprehensions_that_hold_something_else(holder):
+def test_other_comprehensions_are_not_parameters(holder):
     assert not kinds(f"w = {holder}\nif 'tags' in w:\n    import marked\n")

@@ -90,7 +90,7 @@ def bodies(source: str) -> list[list[ast.stmt]]:
     return [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, kinds))]
 
 
-def test_every_form_binds():
+def test_every_binding_form_is_recognized():
     [body, *_] = bodies(FORMS)
     names = {name for name in binding_sites(body) if name.islower()}
     expected = "a b f g h i j k l m n o p q r s t u v w x y z aa ab ac ad ae af ag ah ai aj ak al"
@@ -99,12 +99,12 @@ def test_every_form_binds():
 
 
 @pytest.mark.parametrize("source", [FORMS + NEWER, *(text for text in OWN if ":=" not in text)])
-def test_expressions_bind_nothing_without_a_walrus(source: str):
+def test_expression_without_walrus_binds_nothing(source: str):
     for body in bodies(source):
         assert lines(binding_sites(body, expressions=False)) == lines(binding_sites(body))
 
 
-def test_a_walrus_in_an_expression_is_seen():
+def test_walrus_in_expression_binds_name():
     [body] = bodies("print([x for y in z if (found := y)])")
     assert list(binding_sites(body)) == ["found"]
     source = b"import vllm\ndef f():\n    use(vllm := 3)\n    return vllm.gone\n"

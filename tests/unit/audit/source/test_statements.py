@@ -14,7 +14,7 @@ from tests.support.source_guards import DATA, NEW, guards, kinds, version
 @pytest.mark.parametrize(
     "caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""]
 )
-def test_what_anything_raises_says_absence_only_where_nothing_else_is_done(caught):
+def test_broad_handler_means_absence_only_if_body_only_imports(caught):
     source = f"try:\n    import ray\nexcept {caught}:\n    import marked\n"
     absent = (Guard("absent", "ray"),)
     assert guards(source) == absent
@@ -25,7 +25,7 @@ def test_what_anything_raises_says_absence_only_where_nothing_else_is_done(caugh
     assert guards(more.replace(f"except {caught}:", "except ImportError:")) == absent
 
 
-def test_after_an_import_that_is_caught_what_follows_needs_it():
+def test_code_after_caught_import_requires_its_module():
     source = "try:\n    import ray.util\n    import marked\nexcept ImportError:\n    pass\n"
     assert Guard("present", "ray.util") in guards(source)
     assert guards(source.replace("    pass", "    raise")) == ()
@@ -35,7 +35,7 @@ def test_after_an_import_that_is_caught_what_follows_needs_it():
     assert Guard("present", "a") not in guards(inner)
 
 
-def test_flags_of_a_try_that_anything_may_end():
+def test_flag_of_try_with_other_calls_is_unknown_if_false():
     source = """
     OK = False
     try:
@@ -53,13 +53,13 @@ def test_flags_of_a_try_that_anything_may_end():
     assert guards(pure.replace("if OK", "if not OK")) == (Guard("absent", "ray"),)
 
 
-def test_a_guard_of_a_case_is_the_condition_of_its_body():
+def test_case_guard_is_condition_of_its_body():
     source = "match x:\n    case {{'a': y}} if {}:\n        import marked\n"
     assert guards(source.format(NEW)) == version("vllm", ">=0.9")
     assert guards(source.format("y > 1")) == DATA
 
 
-def test_a_guard_of_a_case_applies_to_what_its_pattern_binds():
+def test_case_guard_applies_to_pattern_variables():
     source = f"FLAG = {NEW}\nmatch x:\n    case FLAG if FLAG:\n        import marked\n"
     assert guards(source) == DATA
 
@@ -89,7 +89,7 @@ def test_patterns_guards_and_annotations_are_read():
     assert [call.callee for call in facts.calls] == ["a.five"]
 
 
-def test_names_of_a_class_are_not_visible_in_a_class_within_it():
+def test_class_names_are_not_visible_in_nested_class():
     source = f"""
     class A:
         FLAG = {NEW}
@@ -125,7 +125,7 @@ if failure:
         ("failure = error", "Other", (Guard("handled", "Exception"),)),
     ],
 )
-def test_an_exception_that_is_kept_and_raised_later_is_not_handled(keeps, raises, expected):
+def test_stored_exception_raised_later_is_not_handled(keeps, raises, expected):
     source = KEPT.format(keeps=keeps, raises=raises).encode()
     facts = read_module(source, "m", "m.py", package=False)
     assert facts.imports[0].guards == expected

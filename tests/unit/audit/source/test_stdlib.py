@@ -39,7 +39,7 @@ def imported(module: str) -> object | None:
 
 
 @pytest.mark.parametrize("module", sorted(TABLE.names))
-def test_this_python_has_the_names_that_the_table_says(module):
+def test_name_table_matches_running_python(module):
     holder = imported(module)
     if holder is None:
         assert module.partition(".")[0] in WITH_TK
@@ -55,7 +55,7 @@ def test_this_python_has_the_names_that_the_table_says(module):
 
 
 @pytest.mark.parametrize("module", sorted(TABLE.subscripts))
-def test_this_python_subscripts_the_classes_that_the_table_says(module):
+def test_subscript_table_matches_running_python(module):
     holder = imported(module)
     if holder is None:
         assert module.partition(".")[0] in WITH_TK
@@ -68,7 +68,7 @@ def test_this_python_subscripts_the_classes_that_the_table_says(module):
     assert wrong == []
 
 
-def test_this_python_has_the_modules_that_the_table_says():
+def test_module_table_matches_running_python():
     wrong = [
         name
         for name, there in name_availability(TABLE.modules)
@@ -87,7 +87,7 @@ def test_this_python_has_the_modules_that_the_table_says():
         ("3.14", {"annotationlib", "compression"}, {"imp"}),
     ],
 )
-def test_the_modules_of_another_python(python, there, gone):
+def test_modules_of_other_python(python, there, gone):
     assert there <= stdlib.modules(python)
     assert not gone & stdlib.modules(python)
 
@@ -104,7 +104,7 @@ def test_the_modules_of_another_python(python, there, gone):
         ("typing", "no_such_name", set()),
     ],
 )
-def test_the_versions_that_lack_a_name(module, name, lacking):
+def test_python_versions_lacking_name(module, name, lacking):
     versions = [f"3.{minor}" for minor in range(10, 15)]
     lacking_versions = {
         version for version in versions if name in stdlib.lacks(version).get(module, ())
@@ -112,13 +112,13 @@ def test_the_versions_that_lack_a_name(module, name, lacking):
     assert lacking_versions == lacking
 
 
-def test_a_submodule_is_a_name_of_its_parent():
+def test_submodule_is_a_name_of_its_parent():
     assert stdlib.opaque("importlib.resources.abc", "3.10") is None
     assert stdlib.opaque("importlib.resources.abc", "3.11") is not None
     assert stdlib.opaque("json.tool", "3.11") == Opaque("json.tool", "stdlib")
 
 
-def test_the_pythons_that_packages_run_with_are_those_of_the_bases():
+def test_table_covers_pythons_of_bases():
     pythons = {base.python for base in load(ROOT / "matrix.yaml").bases.values()}
     standalone = {"3.10", "3.12"}  # docs/howto/python-version.md says what was run with them
     assert set(stdlib.RUN) == pythons | standalone

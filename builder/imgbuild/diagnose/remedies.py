@@ -1,0 +1,79 @@
+"""Cures that the message of an exception gives or implies (separate: a table of kinds of messages).
+
+Many messages have advice ("Consider reducing …"), which is quoted. Others are of a kind with a
+known cure: `data/diagnose/facts/remedies.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from imgbuild.diagnose import rules
+from imgbuild.system import files, yaml_data
+
+MOST_ADVICE = 240  # characters
+# A sentence with advice begins with one of these.
+OPENINGS = (
+    *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Upgrade", "Downgrade", "Run"),
+    *("Pass", "Specify", "Reduc(?:e|ing)", "Increas(?:e|ing)", "Decreas(?:e|ing)", "Enable"),
+    *("Disable", "Add", "Remove", "Make sure", "Ensure", "Rename", "Change", "Update", "Provide"),
+    *(
+        "Configure",
+        "Restart",
+        "Download",
+        "Instead",
+        "Did you mean",
+        "Perhaps you",
+        "H(?:INT|int)(?=:)",
+    ),
+    r"(?:To|In order to) (?:fix|solve|resolve|avoid|disable|enable|use|run|overcome|work around)\b",
+    r"(?:[Yy]ou|Users?) (?:can|should|may|need to|must|have to|might)\b",
+    r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
+)
+ADVICE = re.compile(
+    r"(?:^|(?<=[.!?;:)\]'\"`])\s+|\n\s*|, (?=please|try|consider))"
+    rf"(?P<advice>(?:{'|'.join(OPENINGS)})(?!\w)[^\n]{{6,}}?)(?=[.!?](?:\s|$)|\n|$)"
+)
+# Advice without use here: reports to maintainers, places of logs, options of debuggers.
+IDLE = re.compile(
+    r"(?i)(?:file|open|report|raise|submit|create) (?:an? |this )?(?:issue|bug|ticket)|"
+    r"(?:issue|bug) (?:report )?(?:at|on|in) |check the (?:stack|logs?|trace)|"
+    r"see (?:the )?(?:stack|logs?|above|below)|for (?:more )?(?:details|information)|"
+    r"TORCHDYNAMO_VERBOSE|TORCH_LOGS|DEBUG=|refer to|contact|for debugging|"
+    r"please (?:check|see|try again)\W*$"
+)
+
+
+class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The cure for messages in which `match` is found."""
+
+    match: str
+    cure: str
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """The kinds of messages with their cures, in their order."""
+    rows = yaml_data.load(files.data("diagnose/facts/remedies.yaml"), tuple[Remedy, ...])
+    return tuple((re.compile(row.match), row.cure) for row in rows)
+
+
+def advice(message: str) -> str:
+    """The first sentence of a message that proposes something; "" if it has none."""
+    for match in ADVICE.finditer(message[:2000]):
+        text = re.sub(r"\s+", " ", match["advice"]).strip()
+        if not IDLE.search(text):
+            return text if len(text) <= MOST_ADVICE else f"{text[:MOST_ADVICE]}…"
+    return ""
+
+
+def cure(message: str, package: str, call: str) -> str:
+    """The cure for an exception with this message; "" if it is of no known kind."""
+    for pattern, text in load():
+        if match := pattern.search(message[:1000]):
+            groups = {name: value or "" for name, value in match.groupdict().items()}
+            return rules.filled(text, {**groups, "package": package, "call": call})
+    return ""

@@ -1,0 +1,69 @@
+"""Causes from names of Python's standard library, which differ by its version.
+
+From `data/audit/stdlib.yaml` (Python 3.10 to 3.14).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from imgbuild.audit.source import stdlib
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+
+MODULE = re.compile(r"No module named ['\"]?(?P<module>[a-z_]\w*)(?P<below>\.[\w.]+)?['\"]?")
+IMPORT = re.compile(r"cannot import name ['\"](?P<name>\w+)['\"] from ['\"](?P<module>[\w.]+)['\"]")
+ATTRIBUTE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+# Python 3.10 removed these, earlier than the table begins.
+ABSTRACT = frozenset(
+    (
+        *("Awaitable", "Coroutine", "AsyncIterable", "AsyncIterator", "Hashable", "Iterable"),
+        *("Iterator", "Generator", "Reversible", "Sized", "Container", "Callable", "Set"),
+        *("MutableSet", "Mapping", "MutableMapping", "MappingView", "KeysView", "ItemsView"),
+        *("ValuesView", "Sequence", "MutableSequence", "ByteString"),
+    )
+)
+
+
+def reason(text: str, facts: Facts) -> Reason | None:
+    """The cause if a version of Python lacks a module or name of its standard library."""
+    if match := MODULE.search(text):
+        spec = "" if match["below"] else _in(stdlib.load().modules, match["module"])
+        return _of(f"the module {match['module']}", spec, "IMG903", facts) if spec else None
+    for pattern, code in ((IMPORT, "IMG902"), (ATTRIBUTE, "IMG905")):
+        match = pattern.search(text)
+        if match is None or match["module"].partition(".")[0] not in sys.stdlib_module_names:
+            continue
+        module, name = match["module"], match["name"]
+        if module == "collections" and name in ABSTRACT:
+            spec = "<3.10"
+        else:
+            spec = _in(stdlib.load().names.get(module, {}), name)
+        if spec:
+            return _of(f"{module}.{name}", spec, code, facts)
+    return None
+
+
+def _in(group: dict[str, str], name: str) -> str:
+    """The versions of Python that have a name which not all of them have; "" if unknown."""
+    return next((spec for spec, names in group.items() if name in names.split()), "")
+
+
+def _of(what: str, spec: str, code: str, facts: Facts) -> Reason:
+    python = f" (the log shows Python {facts.python})" if facts.python else ""
+    version = spec.rpartition("<")[2] if "<" in spec else spec.removeprefix(">=")
+    if "<" in spec:
+        return Reason(
+            code=code,
+            cause=f"Python {version} removed {what}{python}",
+            cure="install a release of the package that uses it which supports this Python, or use"
+            f" Python {spec}",
+            confidence="high",
+        )
+    return Reason(
+        code=code,
+        cause=f"{what} is in Python {version} and newer only{python}",
+        cure=f"use Python {spec}, or an older release of the package that uses it",
+        confidence="high",
+    )

@@ -1,0 +1,142 @@
+"""`images/updates.json`: versions that were tried and refused, with reasons; rows that were made.
+
+`imgbuild update` writes it; sites list it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from imgbuild import codec
+from imgbuild.matrix.fields import Form, Name
+from imgbuild.matrix.fields import Version as VersionText
+
+FILE = "updates.json"
+WHAT = "list of updates"
+HINT = "restore it from git, or remove it: the versions are tried again"
+
+Text = Annotated[str, msgspec.Meta(max_length=4000)]
+Kind = Literal["solve", "audit"]
+
+
+class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A version of a package that a row cannot take, and what the refusal depends on.
+
+    `row` is the hash of the row without versions; "" for an entry made by hand, which always holds.
+    `has` are the row's versions of the packages that the reasons name, `newest` the newest versions
+    of these packages that could be taken, `files` the hash of the names of the version's files.
+    """
+
+    package: Text
+    version: Text
+    reasons: tuple[Text, ...]
+    kind: Kind = "solve"
+    tried: datetime.date
+    row: Text = ""
+    files: Text = ""
+    has: dict[str, str] = {}
+    newest: dict[str, str] = {}
+    imgbuild: Text = ""
+
+
+class MadeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row that `imgbuild update` made of another one."""
+
+    of: Name
+    made: datetime.date
+    moved: dict[str, VersionText] = {}
+
+
+class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `updates.json`; `refused` is by the row that the others descend from."""
+
+    version: Form = 1
+    rows: dict[Name, MadeRow] = {}
+    refused: dict[Name, tuple[RefusedVersion, ...]] = {}
+
+    def origin(self, name: str) -> str:
+        """The row that `name` was made of, directly or through other rows; itself if none."""
+        passed = {name}
+        while (row := self.rows.get(name)) is not None and row.of not in passed:
+            name = row.of
+            passed.add(name)
+        return name
+
+    def newest(self, name: str, present: Iterable[str]) -> str:
+        """The last row that was made of `name`, of those `present` in the matrix."""
+        existing = set(present)
+        made = {row.of: new for new, row in self.rows.items() if new in existing}
+        passed = {name}
+        while (later := made.get(name)) is not None and later not in passed:
+            name = later
+            passed.add(name)
+        return name
+
+    def of(self, origin: str) -> dict[tuple[str, str], RefusedVersion]:
+        """The refusals of a row and its descendants, by package and version."""
+        return {(item.package, item.version): item for item in self.refused.get(origin, ())}
+
+    def refusing(self, origin: str, refusal: RefusedVersion) -> Updates:
+        """With one more refusal, which takes the place of an older one of the same version."""
+        items = {**self.of(origin), (refusal.package, refusal.version): refusal}
+        return msgspec.structs.replace(self, refused=self._refused(origin, items))
+
+    def making(self, name: str, row: MadeRow, current: Mapping[str, str]) -> Updates:
+        """With one more row, without refusals of versions that it has passed."""
+        origin = self.origin(row.of)
+        items = {
+            key: item
+            for key, item in self.of(origin).items()
+            if not _passed(item.version, current.get(item.package))
+        }
+        rows = dict(sorted({**self.rows, name: row}.items()))
+        return msgspec.structs.replace(self, rows=rows, refused=self._refused(origin, items))
+
+    def _refused(
+        self, origin: str, items: Mapping[tuple[str, str], RefusedVersion]
+    ) -> dict[str, tuple[RefusedVersion, ...]]:
+        """The refusals of all rows, with `items` as those of `origin`; sorted."""
+        ordered = tuple(items[key] for key in sorted(items, key=_key))
+        refused = {**self.refused, origin: ordered}
+        return {name: each for name, each in sorted(refused.items()) if each}
+
+
+def updates_path(images: Path) -> Path:
+    """The path of `updates.json` in the folder `images`."""
+    return images / FILE
+
+
+def read(images: Path) -> Updates:
+    """What was tried so far; InputError if the file is damaged or a link."""
+    path = updates_path(images)
+    if not path.exists() and not path.is_symlink():
+        return Updates()
+    return codec.read(path, Updates, what=WHAT, hint=HINT)
+
+
+def write(images: Path, updates: Updates, below: Path) -> None:
+    """Write the file by an atomic rename; no link between `below` and it is followed."""
+    codec.write(updates_path(images), updates, below=below)
+
+
+def _key(key: tuple[str, str]) -> tuple[str, Version | None, str]:
+    package, version = key
+    return package, _version(version) or Version("0"), version
+
+
+def _version(text: str | None) -> Version | None:
+    try:
+        return Version(text) if text is not None else None
+    except InvalidVersion:
+        return None
+
+
+def _passed(version: str, current: str | None) -> bool:
+    refused, has = _version(version), _version(current)
+    return refused is not None and has is not None and refused <= has

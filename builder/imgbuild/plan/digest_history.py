@@ -1,0 +1,173 @@
+"""The digests of targets in git: each commit that changed one, with the digest before it.
+
+Objects of git are read, no file of the checkout. A commit is compared with its own parent, so that
+one that only wrote a file of digests in another form is not a change, nor is a merge that took
+over a file of one of its parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from imgbuild.errors import InputError
+from imgbuild.project_paths import Project
+from imgbuild.system import git
+from imgbuild.values import Arch, Bytes, Digest
+
+DIGESTS_FILE, LOCK = "digests.json", "lock.json"
+TOGETHER = 80  # digests that are in memory at once, and the locks of those that changed
+UNREADABLE = "it needs a checkout with its history: git fetch --unshallow"
+
+
+class CommittedImage(msgspec.Struct, frozen=True):
+    """An image of one architecture; `size` is what a pull downloads."""
+
+    manifest: Digest = ""
+    size: Bytes = 0
+
+
+class CommittedDigests(msgspec.Struct, frozen=True):
+    """What digests.json has in every format, so that each revision of it can be read."""
+
+    digest: Digest
+    arch: dict[Arch, CommittedImage] = {}
+
+
+class DigestCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that gave a target a digest, another one, or removed it (None).
+
+    `date` is that of the commit in its own time zone, `subject` the first line of its message;
+    `before` is None where the parent has no digest. `lock` and `lock_before` are the contents of
+    lock.json, None where they were not requested or are absent.
+    """
+
+    commit: str
+    date: str
+    subject: str
+    target: str
+    digests: CommittedDigests | None
+    before: CommittedDigests | None
+    lock: bytes | None = None
+    lock_before: bytes | None = None
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    id: str
+    parent: str
+    date: str
+    subject: str
+    paths: tuple[str, ...]
+
+    def both(self, path: str) -> tuple[str, str]:
+        """The names of the objects of `path` at the commit, and at its parent ("" without one)."""
+        return f"{self.id}:./{path}", f"{self.parent}:./{path}" if self.parent else ""
+
+
+def folder_of(project: Project) -> Path:
+    """The folder that has `images`; that of an editable installation is a link into a checkout."""
+    return project.images.resolve().parent
+
+
+def commits(
+    project: Project, target: str | None = None, *, locks: bool = False
+) -> Iterator[DigestCommit]:
+    """The changes of the digests of `target`, or of all targets; of each target the newest first.
+
+    A digests.json that cannot be read is left out. InputError without a repository.
+    """
+    folder = folder_of(project)
+    listed = [(commit, path) for commit in _log(project, folder, target) for path in commit.paths]
+    for start in range(0, len(listed), TOGETHER):
+        some = listed[start : start + TOGETHER]
+        digests = _contents(folder, [name for commit, path in some for name in commit.both(path)])
+        changed = [
+            (commit, path) for commit, path in some if _is_change(digests, *commit.both(path))
+        ]
+        places = [name for commit, path in changed for name in commit.both(_lock_of(path))]
+        contents = digests | (_contents(folder, places) if locks else {})
+        yield from (_change(commit, path, contents) for commit, path in changed)
+
+
+def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
+    """Whether a commit changed the digest, as far as its file can be read."""
+    digests = _decoded(contents.get(now))
+    if digests is None and now in contents:
+        return False
+    return _digest(digests) != _digest(_decoded(contents.get(then)))
+
+
+def _log(project: Project, folder: Path, target: str | None) -> Sequence[_Commit]:
+    """The commits that changed digests.json; of merges those that differ from all parents."""
+    place = f"images/{target if target is not None else '*'}/{DIGESTS_FILE}"
+    pattern = f":(glob){place}" if target is None else f":(literal){place}"
+    done = git.run(
+        folder, "log", "-c", "-z", "--topo-order", "--name-only", "--no-renames", "--relative",
+        "--format=%x01%H%x00%P%x00%cI%x00%s", "HEAD", "--", pattern,
+    )  # fmt: skip
+    if done.status != 0:
+        errors = done.stderr.strip().splitlines()
+        message = ": ".join((f"git cannot read the history of {project.root}", *errors[:1]))
+        raise InputError(message, hint=UNREADABLE)
+    listed = []
+    for entry in done.stdout.split("\x01")[1:]:
+        commit, parents, date, subject, *paths = entry.split("\x00")
+        names = dict.fromkeys(name.strip("\n") for name in paths)
+        usable = tuple(name for name in names if name and "\n" not in name)
+        listed.append(_Commit(commit, parents.partition(" ")[0], date, subject, usable))
+    return listed
+
+
+def _lock_of(path: str) -> str:
+    return f"{path.removesuffix(DIGESTS_FILE)}{LOCK}"
+
+
+def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Name → the content of that object of git; without those that are missing."""
+    names = [name for name in names if name]
+    if not names:
+        return {}
+    answer = git.run(folder, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in names))
+    data, place, contents = answer.stdout.encode(), 0, {}
+    for name in names:
+        end = data.find(b"\n", place)
+        head = data[place:end].rsplit(b" ", 2) if end >= 0 else []
+        place = end + 1
+        if len(head) != 3 or head[1] != b"blob" or not head[2].isdigit():
+            continue
+        size = int(head[2])
+        contents[name] = data[place : place + size]
+        place += size + 1
+    if place == len(data):
+        return contents
+    # A file is not UTF-8: its bytes were replaced, and the sizes are not those of the text.
+    single = {name: git.run(folder, "cat-file", "blob", name) for name in names}
+    return {name: done.stdout.encode() for name, done in single.items() if done.status == 0}
+
+
+def _change(commit: _Commit, path: str, contents: Mapping[str, bytes]) -> DigestCommit:
+    now, then = commit.both(path)
+    lock, lock_before = commit.both(_lock_of(path))
+    return DigestCommit(
+        commit=commit.id,
+        date=commit.date,
+        subject=commit.subject,
+        target=path.split("/")[-2],
+        digests=_decoded(contents.get(now)),
+        before=_decoded(contents.get(then)),
+        lock=contents.get(lock),
+        lock_before=contents.get(lock_before),
+    )
+
+
+def _decoded(data: bytes | None) -> CommittedDigests | None:
+    try:
+        return msgspec.json.decode(data, type=CommittedDigests) if data is not None else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _digest(digests: CommittedDigests | None) -> Digest | None:
+    return digests.digest if digests else None

@@ -1,0 +1,202 @@
+"""Newer archives of a standalone Python, in the list that its publisher keeps of its releases.
+
+The list has a JSON object in each line, a release with its archives and their sha256, the newest
+first. Sources: generate-version-metadata.py of python-build-standalone, which writes the lines, and
+crates/uv-python/src/downloads.rs of uv, which reads them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from imgbuild import codec
+from imgbuild.cache.context import Context
+from imgbuild.errors import FetchFailed, InputError
+from imgbuild.http.client import Http
+from imgbuild.http.credentials import redact
+from imgbuild.http.request import Request
+from imgbuild.matrix.fields import ARCHIVE_URL
+from imgbuild.matrix.model import StandalonePython
+from imgbuild.system.boundary import NONSENSE
+from imgbuild.values import Arch, Sha256
+
+if TYPE_CHECKING:
+    from imgbuild.http.session import Response
+
+LIST = "https://raw.githubusercontent.com/astral-sh/versions/main/v1/python-build-standalone.ndjson"
+LINE = 8 << 20  # bytes of a line; a release has some 300 archives of 300 bytes
+LIMIT = 256 << 20  # bytes of a list; it is read up to the release that is in use
+EXAMPLE = "cpython-3.12.16+20261110-x86_64-unknown-linux-gnu-install_only.tar.gz"
+WHAT = "list of releases of Python"
+_NAME = re.compile(
+    r"cpython-(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9]{8})"
+    r"-(?P<platform>(?:x86_64(?:_v[234])?|aarch64)-unknown-linux-gnu)"
+    r"-(?P<variant>install_only(?:_stripped)?)\.tar\.gz"
+)
+_VERSION = re.compile(r"(?P<python>3\.[0-9]+)\.(?P<patch>[0-9]+)\+(?P<build>[0-9]{8})")
+
+
+class PythonUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """A newer release than that of a base: both as "3.12.16+20261110", and its archives."""
+
+    version: str
+    newest: str
+    archives: dict[Arch, str]
+    sha256: dict[Arch, Sha256]
+
+    @property
+    def built(self) -> datetime.date:
+        """The day of the newer build."""
+        return _day(self.newest.partition("+")[2])
+
+
+class _Artifact(msgspec.Struct, frozen=True):
+    platform: str
+    variant: str
+    url: str
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
+
+
+class _Release(msgspec.Struct, frozen=True):
+    version: str
+    artifacts: tuple[_Artifact, ...]
+
+
+class _Archive(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive of a base: its URL, and what the name of its file says."""
+
+    url: str
+    python: str
+    patch: int
+    build: str
+    platform: str
+    variant: str
+
+    @property
+    def version(self) -> str:
+        return f"{self.python}.{self.patch}+{self.build}"
+
+
+def newer(
+    source: StandalonePython, context: Context, before: datetime.date | None = None
+) -> PythonUpdate | None:
+    """The newest release of the same Python with an archive for each architecture of `source`.
+
+    None if there is none, or none that was built `before` a day. InputError if an archive of
+    `source` has another name than its publisher gives; FetchFailed if the list cannot be read.
+    """
+    present = {arch: _archive(url) for arch, url in source.archives.items()}
+    place = source.releases or LIST
+    http = Http(offline=context.http.offline, attempts=1)  # nothing waits for it
+    request = Request(place, {"Accept": "application/x-ndjson, */*"})
+    return http.retrying(
+        request, lambda response: _newest(present, _releases(response, http, place), place, before)
+    )
+
+
+def _newest(
+    present: dict[Arch, _Archive],
+    releases: Iterator[_Release],
+    place: str,
+    before: datetime.date | None,
+) -> PythonUpdate | None:
+    """The first of `releases` that is newer than all of `present`; see `newer`."""
+    oldest = min(present.values(), key=lambda archive: (archive.patch, archive.build))
+    for release in releases:
+        match = _VERSION.fullmatch(release.version)
+        if match is None or match["python"] != oldest.python:
+            continue  # a pre-release, or another Python
+        if (int(match["patch"]), match["build"]) <= (oldest.patch, oldest.build):
+            return None
+        if before is not None and _day(match["build"]) >= before:
+            continue
+        chosen = {arch: _same_kind(release, each, place) for arch, each in present.items()}
+        fitting = {arch: each for arch, each in chosen.items() if each is not None}
+        if len(fitting) == len(present):
+            return PythonUpdate(
+                version=oldest.version,
+                newest=release.version,
+                archives={
+                    arch: _url(present[arch], each, match["build"])
+                    for arch, each in fitting.items()
+                },
+                sha256={arch: each.sha256 or "" for arch, each in fitting.items()},
+            )
+    return None
+
+
+def _archive(url: str) -> _Archive:
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    match = _NAME.fullmatch(name)
+    if match is None:
+        message = f"{name!r} is not named as an archive of python-build-standalone"
+        hint = f"such a name: {EXAMPLE}"
+        raise InputError(message, hint=hint)
+    return _Archive(
+        url=url,
+        python=match["python"],
+        patch=int(match["patch"]),
+        build=match["build"],
+        platform=match["platform"],
+        variant=match["variant"],
+    )
+
+
+def _day(build: str) -> datetime.date:
+    """The day of a build, such as 20261110; the first of all days if it is none."""
+    try:
+        return datetime.date(int(build[:4]), int(build[4:6]), int(build[6:8]))
+    except ValueError:
+        return datetime.date.min
+
+
+def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | None:
+    """The archive of `release` for the platform and of the kind of `present`, with a sha256.
+
+    FetchFailed if its URL is not that of such an archive.
+    """
+    for artifact in release.artifacts:
+        kind = (artifact.platform, artifact.variant)
+        if kind != (present.platform, present.variant) or not artifact.sha256:
+            continue
+        named = f"cpython-{release.version}-{present.platform}-{present.variant}.tar.gz"
+        name = unquote(artifact.url.rpartition("/")[2])
+        if re.fullmatch(ARCHIVE_URL, artifact.url) is None or name != named:
+            message = f"{redact(place)}: {artifact.url[:200]!r} is not a URL of {named}"
+            raise FetchFailed(message, hint=NONSENSE)
+        return artifact
+    return None
+
+
+def _url(present: _Archive, newer_one: _Artifact, build: str) -> str:
+    """The URL of a newer archive: on the server of the present one if its URL has the build."""
+    folder = present.url.rpartition("/")[0]
+    above, _, last = folder.rpartition("/")
+    name = unquote(newer_one.url.rpartition("/")[2])
+    return f"{above}/{build}/{quote(name, safe='')}" if last == present.build else newer_one.url
+
+
+def _releases(response: Response, http: Http, place: str) -> Iterator[_Release]:
+    """The releases of a list, read as far as they are consumed."""
+    rest, size, number = b"", 0, 0
+    for chunk in http.chunks(response, decode=True):
+        size += len(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if size > LIMIT or len(rest) > LINE:
+            message = f"{redact(place)} is longer than {LIMIT} bytes, or a line than {LINE}"
+            raise FetchFailed(message, hint=NONSENSE)
+        for line in lines:
+            number += 1
+            yield from _release(line, f"{redact(place)}, line {number}")
+    yield from _release(rest, f"{redact(place)}, line {number + 1}")
+
+
+def _release(line: bytes, place: str) -> Iterator[_Release]:
+    if line.strip():
+        yield codec.decode(line, _Release, file=place, what=WHAT, hint=NONSENSE)

@@ -1,0 +1,105 @@
+"""Cures from the message of an exception: its advice, or the kind of the message."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from imgbuild.diagnose import remedies, rules
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.finding import LogFinding
+
+TRACE = """\
+Traceback (most recent call last):
+  File "/workspace/job/train.py", line 9, in <module>
+    engine.start(options)
+  File "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py", line 70, in start
+    {code}
+{exception}
+"""
+
+
+def first(exception: str, code: str = "check(value)") -> LogFinding:
+    text = TRACE.format(code=code, exception=exception)
+    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("Slots are odd. Consider raising acme_slots to 4.", "Consider raising acme_slots to 4"),
+        ("The cache is stale, please remove /tmp/acme", "please remove /tmp/acme"),
+        ("No fan found.\n  HINT: set ACME_FAN=0 first", "HINT: set ACME_FAN=0 first"),
+        ("Failed. Please open an issue at the tracker.", ""),
+        ("Failed. Please file a bug. Use a wider slot!", "Use a wider slot"),
+        ("Users were counted. Settings are fine.", ""),
+    ],
+)
+def test_the_advice_of_a_message(message: str, advice: str) -> None:
+    assert remedies.advice(message) == advice
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("ValueError: slots (6) must be divisible by fans (4)", "a multiple of the other"),
+        ("ValueError: fan mode 'x' is bad, must be one of ['off', 'on']", "['off', 'on']"),
+        ("ValueError: fan and pump cannot be used together", "remove one of the two settings"),
+        ("NotImplementedError: pumps are not supported", "a release of acme that supports it"),
+        ("ValueError: slot 9 exceeds the fan's 8", "lower the value"),
+        ("RuntimeError: fan shape (2, 3) and slot shape (3, 2)", "compare the sizes"),
+        ("RuntimeError: the pump was registered twice", "do it once"),
+        ("OSError: the slot file is truncated", "download or write it again"),
+        ("AcmeError: pump 'left' was not found", "correct the name or path"),
+        ("ValueError: fan_speed must be specified", "set the option"),
+        ("TypeError: expected a slot but got a fan", "the type that the message expects"),
+    ],
+)
+def test_the_kind_of_a_message_has_a_cure(message: str, words: str) -> None:
+    finding = first(message)
+    assert finding.code == "IMG921"
+    assert words in finding.cure
+
+
+def test_advice_is_quoted_before_the_cure_of_its_kind() -> None:
+    finding = first("ValueError: slot 9 exceeds the fan's 8. Try a larger fan.")
+    assert finding.cure.startswith('follow the message: "Try a larger fan"; else lower the value')
+
+
+def test_a_message_of_an_unknown_kind_has_the_general_cure() -> None:
+    finding = first("AcmeError: slots collide")
+    assert finding.cure.startswith("change the options, data or model of the call at")
+
+
+def test_placeholders_of_cures_are_known() -> None:
+    for pattern, text in remedies.load():
+        names = {*pattern.groupindex, "package", "call"}
+        assert set(rules.PLACEHOLDER.findall(text)) <= names
+
+
+def test_code_below_a_frame_is_not_the_message() -> None:
+    code = 'raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(rest)}")'
+    finding = first(
+        "ValueError: Some keys are not used by the HfArgumentParser: ['acme_slots']", code
+    )
+    assert "['acme_slots']" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "cure"),
+    [
+        ("ModuleNotFoundError: No module named 'imp'", "Python 3.12 removed the module imp",
+         "Python <3.12"),
+        ("ImportError: cannot import name 'Mapping' from 'collections' (/usr/lib/x.py)",
+         "Python 3.10 removed collections.Mapping", "Python <3.10"),
+        ("AttributeError: module 'inspect' has no attribute 'getargspec'",
+         "Python 3.11 removed inspect.getargspec", "Python <3.11"),
+        ("ImportError: cannot import name 'TaskGroup' from 'asyncio' (/usr/lib/python3.10/x.py)",
+         "asyncio.TaskGroup is in Python 3.11 and newer only", "Python >=3.11"),
+    ],
+)  # fmt: skip
+def test_names_of_the_standard_library(text: str, cause: str, cure: str) -> None:
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert cause in finding.cause
+    assert cure in finding.cure

@@ -1,0 +1,93 @@
+"""The file `updates.json`: how refusals are kept, and which rows were made of which."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+
+from imgbuild.errors import InputError
+from imgbuild.matrix import tried_updates
+from imgbuild.matrix.tried_updates import MadeRow, RefusedVersion, Updates
+
+DAY = datetime.date(2026, 11, 28)
+REFUSED = RefusedVersion(
+    package="torch",
+    version="2.15.0",
+    reasons=("deepspeed 0.19.3 requires torch<2.15",),
+    tried=DAY,
+    row="settings",
+    files="names",
+    has={"deepspeed": "0.19.3"},
+    newest={"torch": "2.15.0", "deepspeed": "0.19.8"},
+    imgbuild="0.1.0",
+)
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path):
+    updates = Updates().refusing("cu130-trl", REFUSED)
+    made = MadeRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
+    updates = updates.making("cu130-trl1.16.0", made, {"torch": "2.11.0"})
+    tried_updates.write(tmp_path, updates, tmp_path)
+    assert tried_updates.read(tmp_path) == updates
+    assert updates.of("cu130-trl") == {("torch", "2.15.0"): REFUSED}
+    assert tried_updates.read(tmp_path / "absent") == Updates()
+
+
+def test_a_new_row_drops_refusals_that_it_has_passed():
+    updates = Updates().refusing("a", REFUSED)
+    newer = msgspec.structs.replace(REFUSED, version="2.16.0")
+    updates = updates.refusing("a", newer)
+    made = MadeRow(of="a", made=DAY, moved={"torch": "2.15.1"})
+    assert list(updates.making("b", made, {"torch": "2.15.1"}).of("a")) == [("torch", "2.16.0")]
+
+
+def test_refusals_are_sorted_by_version():
+    updates = Updates()
+    for version in ("2.9.0", "2.10.0", "2.8.0"):
+        refusal = msgspec.structs.replace(REFUSED, version=version)
+        updates = updates.refusing("a", refusal)
+    versions = [item.version for item in updates.refused["a"]]
+    assert versions == ["2.8.0", "2.9.0", "2.10.0"]
+
+
+def test_rows_are_followed_from_the_first_to_the_newest_and_back():
+    updates = Updates(
+        rows={
+            "a1": MadeRow(of="a", made=DAY),
+            "a2": MadeRow(of="a1", made=DAY),
+            "a3": MadeRow(of="a2", made=DAY),
+        }
+    )
+    assert updates.newest("a", ["a", "a1", "a2"]) == "a2"
+    assert updates.newest("a", ["a"]) == "a"  # its row was removed from the matrix
+    assert updates.origin("a3") == "a"
+    assert updates.origin("b") == "b"
+
+
+def test_rows_in_a_circle_end():
+    updates = Updates(rows={"a": MadeRow(of="b", made=DAY), "b": MadeRow(of="a", made=DAY)})
+    assert updates.newest("a", ["a", "b"]) == "b"
+    assert updates.origin("a") == "b"
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"version": 2}', '{"refused": {"a": [{"package": 1}]}}', '{"more": 1}']
+)
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "updates.json").write_text(text)
+    with pytest.raises(InputError, match=r"updates\.json is not a valid list of updates") as caught:
+        tried_updates.read(tmp_path)
+    assert "tried again" in (caught.value.hint or "")
+
+
+def test_no_link_is_read_or_written(tmp_path):
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"version": 1}')
+    images = tmp_path / "project/images"
+    images.mkdir(parents=True)
+    (images / "updates.json").symlink_to(outside)
+    with pytest.raises(InputError, match=r"updates\.json"):
+        tried_updates.write(images, Updates().refusing("a", REFUSED), images.parent)
+    assert outside.read_text() == '{"version": 1}'
