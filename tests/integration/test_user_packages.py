@@ -40,6 +40,7 @@ OFFLINE = {
     "TMPDIR": "/scratch",  # Apptainer has the /tmp of the machine
 }  # fmt: skip
 UV_INSTALL = "uv pip install --no-index"
+ABSENT = "!Installed in"  # no text of the output
 HINT = "The packages of the image keep their versions. /opt/imgbuild/README says how"
 PART = "error: helper: part of the image, which only root can change"
 IN_UV_VENV = "source /scratch/uv-venv/bin/activate && "
@@ -49,8 +50,13 @@ STEPS = (
     ("gadget", 0, "gadget 42"),
     ("python -c 'import gadget; print(gadget.__file__)'", 0, "{base}/lib/python3.11/site-packages"),
     ("python -m pip install second", 0, "Successfully installed second-1.0"),
-    (f"{UV_INSTALL} third", 0, "Installed in {base}."),
+    (f"{UV_INSTALL} third==1.0", 0, "Installed in {base}."),
     ("third && second", 0, "third 42\nsecond 42"),
+    ("pip --timeout 5 -q install --dry-run second", 0, ABSENT),
+    ("pip install --target /scratch/other --no-deps gadget", 0, ABSENT),
+    ("uv pip --offline install --no-index --dry-run gadget", 0, ABSENT),
+    ("pip -q --timeout 5 install gadget", 0, "Installed in {base}."),
+    ("pip --timeout 5 uninstall -y helper", 2, PART),
     ("pip install needy", 1, HINT),
     ("python -m pip install needy", 1, "helper==0.5"),
     (f"{UV_INSTALL} needy", 1, HINT),
@@ -67,13 +73,13 @@ STEPS = (
     ("uv venv --system-site-packages /scratch/uv-venv", 0, ""),
     (f"{IN_UV_VENV}python -c 'import helper; print(helper.VALUE)'", 0, "42"),
     (f"{IN_UV_VENV}pip install third", 2, "hint: uv pip install PACKAGE"),
-    # uv installs dependencies of a package there, as documented in the README.
-    (f"{IN_UV_VENV}{UV_INSTALL} third && third", 0, "third 1"),
+    # uv installs there what a package requires, as the README says.
+    (f"{IN_UV_VENV}{UV_INSTALL} third==1.0 && third", 0, "third 1"),
     ("head -1 /opt/imgbuild/README && jq --version", 0, f"# {TARGET}\njq-1.6"),
 )  # fmt: skip
 ROOT_STEPS = (
     ("pip install gadget && python -c 'import gadget; print(gadget.__file__)'", 0, "/opt/venv/lib"),
-    (f"{UV_INSTALL} third && third", 0, "third 42"),
+    (f"{UV_INSTALL} third==1.0 && third", 0, "third 42"),
     ("pip install needy", 1, HINT),
     ("pip uninstall -y gadget && uv pip uninstall helper", 0, "Successfully uninstalled gadget"),
     ("ls $PYTHONUSERBASE", 2, "No such file"),
@@ -87,28 +93,41 @@ class Image:
     project: Project
 
     def steps(
-        self, through: str, uid: int, steps: Sequence[tuple[str, int, str]], *, writable: bool
+        self,
+        through: str,
+        uid: int,
+        steps: Sequence[tuple[str, int, str]],
+        *,
+        writable: bool,
+        kept: bool = False,
+        mode: int = 0o777,
+        volumes: Sequence[str] = (),
     ) -> None:
-        """Run each command in one container; check its status and output."""
+        """Each command in one container ends with its status and prints its text.
+
+        `kept` keeps what an earlier user added.
+        """
         scratch = self.project.folder / "scratch"
-        for folder in (self.project.folder / ".imgbuild-packages", scratch):
+        for folder in (scratch, *(() if kept else [self.project.folder / ".imgbuild-packages"])):
             remove(folder)  # of another user
         scratch.mkdir()
         scratch.chmod(0o1777)
-        self.project.folder.chmod(0o777 if writable else 0o755)
+        self.project.folder.chmod(mode if writable else 0o755)
         variables = [word for pair in OFFLINE.items() for word in ("--env", "=".join(pair))]
         lines = ["echo $PYTHONUSERBASE", *(line for line, _, _ in steps)]
         done = self.project.run(
             "run", TARGET, "--through", through, "--user", str(uid), *variables,
             "--volume", f"{self.project.folder}/wheels:/wheels:ro",
             "--volume", f"{scratch}:/scratch", "--no-network", "--quiet",
+            *(word for volume in volumes for word in ("--volume", volume)),
             "--", "python", "-c", DRIVER, json.dumps(lines),
         )  # fmt: skip
         (_, _, base), *results = (json.loads(line) for line in done.stdout.splitlines())
-        assert base.startswith("/workspace/.imgbuild-packages/") == writable
+        assert base.startswith("/workspace/.imgbuild-packages/") == (writable and mode == 0o777)
         for (line, status, text), (_, actual, output) in zip(steps, results, strict=True):
             assert actual == status, f"{line}: status {actual}\n{output}"
-            assert text.format(base=base.strip()) in output, f"{line}\n{output}"
+            expected = text.format(base=base.strip())
+            assert (expected.lstrip("!") in output) != expected.startswith("!"), f"{line}\n{output}"
 
 
 def wheel(index: LocalIndex, name: str, *requires: str) -> None:
@@ -130,6 +149,7 @@ def _image() -> Iterator[Image]:
     for name in ("gadget", "second", "third"):
         wheel(added, name, "helper")
     wheel(added, "needy", "helper>=1")
+    added.wheel("third", "2.0")
     added.wheel("helper", "1.0", files={"helper.py": b"VALUE = 1\n"})
     with serve(Site(files=index.site_files())) as site, ordinary.home() as folder:
         project = Project(folder / "project", site.url("simple"), cache=None)
@@ -182,9 +202,10 @@ def test_root_modifies_environment_directly(image: Image) -> None:
 
 def test_unwritable_folder_is_named(image: Image) -> None:
     needs.user_namespaces()
-    base = ("PYTHONUSERBASE=/proc/none pip install gadget", 1, "/proc/none")
-    uv = (f"PYTHONUSERBASE=/proc/none {UV_INSTALL} gadget", 2, "hint: set PYTHONUSERBASE to a")
-    image.steps("root", 12345, [base, uv], writable=False)
+    hint = "/proc/none: No such file or directory\nhint: set PYTHONUSERBASE to a"
+    commands = ("pip install gadget", f"{UV_INSTALL} gadget")
+    steps = [(f"PYTHONUSERBASE=/proc/none {command}", 2, hint) for command in commands]
+    image.steps("root", 12345, steps, writable=False)
 
 
 def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
@@ -196,3 +217,41 @@ def test_python_without_user_site_has_no_user_packages(image: Image) -> None:
         ("PYTHONNOUSERSITE=1 python -c 'import helper'", 0, ""),
     )
     image.steps("root", os.getuid() + 2000, steps, writable=False)
+
+
+def test_two_users_share_a_folder(image: Image) -> None:
+    """The second user changes what the first one added; in a sticky folder each has a home."""
+    needs.user_namespaces()
+    first = [
+        ("pip install gadget", 0, "Installed in {base}."),
+        (f"{UV_INSTALL} third==1.0", 0, "Installed in {base}."),
+    ]
+    second = [
+        ("gadget", 0, "gadget 42"),
+        ("pip install second", 0, "Installed in {base}."),
+        (f"{UV_INSTALL} third==2.0", 0, "Installed in {base}."),
+        ("pip uninstall -y gadget", 0, "Successfully uninstalled gadget"),
+    ]
+    image.steps("root", 1000, first, writable=True)
+    image.steps("root", 12345, second, writable=True, kept=True)
+    image.project.folder.chmod(0o1777)
+    folder = image.project.folder / ".imgbuild-packages"
+    remove(folder)
+    folder.mkdir(mode=0o755)
+    image.steps("root", 12345, first, writable=True, kept=True, mode=0o1777)
+
+
+def test_added_packages_keep_their_versions(image: Image) -> None:
+    """As in an extension: a package of the environment that constraints.txt does not have."""
+    needs.user_namespaces()
+    added = image.project.folder / "added/third-1.0.dist-info"
+    added.mkdir(parents=True)
+    (added / "METADATA").write_text("Metadata-Version: 2.1\nName: third\nVersion: 1.0\n")
+    steps = [
+        ("pip install third==2.0", 1, HINT),
+        (f"{UV_INSTALL} third==2.0", 1, HINT),
+        ("echo third==2.0 > /scratch/r.txt && uv pip sync --no-index /scratch/r.txt", 1, HINT),
+    ]
+    site = "/opt/venv/lib/python3.11/site-packages"
+    volume = f"{added}:{site}/{added.name}:ro"
+    image.steps("root", 12345, steps, writable=True, volumes=[volume])

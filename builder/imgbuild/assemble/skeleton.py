@@ -109,7 +109,8 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     constraints = "".join(f"{name}=={version}\n" for name, version in versions)
     yield _file(f"{HOME}/constraints.txt", constraints)
     yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
-    program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', {})}"
+    words = {"@FREE@": '", "'.join(FREE)}  # a list in quotes there
+    program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', words)}"
     yield _file(f"{HOME}/packages.py", program, mode=0o755)
     for name in ("pip", "pip3", "uv"):
         yield _link(f"{COMMANDS.strip('/')}/{name}", "../packages.py")

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from imgbuild.matrix import flashinfer, settings
 from imgbuild.matrix.extension import Extension
 from imgbuild.matrix.fields import VERSION_LABEL
-from imgbuild.matrix.model import DebianBase, Drop, Matrix, Target
+from imgbuild.matrix.model import DebianBase, Drop, Matrix, RegistryBase, Target
 from imgbuild.matrix.notes import Notes, Path
 from imgbuild.matrix.settings import folder, link_text, relative
 
@@ -44,6 +44,8 @@ def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> No
     if target.cuda:
         _cuda(notes, path, target)
     _flashinfer(notes, path, target)
+    if target.user_packages:
+        _user_packages(notes, path, target, matrix)
     values = {name: variable.value for name, variable in target.env.items()}
     settings.environment_first(notes, (*path, "env"), matrix.image.prefix, values, "value")
 
@@ -90,6 +92,18 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
         if other and other[0] != tag:
             message, cuda = f"this index is for {other[0]}, the target for {tag}", (*path, "cuda")
             notes.note(here, message, value=name, expected=f"an index for {tag}", of=cuda)
+
+
+def _user_packages(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
+    """What `user_packages` needs: a Python whose folder for packages is known, pip and uv."""
+    here: Path = (*path, "user_packages")
+    if isinstance(matrix.bases.get(target.base), RegistryBase):
+        message = f"the base {target.base} comes from a registry"
+        notes.note(here, message, value=True, expected="a base of Debian packages")
+    required = {*matrix.requires, *matrix.requirements_of(target), *target.pins}
+    if missing := [name for name in ("pip", "uv") if name not in required]:
+        message = f"the target requires no {' and no '.join(missing)}"
+        notes.note(here, message, value=True, expected=f"{' and '.join(missing)} under requires")
 
 
 def _architectures(notes: Notes, path: Path, target: Target) -> None:

@@ -143,6 +143,8 @@ def test_user_packages_image_has_pip_uv_and_constraints() -> None:
     assert program.mode == 0o755
     assert program.content.startswith(b"#!/opt/venv/bin/python -I\n")
     compile(program.content, "packages.py", "exec")
+    assert b'\nFREE = {"pip", "setuptools", "uv", "wheel"}' in program.content
+    assert b"@" not in program.content
     assert members["opt/imgbuild/bin/pip"].target == "../packages.py"
     script = members["opt/imgbuild/environment.sh"].content
     assert b'"/workspace"/.imgbuild-packages/*)' in script

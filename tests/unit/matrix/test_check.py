@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.matrix_text import RIGHT, broken, check, only, problems
+from imgbuild.matrix.load import loads
+from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
 
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
@@ -441,3 +442,31 @@ def test_image_folders_overlapping_standalone_python_are_refused(folder: str) ->
     (problem,) = problems(text.replace("workdir: /workspace", f"workdir: {folder}"))
     assert (problem.path, problem.value) == ("image.workdir", folder)
     assert "/opt/python is the folder of the standalone Python" in problem.message
+
+
+def test_user_packages_need_pip_and_uv() -> None:
+    old = "    requires:\n      setuptools: {reason: triton imports it}\n"
+    added = f"    user_packages: true\n{old}"
+    (problem,) = problems(RIGHT.replace(old, added))
+    assert (problem.path, problem.value) == (f"{TARGET}.user_packages", "True")
+    assert problem.message == "the target requires no uv"
+    assert problem.expected == "uv under requires"
+    loads(RIGHT.replace(old, f"{added}      uv: {{reason: people add packages}}\n").encode(), FILE)
+    (problem,) = problems(RIGHT.replace(old, added).replace("pip: {reason:", "uv: {reason:"))
+    assert problem.message == "the target requires no pip"
+
+
+def test_user_packages_need_a_base_of_debian_packages() -> None:
+    base = RIGHT[RIGHT.index("    kind: debian") : RIGHT.index("image:\n")]
+    registry = (
+        "    kind: registry\n    image: example.org/python:3.11@sha256:" + "0" * 64 + "\n"
+        '    python: "3.11"\n    glibc: "2.36"\n'
+    )
+    text = RIGHT.replace(base, registry).replace(
+        "requires:\n  pip: {", "requires:\n  uv: {reason: people add packages}\n  pip: {"
+    )
+    loads(text.encode(), FILE)
+    (problem,) = problems(text.replace("    cuda:", "    user_packages: true\n    cuda:"))
+    assert problem.path == f"{TARGET}.user_packages"
+    assert problem.message == "the base debian-12 comes from a registry"
+    assert problem.expected == "a base of Debian packages"
