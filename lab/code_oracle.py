@@ -40,8 +40,12 @@ LEFT_OUT = (
     "xformers",
     "torchaudio",
     "tilelang",
+    "torchvision",
+    "torchcodec",
+    "bitsandbytes",
+    "deepspeed",
+    "fastsafetensors",
 )
-LEFT_OUT += ("torchvision", "torchcodec", "bitsandbytes", "deepspeed", "fastsafetensors")
 PARTS = ("file", "line", "code", "severity", "message", "remedy", "evidence")
 
 Values = dict[str, Any]

@@ -233,7 +233,8 @@ class Walk:
                 elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load):
                     self._value(each, names)
             except Fails as error:
-                self.failures.append((each.lineno, each.end_lineno or each.lineno, str(error)))
+                line = getattr(each, "lineno", 0)
+                self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
             except Unknown as error:
                 self.unknown.setdefault(getattr(each, "lineno", 0), str(error))
 
@@ -309,7 +310,12 @@ def verdict(finding: dict[str, Any]) -> tuple[str, str]:
             value = member(value, name)
         if inner:
             word = inner.removesuffix(")")
-            call(value, ast.Call(func=ast.Name(""), args=[], keywords=[ast.keyword(word, None)]))
+            call(
+                value,
+                ast.Call(
+                    func=ast.Name(""), args=[], keywords=[ast.keyword(word, ast.Constant(None))]
+                ),
+            )
             raise Unknown(name_of(value) + " may take " + word)
     except Fails as error:
         return "true", f"by its subject: {error}"

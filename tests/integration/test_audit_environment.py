@@ -85,7 +85,8 @@ def test_errors_of_broken_environment_come_first(machine: Machine) -> None:
     root = machine.environment("trl==9.0", "vllm==9.0")
     done = machine.audit("--environment", str(root / "bin" / "python"), status=4)
     error, place, _, counts = done.stdout.splitlines()
-    assert error.startswith("error: trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it")
+    missing = "trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it"
+    assert error.startswith(f"error: {missing}")
     assert place == "    at trl 9.0 trl/__init__.py:1"
     assert counts.endswith("x86_64: 1 error, 0 warnings, 0 notes")
     assert "the audit found errors in" in done.stderr

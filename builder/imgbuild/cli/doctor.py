@@ -110,11 +110,9 @@ def doctor(
     GPU and changes nothing. With names only those targets are checked, and the exit status is 1 if
     one does not fit. An image has its own glibc; that of the machine is only a remark.
 
-    Targets whose driver is complete (at least that of their CUDA release) are first, then those
-    that run on an older driver of the same major release, then those that do not fit. Retired
-    targets are marked, and recommended only where no other fits. With
-    --driver, --gpu or --arch another machine is judged, by what is given. GH200, GB200, Thor, Orin
-    and DGX Spark are arm64.
+    Targets whose driver is at least that of their CUDA release are first, then those that run on
+    an older driver of the same major release. Retired targets are marked, and recommended only
+    where no other fits. --driver, --gpu and --arch describe another machine.
 
     With --through, checks from inside an image what could break it, in seconds: packages in the
     home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if something
@@ -125,8 +123,6 @@ def doctor(
         imgbuild doctor
 
         imgbuild doctor cu130-vllm
-
-        imgbuild doctor --json
 
         imgbuild doctor --driver 535 --gpu A100
 

@@ -118,11 +118,10 @@ class RunOptions(Group, frozen=True, kw_only=True):
         named = {name for values in files.values() for name in values}
         given = dict(_variable(text) for text in self.env or [])
         workdir = config.workdir if config.workdir not in ("", "/") else WORKDIR
-        commit = config.labels.get(PROJECT_COMMIT, "")
-        mounts = {mount.target: mount for mount in _folder(workdir, commit)}
+        folder = _folder(workdir, config.labels.get(PROJECT_COMMIT, ""))
+        mounts = {mount.target: mount for mount in folder}
         env: dict[str, str | None] = dict.fromkeys(_by_name())
-        cache = hugging_face_cache() if self.hf_cache else None
-        if cache is not None:
+        if self.hf_cache and (cache := hugging_face_cache()) is not None:
             mounts[MODELS] = Mount(source=cache, target=MODELS)
             env[MODELS_VARIABLE] = MODELS
         volumes = {mount.target: mount for mount in map(_volume, self.volume or [])}
