@@ -8,6 +8,7 @@ on what is installed, is left out.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import importlib.util
@@ -334,11 +335,14 @@ def importable(dotted: str) -> Any:
 
 
 def main() -> None:
-    """Answers what is on stdin."""
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("findings", "failures"))
+    options = parser.parse_args()
     questions = json.load(sys.stdin)
     quiet = io.StringIO()
     with redirect_stdout(quiet), redirect_stderr(quiet):
-        answer = failures(questions) if sys.argv[1] == "failures" else findings(questions)
+        answer = failures(questions) if options.what == "failures" else findings(questions)
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 
