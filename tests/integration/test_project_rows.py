@@ -287,7 +287,7 @@ def test_python_outside_requires_python_is_refused(
         ("requirements: [requirements.txt]", "a row has one of `extends` and `like`"),
         (f"extends: {TARGET}\nlike: {TARGET}", "a row has one of `extends` and `like`"),
         (f"extends: {TARGET}\nrequirements: [../other.txt]", "the file is outside the repository"),
-        (f"extends: {TARGET}\nadd: [not a requirement]", "not a requirement as PEP 508 writes it"),
+        (f"extends: {TARGET}\nadd: [not a requirement]", "not a valid PEP 508 requirement"),
         (f"extends: {TARGET}\nextras: [fast]", "applies to the files listed in `requirements`"),
         (f'extends: {TARGET}\ncuda: "12.6"', "the published target has a CUDA release already"),
     ],

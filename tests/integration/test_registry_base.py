@@ -347,7 +347,7 @@ class TestRefusals:
             self.write_layers(project, [images.text("usr/bin/python3.11", "", mode=0o755)])
         )
         project.write(sample_project.registry_base(image))
-        self.refuse(project, 2, image, "/etc/passwd does not exist", "choose a base that has one")
+        self.refuse(project, 2, image, "/etc/passwd does not exist", "choose a base with the file")
 
     @pytest.mark.parametrize(
         ("changes", "words"),
