@@ -208,7 +208,7 @@ def test_wheel_with_wrong_hash_is_refused(work):
     with pytest.raises(IntegrityError, match=r"byurl-1\.5"):
         Inputs(work.matrix, work.context()).fetch_missing(lock, {wrong})
     hashes = f"--hash=sha256:{wrong} --hash=sha256:{'1' * 64}"
-    with pytest.raises(IntegrityError, match=r"requirements.txt:3 says 0000"):
+    with pytest.raises(IntegrityError, match=r"requirements.txt:3 has 0000"):
         work.settle(file=f"\n\n{byurl(work)} {hashes}\n")
     with pytest.raises(InputError, match="has no sha256 hash"):
         work.settle(byurl(work, sha512="00"))
@@ -347,7 +347,7 @@ def test_cuda_repository_is_refused_before_build(work):
     with pytest.raises(NoSolution) as caught:
         work.settle(f"fromgit @ {work.repository.url}")
     assert caught.value.reasons == ("it compiles CUDA code: setup.py:1 has CUDAExtension",)
-    assert "name a wheel of it" in str(caught.value.hint)
+    assert "use a wheel for this Python, torch and CUDA" in str(caught.value.hint)
 
 
 def test_failed_build_error_names_compiled_files(work):

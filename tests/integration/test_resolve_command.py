@@ -168,7 +168,7 @@ def test_conflict_with_extra_names_extra(project: Project) -> None:
 def test_audit_checks_requirements_of_extra(project: Project) -> None:
     words = ("audit", "kit[more]==1.0", "part==1.0", "--python", "3.11", "--select", "metadata")
     done = project.run(*words, status=4)
-    assert 'kit 1.0 needs helper<1; extra == "more"' in done.stdout + done.stderr
+    assert 'kit 1.0 requires helper<1; extra == "more"' in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("request_of_tool", "version"), [("tool>=2", "3.0"), ("tool<1", "0.9")])
