@@ -11,12 +11,14 @@ import pytest
 
 from imgbuild import project_paths
 from imgbuild.errors import InputError
-from imgbuild.site import catalogue, grid, refusals, requirements, test_runs
+from imgbuild.site import catalogue, grid, pages, refusals, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
+from imgbuild.smoke.result import FirstFailure
 from imgbuild.system.reporter import SILENT
 from imgbuild.values import Arch
+from tests.support.site_history import HISTORY
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,7 +80,7 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
 @pytest.mark.parametrize(
     ("name", "state", "words"),
     [
-        ("cu130-vllm0.33.0", "gpu", "passed on H100"),
+        ("cu130-ray", "gpu", "passed on H100"),
         ("cu124-vllm0.7.2", "retired", "retired"),
         ("cu130-flashinfer", "unlocked", "needs the index flashinfer-cache"),
         ("cu130-unsloth", "untested", "no test record"),
@@ -120,15 +122,40 @@ def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteC
     assert test_runs.other_digests(test_runs.lines(target(made, "cu124-vllm"))) == []
 
 
+def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
+    """The catalogue where the last run of `name` on a GPU has failed."""
+    first = FirstFailure(case="trl rloo", message="no loss <is> reported")
+    chosen = target(made, name)
+    image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))
+    run = [run for run in image.runs if run.gpu][-1]
+    failed = msgspec.structs.replace(run, result="fail", failed=1, first=first)
+    runs = tuple(failed if each is run else each for each in image.runs)
+    changed = msgspec.structs.replace(image, runs=runs)
+    images = tuple(changed if each is image else each for each in chosen.page.images)
+    shown = msgspec.structs.replace(
+        chosen, page=msgspec.structs.replace(chosen.page, images=images)
+    )
+    targets = tuple(shown if each is chosen else each for each in made.targets)
+    return msgspec.structs.replace(made, targets=targets)
+
+
 def test_all_runs_are_listed_by_gpu_the_failed_first(made: SiteCatalogue) -> None:
-    groups = dict(test_runs.by_gpu(made.targets))
+    changed = with_failed_run(made, "cu130-vllm")
+    groups = dict(test_runs.by_gpu(changed.targets))
     assert list(groups)[-1] == test_runs.NO_GPU
     assert sum(map(len, groups.values())) == sum(
-        len(image.runs) for each in made.targets for image in each.page.images
+        len(image.runs) for each in changed.targets for image in each.page.images
     )
     states = [line.good for line in groups["H200"]]
     assert states == sorted(states)
-    assert any(line.target == "cu130-verl0.9" and not line.good for line in groups["H200"])
+    assert any(line.target == "cu130-vllm" and not line.good for line in groups["H200"])
+
+
+def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
+    shown = dict(pages.pages(with_failed_run(made, "cu130-vllm"), HISTORY))
+    for page in ("tests.html", "targets/cu130-vllm.html"):
+        text = shown[page].decode()
+        assert "<strong>Failed case</strong> trl rloo: no loss &lt;is&gt; reported" in text
 
 
 def test_refused_updates_are_read_where_the_file_is_there(
