@@ -254,7 +254,7 @@ def test_no_deps_overrides_versions_and_installs_needed_packages(
     # The code of the project imports a package that these requirements do not have.
     assert [item["code"] for item in code["findings"]] == ["IMG101"]
     warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
-    assert any("needs helper<0.5" in message and "--no-deps" in message for message in warnings)
+    assert any("requires helper<0.5" in message and "--no-deps" in message for message in warnings)
 
 
 def test_relaxed_version_replaces_declared_version(
