@@ -328,4 +328,6 @@ def test_gpu_tier_runs_with_nv(sif, driver, monkeypatch):
         options = running.ApptainerOptions(binds=binds, work=work, gpus=True, user=(54321, 54321))
         look = ["python", "/smoke_tests/doctor.py", "--gpus", "1"]
         done = running.run(needs.apptainer(), sif, look, options)
-    assert "/.singularity.d/libs/libcuda.so.1 sees 0 GPUs (CUDA error 100), 1 were" in done.stdout
+    assert (
+        "/.singularity.d/libs/libcuda.so.1 detects 0 GPUs (CUDA error 100), 1 were" in done.stdout
+    )
