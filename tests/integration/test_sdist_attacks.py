@@ -106,17 +106,20 @@ def test_leftover_link_does_not_redirect_writes(build, victim, path):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("    os.symlink(VICTIM, made)\n    return NAME\n", "not a regular file"),
+        ("    os.symlink(VICTIM, made)\n    return NAME\n", "is not a readable regular file"),
         (
             "    shutil.copy(WHEEL, made)\n    os.link(made, made + '2')\n    return NAME\n",
-            "one name",
+            "is not a regular file without other hard links",
         ),
-        ("    os.mkfifo(made)\n    return NAME\n", "not a regular file"),
-        ("    os.mkdir(made)\n    return NAME\n", "not a regular file"),
+        ("    os.mkfifo(made)\n    return NAME\n", "is not a readable regular file"),
+        ("    os.mkdir(made)\n    return NAME\n", "is not a readable regular file"),
         ("    open(made, 'wb').truncate(1 << 40)\n    return NAME\n", "more than"),
         ("    return NAME\n", "did not produce"),
         ("    return '../source/made.whl'\n", "reports '../source/made.whl' as its wheel"),
-        (f"    os.symlink(VICTIM, '/build/home/{NAME}')\n    return '../home/{NAME}'\n", "names"),
+        (
+            f"    os.symlink(VICTIM, '/build/home/{NAME}')\n    return '../home/{NAME}'\n",
+            rf"reports '\.\./home/{NAME}' as its wheel",
+        ),
         ("    return VICTIM\n", "as its wheel"),
         ("    return '.hidden.whl'\n", "as its wheel"),
         ("    shutil.copy(WHEEL, folder + '/x.whl')\n    return 'x.whl'\n", "x.whl cannot be read"),
@@ -138,9 +141,9 @@ PLACE = (
 @pytest.mark.parametrize(
     ("leave", "words"),
     [
-        ("os.symlink(VICTIM, place)", "not a regular file"),
-        ("os.mkfifo(place)", "not a regular file"),
-        ("os.mkdir(place)", "not a regular file"),
+        ("os.symlink(VICTIM, place)", "is not a readable regular file"),
+        ("os.mkfifo(place)", "is not a readable regular file"),
+        ("os.mkdir(place)", "is not a readable regular file"),
         ("open(place, 'w').write('{')", "result of its build cannot be read"),
         ("open(place, 'wb').truncate(1 << 40)", "more than"),
         ('open(place, "w").write(\'{"lacking": [], "wheel": 7}\')', "cannot be read"),
