@@ -198,7 +198,8 @@ def test_workflow_commits_changes_and_opens_pull_request(project, tmp_path):
     ci_repository.git(tmp_path, "clone", "--quiet", "--bare", str(folder), "origin.git")
     ci_repository.git(tmp_path, "clone", "--quiet", "origin.git", "checkout")
 
-    done = ci_repository.run_job(project, "update", "update", {"STATUS": "0"}, tmp_path / "update")
+    env = {"STATUS": "0", "REGISTRY": "registry.example/me/rl"}
+    done = ci_repository.run_job(project, "update", "update", env, tmp_path / "update")
     assert done.status == 0, done.said
     assert done.outputs == {"status": 0, "changed": True}
 
