@@ -32,16 +32,9 @@ IMGBUILD = Path(sys.executable).with_name("imgbuild")
 PYTHON = "3.11"
 # What is of use on a GPU alone, or has to match the target's torch.
 LEFT_OUT = (
-    "nvidia-",
-    "cuda-",
-    "cupy-",
-    "flashinfer",
-    "triton",
-    "xformers",
-    "torchaudio",
-    "tilelang",
+    *("nvidia-", "cuda-", "cupy-", "flashinfer", "xformers", "tilelang", "bitsandbytes"),
+    *("torchvision", "torchaudio", "torchcodec", "deepspeed"),
 )
-LEFT_OUT += ("torchvision", "torchcodec", "bitsandbytes", "deepspeed", "fastsafetensors")
 PARTS = ("file", "line", "code", "severity", "message", "remedy", "evidence")
 
 Values = dict[str, Any]

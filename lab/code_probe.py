@@ -225,6 +225,8 @@ class Walk:
                     names = {**names}
                     names.pop(name, None)
         for each in ast.walk(node):
+            if not isinstance(each, ast.expr):
+                continue
             try:
                 if isinstance(each, ast.Call):
                     function = self._value(each.func, names)
@@ -235,7 +237,7 @@ class Walk:
             except Fails as error:
                 self.failures.append((each.lineno, each.end_lineno or each.lineno, str(error)))
             except Unknown as error:
-                self.unknown.setdefault(getattr(each, "lineno", 0), str(error))
+                self.unknown.setdefault(each.lineno, str(error))
 
     def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         """What a dotted name is; attributes of modules and classes alone."""
@@ -309,7 +311,12 @@ def verdict(finding: dict[str, Any]) -> tuple[str, str]:
             value = member(value, name)
         if inner:
             word = inner.removesuffix(")")
-            call(value, ast.Call(func=ast.Name(""), args=[], keywords=[ast.keyword(word, None)]))
+            call(
+                value,
+                ast.Call(
+                    func=ast.Name(""), args=[], keywords=[ast.keyword(word, ast.Constant(None))]
+                ),
+            )
             raise Unknown(name_of(value) + " may take " + word)
     except Fails as error:
         return "true", f"by its subject: {error}"
