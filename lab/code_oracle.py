@@ -60,7 +60,7 @@ def environment(target: str, folder: Path, torch: str) -> None:
 
 def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
     """The errors and warnings of the audit of each path for itself, as JSON."""
-    kept = []
+    entries = []
     for path in paths:
         command = [str(IMGBUILD), "audit", *arguments, "--arch", "x86_64", "--json"]
         done = subprocess.run(
@@ -68,16 +68,16 @@ def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
         )
         if done.returncode not in (0, 4):
             sys.exit(f"{path}: {done.stderr}")
-        found = [
+        findings = [
             {part: finding.get(part) for part in PARTS}
             for report in json.loads(done.stdout)
             for finding in report["findings"]
             if finding.get("code") and finding["severity"] != "note"
         ]
-        counts = Counter(each["severity"] for each in found)
+        counts = Counter(each["severity"] for each in findings)
         print(f"{path}: {counts['error']} errors, {counts['warning']} warnings")
-        kept.append({"path": str(path.resolve()), "findings": found})
-    output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        entries.append({"path": str(path.resolve()), "findings": findings})
+    output.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
 def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
@@ -99,13 +99,13 @@ def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
 
 def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
     """Draws failures that Python has, and prints which of them the audit has, on the same line."""
-    kept = json.loads(results.read_text(encoding="utf-8"))
+    entries = json.loads(results.read_text(encoding="utf-8"))
     lines = {
         (str(_place(entry, each["file"])), each["line"])
-        for entry in kept
+        for entry in entries
         for each in entry["findings"]
     }
-    failures = json.loads(_probe(python, "failures", [entry["path"] for entry in kept]))
+    failures = json.loads(_probe(python, "failures", [entry["path"] for entry in entries]))
     failures.sort()
     drawn = random.Random(seed).sample(failures, min(count, len(failures)))  # noqa: S311
     hits = 0
