@@ -32,19 +32,8 @@ IMGBUILD = Path(sys.executable).with_name("imgbuild")
 PYTHON = "3.11"
 # What is of use on a GPU alone, or has to match the target's torch.
 LEFT_OUT = (
-    "nvidia-",
-    "cuda-",
-    "cupy-",
-    "flashinfer",
-    "triton",
-    "xformers",
-    "torchaudio",
-    "tilelang",
-    "torchvision",
-    "torchcodec",
-    "bitsandbytes",
-    "deepspeed",
-    "fastsafetensors",
+    *("nvidia-", "cuda-", "cupy-", "flashinfer", "xformers", "tilelang", "bitsandbytes"),
+    *("torchvision", "torchaudio", "torchcodec", "deepspeed"),
 )
 PARTS = ("file", "line", "code", "severity", "message", "remedy", "evidence")
 
@@ -71,7 +60,7 @@ def environment(target: str, folder: Path, torch: str) -> None:
 
 def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
     """The errors and warnings of the audit of each path for itself, as JSON."""
-    reports = []
+    entries = []
     for path in paths:
         command = [str(IMGBUILD), "audit", *arguments, "--arch", "x86_64", "--json"]
         done = subprocess.run(
@@ -87,8 +76,8 @@ def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
         ]
         counts = Counter(each["severity"] for each in findings)
         print(f"{path}: {counts['error']} errors, {counts['warning']} warnings")
-        reports.append({"path": str(path.resolve()), "findings": findings})
-    output.write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
+        entries.append({"path": str(path.resolve()), "findings": findings})
+    output.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
 def draw_findings(results: Path, python: str, seed: int, count: int) -> None:

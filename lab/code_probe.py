@@ -70,10 +70,10 @@ def call(function: Any, node: ast.Call) -> None:
     """Fails if the signature does not take the keywords or the number of arguments."""
     if inspect.isclass(function) and issubclass(function, (BaseException, type)):
         return
-    made = function.__init__ if inspect.isclass(function) else function
-    if hasattr(made, "__wrapped__") or not inspect.isroutine(made) or inspect.isbuiltin(made):
+    runs = function.__init__ if inspect.isclass(function) else function
+    if hasattr(runs, "__wrapped__") or not inspect.isroutine(runs) or inspect.isbuiltin(runs):
         return  # its signature may be that of another function
-    if type(made).__name__ in ("wrapper_descriptor", "method_descriptor"):
+    if type(runs).__name__ in ("wrapper_descriptor", "method_descriptor"):
         return  # not Python
     try:
         signature = inspect.signature(function)
@@ -214,8 +214,8 @@ class Walk:
 
     def _note(self, node: Any, error: Exception) -> None:
         if isinstance(error, Fails):
-            kept = self.absent if isinstance(error, NotInstalled) else self.failures
-            kept.append((node.lineno, node.end_lineno or node.lineno, str(error)))
+            failures = self.absent if isinstance(error, NotInstalled) else self.failures
+            failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
         else:
             self.unknown[node.lineno] = str(error)
 
@@ -226,6 +226,8 @@ class Walk:
                     names = {**names}
                     names.pop(name, None)
         for each in ast.walk(node):
+            if not isinstance(each, ast.expr):
+                continue
             try:
                 if isinstance(each, ast.Call):
                     function = self._value(each.func, names)
@@ -237,7 +239,7 @@ class Walk:
                 line = getattr(each, "lineno", 0)
                 self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
             except Unknown as error:
-                self.unknown.setdefault(getattr(each, "lineno", 0), str(error))
+                self.unknown.setdefault(each.lineno, str(error))
 
     def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         """What a dotted name is; attributes of modules and classes alone."""
@@ -335,14 +337,14 @@ def importable(dotted: str) -> Any:
 
 
 def main() -> None:
-    """Run the command."""
+    """Answers what is on stdin."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("findings", "failures"))
-    options = parser.parse_args()
+    parser.add_argument("what", choices=("findings", "failures"), help="what stdin is about")
+    what = parser.parse_args().what
     questions = json.load(sys.stdin)
     quiet = io.StringIO()
     with redirect_stdout(quiet), redirect_stderr(quiet):
-        answer = failures(questions) if options.what == "failures" else findings(questions)
+        answer = failures(questions) if what == "failures" else findings(questions)
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

@@ -23,6 +23,7 @@ from imgbuild.system.syntax import parse_source
 
 KEY, VALUE = "IMG404", "IMG405"
 ARGUMENTS = "accelerate.commands.config.config_args"
+ENUMERATIONS = "accelerate.utils.dataclasses"
 _MARKS = frozenset(("distributed_type", "compute_environment"))  # of a file of accelerate
 _REFUSES = b"unknown keys"  # in the source of versions that raise for them
 _STAGES = (0, 1, 2, 3)
@@ -160,10 +161,35 @@ def _of_accelerate(sources: PackageSources, content: Mapping[Any, Any]) -> Itera
     if processes is not None and (not isinstance(processes, int) or processes < -1):
         message = f"num_processes: {processes} is not a valid number of processes"
         yield "num_processes", VALUE, message, ""
+    yield from _of_enumerations(sources, content, version)
     deepspeed = content.get("deepspeed_config")
     stage = deepspeed.get("zero_stage") if isinstance(deepspeed, Mapping) else None
     if isinstance(stage, int) and stage not in _STAGES:
         yield "zero_stage", VALUE, f"deepspeed_config: zero_stage {stage}: {_STAGE}", ""
+
+
+def _of_enumerations(
+    sources: PackageSources, content: Mapping[Any, Any], version: str
+) -> Iterator[Problem]:
+    """Values that the classes of accelerate do not list."""
+    facts = sources.package_set.module(ENUMERATIONS)
+    if not isinstance(facts, ModuleFacts) or content.get("compute_environment") != "LOCAL_MACHINE":
+        return
+    for key, name in (
+        ("distributed_type", "DistributedType"),
+        ("mixed_precision", "PrecisionType"),
+    ):
+        members = {
+            field.name
+            for each in facts.classes
+            if each.name == name and each.bases
+            for field in each.fields
+        }
+        value = content.get(key)
+        if isinstance(value, str) and members and value.upper() not in members:
+            message = f"{key}: {value} is not among the values of {version}"
+            instead = nearest(value.upper(), members) or ""
+            yield key, VALUE, message, instead if key == "distributed_type" else instead.lower()
 
 
 def _fields(sources: PackageSources) -> frozenset[str]:

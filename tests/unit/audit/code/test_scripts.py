@@ -196,7 +196,25 @@ def test_accelerate_and_deepspeed_files_are_checked(
     ]
 
 
-def test_release_that_removed_item_is_named(audit: Findings) -> None:
+def test_values_that_accelerate_does_not_list_are_reported(audit: Findings) -> None:
+    kinds = (
+        "class BaseEnum:\n    pass\n\n\n"
+        "class DistributedType(str, BaseEnum):\n    NO = 'NO'\n    FSDP = 'FSDP'\n\n\n"
+        "class PrecisionType(str, BaseEnum):\n    NO = 'no'\n    BF16 = 'bf16'\n"
+    )
+    utilities = {"accelerate/utils/__init__.py": "", "accelerate/utils/dataclasses.py": kinds}
+    packages = {"accelerate==1.8": {**ACCELERATE["accelerate==1.8"], **utilities}}
+    start = "compute_environment: LOCAL_MACHINE\n"
+    files = {
+        "a.yaml": f"{start}distributed_type: FSPD\nmixed_precision: bfloat16\n",
+        "b.yaml": f"{start}distributed_type: FSDP\nmixed_precision: bf16\n",
+        "c.yaml": f"{start}distributed_type: 'NO'\nmixed_precision: no\n",
+    }
+    findings = [each for each in audit(files, packages) if each.code == "IMG405"]
+    assert shown(findings) == ["IMG405 2:1 FSDP", "IMG405 3:1 bf16"]
+
+
+def test_the_release_that_removed_something_is_named(audit: Findings) -> None:
     files = {
         "vllm/__init__.py": "",
         "vllm/envs.py": 'import os\nV1 = os.getenv("VLLM_USE_V1")\n',
