@@ -21,6 +21,7 @@ INDENT = 2
 LABEL = 14  # columns of a label, the space after it included
 MOST_NOTES = 5
 # What a line of a log begins with: process, level, time.
+SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
 ORIGIN = re.compile(
     r"(\((\w+ )?pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|[DIWE])\b[: ]*)?"
     r"((\d{4}-)?\d\d-\d\d[ T])?(\d\d:\d\d:\d\d([.,]\d+)?:? *)?(\d+ \d+\] *)?"
@@ -207,10 +208,10 @@ def capabilities(image: PageImage) -> str:
 
 
 def distinct_notes(notes: Iterable[str]) -> list[str]:
-    """Lines of logs without process and time, of those that differ in numbers alone the first."""
+    """Lines of logs without process, time and site-packages, once if only numbers differ."""
     messages: dict[str, str] = {}
     for note in notes:
-        text = ORIGIN.sub("", note, count=1)
+        text = SITE_PACKAGES.sub("", ORIGIN.sub("", note, count=1))
         messages.setdefault(re.sub(r"\d+", "0", text), text)
     return list(messages.values())
 
