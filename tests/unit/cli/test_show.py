@@ -181,12 +181,14 @@ def test_notes_of_tests_are_distinct_messages() -> None:
         "(Worker pid=7) WARNING 11-25 12:38:11 [warmup.py:12] No cache. Falling back to default.",
         "[warmup.py:14] No cache. Falling back to default.",
         "Whole words stay: 8 of them. Skipping.",
+        "/opt/venv/lib/python3.13/site-packages/trl/a.py:4: late",
     ]
     assert page.distinct_notes(lines) == [
         "No accelerator. Falling back to 'nvidia'.",
         "network_util.cc:330: falling back to hostname resolution",
         "[warmup.py:12] No cache. Falling back to default.",
         "Whole words stay: 8 of them. Skipping.",
+        "trl/a.py:4: late",
     ]
 
 
