@@ -301,5 +301,5 @@ def test_image_references_are_parsed(text, server):
 
 @pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
 def test_base_name_without_digest_is_refused(text):
-    with pytest.raises(InputError, match="by its digest"):
+    with pytest.raises(InputError, match="is not an image reference with a digest"):
         base_image.parse(text)
