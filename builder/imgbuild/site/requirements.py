@@ -19,21 +19,19 @@ def requirements(
     records: Mapping[Sha256, Package], targets: Sequence[SiteTarget]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Main package → version → its requirements with versions, as PEP 508 lines."""
-    locked = [target for target in targets if target.lock]
-    main = {*LISTED, *(package for target in locked for package in target.row.pins)}
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for target in locked:
-        for arch, resolution in target.lock.arch.items() if target.lock else ():
-            python = target.lock.base.python if target.lock else ""
+    main = {*LISTED, *(package for each in targets if each.lock for package in each.row.pins)}
+    by_package: dict[str, dict[str, tuple[str, ...]]] = {}
+    for lock in (each.lock for each in targets if each.lock):
+        for arch, resolution in lock.arch.items():
             for wheel in installed_wheels(resolution):
-                name = normalize(wheel.package)
-                record = records.get(wheel.sha256)
-                by_version = found.setdefault(name, {}) if name in main else {}
-                if name not in main or record is None or wheel.version in by_version:
+                name, record = normalize(wheel.package), records.get(wheel.sha256)
+                if name not in main or record is None:
                     continue
-                lines = _applied(record.requires or (), python, arch)
-                by_version[wheel.version] = tuple(sorted({*lines}))
-    return {name: versions for name, versions in sorted(found.items()) if versions}
+                versions = by_package.setdefault(name, {})
+                if wheel.version not in versions:
+                    lines = _applied(record.requires or (), lock.base.python, arch)
+                    versions[wheel.version] = tuple(sorted({*lines}))
+    return dict(sorted(by_package.items()))
 
 
 def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:

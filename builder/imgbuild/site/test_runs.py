@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from imgbuild.show.page import PageImage
 from imgbuild.site.grid import gpu_names
 from imgbuild.site.model import SiteTarget
-from imgbuild.smoke.records import RecordedRun
+from imgbuild.smoke.records import RecordedRun, by_other_digest
 from imgbuild.values import Arch, Digest
 
 NO_GPU = "Without a GPU"
@@ -57,32 +57,30 @@ def lines(target: SiteTarget) -> list[TestLine]:
     return [_line(target.name, image, run) for image in target.page.images for run in image.runs]
 
 
-def other_digests(test_lines: Iterable[TestLine]) -> list[TestedDigest]:
+def other_digests(target: SiteTarget) -> list[TestedDigest]:
     """The digests that were tested and are not those of today's manifests."""
-    tiers: dict[tuple[Arch, Digest, Digest], list[str]] = {}
-    for line in test_lines:
-        if not line.same:
-            words = f"{line.tier} on {line.gpu}" if line.gpu else line.tier
-            tiers.setdefault((line.arch, line.digest, line.current), []).append(words)
     return [
-        TestedDigest(arch=arch, digest=digest, current=current, runs=", ".join(names))
-        for (arch, digest, current), names in tiers.items()
+        TestedDigest(
+            arch=image.arch,
+            digest=digest,
+            current=image.digest,
+            runs=", ".join(f"{run.tier} on {_gpu(run)}" if run.gpu else run.tier for run in runs),
+        )
+        for image in target.page.images
+        for digest, runs in by_other_digest(image.runs, image.digest).items()
     ]
 
 
 def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
     """All runs that count, under the kind of GPU; those without a GPU last."""
     groups: dict[str, list[TestLine]] = {}
-    for line in (line for target in targets for line in _with_images(target)):
-        groups.setdefault(line[0], []).append(line[1])
+    for target in targets:
+        for image in target.page.images:
+            for run in image.runs:
+                name = " and ".join(gpu_names(run)) or NO_GPU
+                groups.setdefault(name, []).append(_line(target.name, image, run))
     names = sorted(groups, key=lambda name: (name == NO_GPU, name))
     return [(name, sorted(groups[name], key=_order)) for name in names]
-
-
-def _with_images(target: SiteTarget) -> Iterator[tuple[str, TestLine]]:
-    for image in target.page.images:
-        for run in image.runs:
-            yield " and ".join(gpu_names(run)) or NO_GPU, _line(target.name, image, run)
 
 
 def _order(line: TestLine) -> tuple[bool, str, str, str]:
@@ -90,8 +88,7 @@ def _order(line: TestLine) -> tuple[bool, str, str, str]:
 
 
 def _line(target: str, image: PageImage, run: RecordedRun) -> TestLine:
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    gpu = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in kinds.items())
+    gpu = _gpu(run)
     return TestLine(
         target=target,
         tier=run.tier,
@@ -109,3 +106,9 @@ def _line(target: str, image: PageImage, run: RecordedRun) -> TestLine:
         digest=run.digest,
         current=image.digest,
     )
+
+
+def _gpu(run: RecordedRun) -> str:
+    """The GPUs of a run with their numbers: "2 x NVIDIA H200"."""
+    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
+    return ", ".join(f"{number} x {name}" if number > 1 else name for name, number in kinds.items())

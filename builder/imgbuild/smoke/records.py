@@ -229,14 +229,19 @@ def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
 
     Such a run counts since configuration and layers are equal: only annotations differ.
     """
-    tiers: dict[Digest, list[str]] = {}
+    return [
+        f"{' and '.join(dict.fromkeys(run.tier for run in same))} {equal_image(other)}"
+        for other, same in by_other_digest(runs, digest).items()
+    ]
+
+
+def by_other_digest(runs: Iterable[RecordedRun], digest: Digest) -> dict[Digest, list[RecordedRun]]:
+    """The runs of images with another digest than `digest`, by that digest."""
+    others: dict[Digest, list[RecordedRun]] = {}
     for run in runs:
         if run.digest != digest:
-            tiers.setdefault(run.digest, []).append(run.tier)
-    return [
-        f"{' and '.join(dict.fromkeys(names))} {equal_image(other)}"
-        for other, names in tiers.items()
-    ]
+            others.setdefault(run.digest, []).append(run)
+    return others
 
 
 def equal_image(digest: Digest) -> str:

@@ -24,6 +24,7 @@ ORDER = (
 )
 BASE = "base"  # the axis of the Debian snapshot
 PYTHON = "python"  # the axis of a base's standalone Python; its versions are as 3.12.16+20261110
+BASE_PARTS = (BASE, PYTHON)
 LIMIT = 8  # newest releases of one package that are tried
 SHOWN = 6
 

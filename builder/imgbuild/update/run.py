@@ -27,7 +27,7 @@ from imgbuild.show.image_diff import Diff
 from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
-from imgbuild.update.axes import BASE, PYTHON, Axis, CoolDown, Fixed, Release
+from imgbuild.update.axes import BASE, BASE_PARTS, PYTHON, Axis, CoolDown, Fixed, Release
 from imgbuild.update.snapshots import Snapshot
 from imgbuild.update.trial import RefusedTrial, Row, Tried
 
@@ -160,7 +160,7 @@ def _chosen(target: Target, options: UpdateSettings) -> Target:
 
 def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> None:
     pinned = {package for target in targets.values() for package in target.pins}
-    unknown = [name for name in options.packages if name not in {*pinned, BASE, PYTHON}]
+    unknown = [name for name in options.packages if name not in {*pinned, *BASE_PARTS}]
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
         raise InputError(message, hint="a package that a row does not pin follows from its as_of")
@@ -237,7 +237,7 @@ class Updater:
 
     def _present(self, axis: Axis) -> str:
         """The version of an axis in the row as far as it was accepted."""
-        if axis.package in (BASE, PYTHON):
+        if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
         return self._row.target.pins[axis.package]
@@ -253,7 +253,7 @@ class Updater:
 
     def _newest_of(self, package: str) -> str | None:
         """The newest version of a package that is past the cool-down; None for a base's part."""
-        if package in (BASE, PYTHON):
+        if package in BASE_PARTS:
             return None
         if package not in self._newest:
             cool_down = self._options.cool_down
@@ -269,7 +269,7 @@ class Updater:
         """Lock the row with one more new version, or record why it cannot have it."""
         target = self._row.target
         as_of = axes.cut_off(target, release, self._options.cool_down)
-        if axis.package not in (BASE, PYTHON):
+        if axis.package not in BASE_PARTS:
             target = trial.moved(target, axis.package, release.version, as_of)
         row = msgspec.structs.replace(self._row, target=target)
         reporter = self._inputs.context.reporter

@@ -114,12 +114,12 @@ def test_versions_are_the_pins_and_others_that_people_choose_by(made: SiteCatalo
 
 def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteCatalogue) -> None:
     lines = test_runs.lines(target(made, "cu124-vllm0.8.5"))
-    others = test_runs.other_digests(lines)
+    others = test_runs.other_digests(target(made, "cu124-vllm0.8.5"))
     assert {each.digest for each in others} == {line.digest for line in lines if not line.same}
     first = next(each for each in others if "multi-gpu" in each.runs)
     assert first.runs == "multi-gpu on 2 x NVIDIA H200"
     assert first.digest != first.current == target(made, "cu124-vllm0.8.5").page.images[0].digest
-    assert test_runs.other_digests(test_runs.lines(target(made, "cu124-vllm"))) == []
+    assert test_runs.other_digests(target(made, "cu124-vllm")) == []
 
 
 def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
