@@ -8,7 +8,7 @@ from imgbuild.site.model import Difference, Neighbours, SiteTarget
 from imgbuild.smoke.records import LISTED
 from imgbuild.values import Bytes
 
-MOST = 3
+MOST = 2
 NONE = "-"
 
 
