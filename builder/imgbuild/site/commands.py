@@ -59,7 +59,6 @@ def _commands(
     yield Command(
         title="Docker",
         text=f"{get}\n{run}",
-        note="" if exact else "No registry is set for this catalogue: the image is built here.",
     )
     get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
     run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
@@ -73,8 +72,8 @@ def _commands(
         title="Slurm, one node",
         text=(
             f"{get}\n"
-            f"imgbuild slurm {name} --sif-file {sif} --nodes 1 --gpus {GPUS} --time 4:00:00 \\\n"
-            f"  -- {LAUNCH} > job.sh\n"
+            f"imgbuild slurm {name} --sif-file {sif} --nodes 1 --gpus {GPUS} \\\n"
+            f"  --time 4:00:00 -- {LAUNCH} > job.sh\n"
             "sbatch job.sh"
         ),
         note="The job script mounts the folder and the caches. Without imgbuild: srun --nodes 1"
