@@ -88,7 +88,7 @@
     const current = targets.filter(target => !target.retired).length;
     const retired = targets.length - current;
     const places = [current || !retired ? count(current, "image") : "",
-      retired ? `${retired} retired` : ""].filter(Boolean).join(" and ");
+      retired ? count(retired, "retired image") : ""].filter(Boolean).join(" and ");
     return `${requests.length > 1 ? "These versions are together in" : "It is in"} ${places}.`;
   }
 
