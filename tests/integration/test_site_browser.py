@@ -131,12 +131,14 @@ class Links(html.parser.HTMLParser):
         super().__init__()
         self.links: list[str] = []
         self.ids: set[str] = set()
+        self.values: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         self.links += [value for key in ("href", "src") if (value := values.get(key))]
         self.ids |= {value for key in ("id",) if (value := values.get(key))}
+        self.values |= {value for key in ("value",) if (value := values.get(key))}
 
 
 def test_links_are_valid(site: Path) -> None:
@@ -148,7 +150,10 @@ def test_links_are_valid(site: Path) -> None:
             target = (path.parent / place).resolve() if place else path
             if link.startswith("data:"):
                 continue
-            if not target.is_file() or (fragment and fragment not in pages[target].ids):
+            filled = urllib.parse.parse_qsl(fragment)  # values of the form of that page
+            known = {*pages[target].ids, *pages[target].values} if target in pages else set()
+            wanted = {value for _, value in filled} or {fragment} - {""}
+            if not target.is_file() or not wanted <= known:
                 broken.append(f"{path.relative_to(site)}: {link}")
     assert broken == []
     assert sum(len(page.links) for page in pages.values()) > 500
