@@ -32,6 +32,7 @@ def runs(path: Path) -> list[Block]:
 SLOW = (
     "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
     "docs/howto/air-gapped.md", "docs/howto/project-forms.md", "docs/registry.md",
+    "docs/tutorial.md",
 )  # fmt: skip
 FILES = [
     pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])
