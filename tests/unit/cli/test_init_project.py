@@ -32,6 +32,7 @@ def imgbuild(
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
     """An index that `init` asks; what is published before the verb runs is in it."""
     files = LocalIndex()
+    folder_index.keep_facts(monkeypatch)
     monkeypatch.setattr(
         verb, "load", lambda _: folder_index.catalogue_with(files, tmp_path / "index")
     )
