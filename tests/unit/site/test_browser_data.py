@@ -67,7 +67,7 @@ def test_an_image_without_known_gpus_is_unknown() -> None:
 def test_an_older_driver_has_the_remark_of_doctor(data: dict[str, Any]) -> None:
     image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
     assert image["olderDriver"].startswith("driver {} runs it by minor version compatibility")
-    assert f"need {image['driverFull']} or newer" in image["olderDriver"]
+    assert image["driverFull"] in image["olderDriver"]
 
 
 def test_no_text_ends_the_script(sources: SiteSources, made: SiteCatalogue) -> None:
