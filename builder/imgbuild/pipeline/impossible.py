@@ -43,7 +43,7 @@ def refuse(matrix: Matrix, name: str, context: Context) -> None:
     names, failures = repository_name.read_all(declared.unnamed, context)
     failures += repositories.failures(asked, context)
     reasons = [
-        *source_packages.reasons(row, blocked, asked, pages, tags, context),
+        *source_packages.reasons(row, blocked, asked, pages, tags),
         *_unnamed(declared.unnamed, names),
     ]
     if failures and not reasons:
