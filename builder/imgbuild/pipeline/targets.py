@@ -76,7 +76,7 @@ def lock_all(
             continue
         with _attempt(session, item.name, inputs, failed, single=count == 1):
             impossible.refuse(matrix, item.name, inputs.context)
-            settled[item.name] = lock_target.settle_target(project, matrix, item.name, inputs)
+            settled[item.name] = lock_target.settle_target(project, item.name, inputs)
     total = downloads(project, list(settled.values()), inputs)
     if settled:
         total.transfer.announce()
@@ -84,7 +84,7 @@ def lock_all(
         inputs = inputs.counting(total.transfer, spared=total.later[name])
         with _attempt(session, name, inputs, failed, single=count == 1):
             done[name] = lock_target.lock_target(
-                project, matrix, lock, inputs, processes=session.options.jobs, drop=drop
+                project, lock, inputs, processes=session.options.jobs, drop=drop
             )[1]
             console.info(f"{name}: locked ({len(done) + len(failed)} of {count})")
         if drop:
