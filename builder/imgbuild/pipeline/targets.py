@@ -35,6 +35,7 @@ from imgbuild.render import bake, write
 from imgbuild.show import image_diff, revisions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system import files
+from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
 
 SHOWN_UPDATES = 5
@@ -197,7 +198,6 @@ def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context
 def _updates_text(
     lock: Lock, date: str, updates: tuple[apt.SecurityUpdate, ...], total: int
 ) -> str:
-    named = ", ".join(f"{update.package} {update.fixed}" for update in updates[:SHOWN_UPDATES])
-    more = f" and {len(updates) - SHOWN_UPDATES} more" if len(updates) > SHOWN_UPDATES else ""
+    named = first_of([f"{each.package} {each.fixed}" for each in updates], SHOWN_UPDATES)
     count = "has a security update" if len(updates) == 1 else "have security updates"
-    return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}{more}"
+    return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}"

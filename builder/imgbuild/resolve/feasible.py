@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.index.candidates import Rules, best, is_sdist, usable
@@ -24,6 +24,7 @@ from imgbuild.project.model import Place
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.solve import refusal, uv
 from imgbuild.system import threads
+from imgbuild.system.syntax import parse_version
 from imgbuild.wheel.tags import Tags
 
 THREADS = 12
@@ -183,12 +184,7 @@ def _version_text(name: str) -> str:
     return name.removesuffix(".zip").removesuffix(".tar.gz").rpartition("-")[2]
 
 
-@functools.lru_cache(maxsize=100_000)
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
+_version = functools.lru_cache(maxsize=100_000)(parse_version)
 
 
 def _not_built(package: str, sdist: IndexFile) -> bytes:
