@@ -123,11 +123,11 @@ def _candidates(
     snapshot = snapshots.newer(
         inputs.matrix.bases, target.base, lock, options.cool_down, inputs.context
     )
-    found = [
+    moves = [
         axes.axis(indexes, package, chosen.pins[package], options.cool_down, options.advisories)
         for package in axes.names(chosen)
     ]
-    found += [
+    moves += [
         axes.of_base(part, before, after)
         for part, before, after in _moved_parts(snapshot)
         if part in options.packages
@@ -137,7 +137,7 @@ def _candidates(
         source=source,
         target=target,
         lock=lock,
-        axes=tuple(found),
+        axes=tuple(moves),
         snapshot=snapshot,
     )
 
