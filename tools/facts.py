@@ -51,7 +51,7 @@ from imgbuild.audit.packages.published import (
 )
 from imgbuild.audit.packages.queried import RecordingPackageSet, key_of
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.facts_file import FactsFile, facts_path, write_facts
+from imgbuild.cache.facts_file import FactsFile, facts_path, replace_entry, write_facts
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.learn.loop import READABLE
@@ -318,19 +318,16 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     return entries | {kind: facts.entries()[kind] for kind in SMALL}
 
 
-def with_names(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
-    """The entries of the file at `path`, with the names that the audits of `locks` look up."""
+def add_names(locks: Sequence[Lock], path: Path) -> None:
+    """Add the names that the audits of `locks` look up to the file at `path`."""
     session = open_session(None, Options())
-    before = FactsFile.open(path)
-    with zipfile.ZipFile(path) as archive:
-        entries = {name: before.entry(name) or b"" for name in archive.namelist()}
-    sets = msgspec.msgpack.decode(entries.get(NAMES, b"\x80"), type=dict[Sha256, tuple[str, ...]])
+    before = FactsFile.open(path).entry(NAMES) or msgspec.msgpack.encode({})
+    sets = msgspec.msgpack.decode(before, type=dict[Sha256, tuple[str, ...]])
     for lock in locks:
-        for arch in architectures(lock)[:1]:
-            key, names = looked_up(lock, arch, open_inputs(session))
-            sets[key] = names
-            print(f"{lock.target} {arch}: {len(names)} names", flush=True)
-    return entries | {NAMES: msgspec.msgpack.encode(dict(sorted(sets.items())))}
+        key, names = looked_up(lock, architectures(lock)[0], open_inputs(session))
+        sets[key] = names
+        replace_entry(path, NAMES, msgspec.msgpack.encode(dict(sorted(sets.items()))))
+        print(f"{lock.target}: {len(names)} names", flush=True)
 
 
 def looked_up(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
@@ -479,14 +476,12 @@ def main() -> int:
         for line in lacking:
             print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
         return 4 if lacking else 0
-    for chosen, read in (
-        (options.small, read_small),
-        (options.missing, with_missing),
-        (options.names, with_names),
-    ):
-        if chosen:
-            write_facts(path, read(locks, path))
-            return 0
+    if options.names:
+        add_names(locks, path)
+        return 0
+    if options.small or options.missing:
+        write_facts(path, (read_small if options.small else with_missing)(locks, path))
+        return 0
     facts = read_targets(locks, options.target or AUDITED)
     write_facts(path, facts.entries())
     size = path.stat().st_size
