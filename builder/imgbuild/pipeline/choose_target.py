@@ -44,6 +44,7 @@ from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
 from imgbuild.resolve.required_sdists import required_sdists
 from imgbuild.resolve.source_only import Advice, WheelNeeds
+from imgbuild.show import status
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
@@ -138,12 +139,16 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
     )
 
 
-def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest) -> list[LockedFacts]:
+def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest, matrix: Matrix) -> list[LockedFacts]:
     """The eligible targets; NothingSelected, with the available ones, if there are none."""
     if ask.target is not None:
         named = [each for each in facts if each.target == ask.target]
         if named:
             return named
+        row = matrix.targets.get(ask.target)
+        if row is not None and ask.arch in row.arch:
+            message = f"{ask.target} is not locked"
+            raise NothingSelected(message, hint=status.lock_remedy(matrix, ask.target))
         message = f"no locked target {ask.target} for {ask.arch}"
         raise NothingSelected(
             message, hint=f"available: {', '.join(each.target for each in facts)}"
@@ -246,7 +251,7 @@ class Chooser:
         """The nearest target; `folder` is the project's, whose imports are read."""
         facts = facts_of(self._project, self._matrix, self._ask)
         self._read_indexes({name for each in facts for name in each.versions}, folder)
-        facts = selected(facts, self._ask)
+        facts = selected(facts, self._ask, self._matrix)
         facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())

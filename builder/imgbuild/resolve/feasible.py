@@ -79,6 +79,7 @@ class IndexPages:
         self._matrix, self.context, self._as_of = matrix, context, as_of
         self._addresses, self._assigned = addresses, assigned
         self._wheels: dict[tuple[str, str, Tags], list[IndexFile]] = {}
+        self._allowed: dict[tuple[str, str], list[IndexFile]] = {}
 
     @functools.cached_property
     def _indexes(self) -> Indexes:
@@ -107,6 +108,13 @@ class IndexPages:
         """METADATA of a wheel."""
         return metadata(wheel, self.context.http, self.context.store)
 
+    def allowed(self, demand: PackageDemand) -> list[IndexFile]:
+        """The files of the versions that `demand` allows."""
+        key = (demand.package, demand.spec)
+        if key not in self._allowed:
+            self._allowed[key] = allowed(demand, self.files(demand.package))
+        return self._allowed[key]
+
     def catalogue(self, tags: Tags, sdists: Iterable[str] = ()) -> Catalogue:
         """What may be used for `tags`; of `sdists` and those of the matrix also what is built."""
         rules = Rules(as_of=self._as_of, tags=tags, pins={})
@@ -120,7 +128,7 @@ class IndexPages:
 
     def pinned(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the only version that `demand` allows; None if the index has none."""
-        files = allowed(demand, self.files(demand.package))
+        files = self.allowed(demand)
         version = next((file.version for file in files), None)
         return best(files, version, tags) if version is not None else None
 
@@ -136,7 +144,7 @@ class IndexPages:
         return self._wheels[key]
 
     def _read_wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
-        files = allowed(demand, self.files(demand.package))
+        files = self.allowed(demand)
         rules = Rules(as_of=self._as_of, tags=tags, pins=_pins(demand))
         timed = self._indexes.place(demand.package).timed
         of_version: dict[Version, list[IndexFile]] = {}
@@ -153,7 +161,7 @@ class IndexPages:
         Of several versions the newest counts that was uploaded first: a lower one would do as well.
         """
         rules = Rules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
-        files = allowed(demand, self.files(demand.package))
+        files = self.allowed(demand)
         wheels = usable(files, demand.package, rules, timed=False)
         times = [file.uploaded for file in wheels or files if file.uploaded is not None]
         return min(times).date() + datetime.timedelta(days=1) if times else None
@@ -204,13 +212,13 @@ def obstacles(
         return []
     pages.read(demand.package for demand in asked)
     catalogue = pages.catalogue(tags, sdists)
-    return [each for demand in asked if (each := _obstacle(demand, catalogue)) is not None]
+    return [each for demand in asked if (each := _obstacle(demand, pages, catalogue)) is not None]
 
 
-def _obstacle(demand: PackageDemand, catalogue: Catalogue) -> Obstacle | None:
+def _obstacle(demand: PackageDemand, pages: IndexPages, catalogue: Catalogue) -> Obstacle | None:
     package = demand.package
-    files = catalogue.indexes.files(package)
-    named = allowed(demand, files)
+    files = pages.files(package)
+    named = pages.allowed(demand)
     timed = catalogue.indexes.place(package).timed
     if usable(named, package, catalogue.rules, timed=timed):
         return None

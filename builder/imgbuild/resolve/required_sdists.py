@@ -12,7 +12,7 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import is_sdist
 from imgbuild.resolve import engine_torch, sdist_code
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed, obstacles
+from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -61,7 +61,7 @@ def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
     try:
         if wheel is not None:
             return pages.metadata(wheel)
-        sdists = [file for file in allowed(demand, pages.files(demand.package)) if is_sdist(file)]
+        sdists = [file for file in pages.allowed(demand) if is_sdist(file)]
         final = [file for file in sdists if file.version and not file.version.is_prerelease]
         newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
         return sdist_code.read(newest, pages.context).requires if newest is not None else b""
