@@ -44,7 +44,7 @@ from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
-from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
@@ -194,11 +194,7 @@ def _requires(
             console.warn(
                 f"what {count(len(lacking), 'package')} require is unknown: {error.message}"
             )
-    return {
-        normalize(wheel.package): records[wheel.sha256].requires or ()
-        for wheel in wheels
-        if wheel.sha256 in records
-    }
+    return locked_packages.requirements(wheels, records)
 
 
 def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
