@@ -233,8 +233,7 @@ def _of_additions(
 ) -> list[str]:
     """What additions require of packages that the target has in another version."""
 
-    def _pinned(demand: PackageDemand, stop: threads.Stop) -> list[TargetChange]:
-        stop.check()
+    def _pinned(demand: PackageDemand, _: threads.Stop) -> list[TargetChange]:
         wheel = pages.pinned(demand, tags)
         if wheel is None:
             return []

@@ -117,9 +117,7 @@ def _candidates(
 ) -> Candidates:
     target = inputs.matrix.targets[source]
     indexes = _indexes(target, inputs)
-    lock = None
-    if lock_file.lock_path(project.images, source).exists():
-        lock = lock_file.read_lock(project.images, source)
+    lock = lock_file.find_lock(project.images, source)
     snapshot = snapshots.newer(
         inputs.matrix.bases, target.base, lock, options.cool_down, inputs.context
     )
