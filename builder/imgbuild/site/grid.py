@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.binaries.gpus import numbers
 from imgbuild.site.model import Cell, Grid, GridRow, SiteTarget
 from imgbuild.smoke.records import RecordedRun
+from imgbuild.system.syntax import parse_version
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 WITHOUT = "no engine"
@@ -49,14 +50,8 @@ def _family(target: SiteTarget) -> str:
 
 def _newest(target: SiteTarget) -> tuple[Version, ...]:
     versions = dict(target.versions)
-    return tuple(_version(versions.get(name, "0")) for name in (_engine(target), "trl", "torch"))
-
-
-def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return Version("0")
+    names = (_engine(target), "trl", "torch")
+    return tuple(parse_version(versions.get(name)) or Version("0") for name in names)
 
 
 def _cell(target: SiteTarget) -> Cell:

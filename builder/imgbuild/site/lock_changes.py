@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeGuard
 import msgspec
 
 from imgbuild.matrix.fields import DEBIAN_PACKAGE, Line, Package
+from imgbuild.system.amounts import first_of
 from imgbuild.values import Arch
 
 LONGEST = 160  # characters of a line
@@ -154,7 +155,7 @@ def _layer_rules(before: object, after: object) -> Iterator[str]:
     """Which rules for layers changed; they move packages between layers, and nothing else."""
     old, new = _texts(before), _texts(after)
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
-    rules = f" (rules: {_listed(names)})" if names else ""
+    rules = f" (rules: {first_of(names, VALUES)})" if names else ""
     yield f"packages are divided into layers in another form{rules}"
 
 
@@ -163,7 +164,7 @@ def _dropped(before: object, after: object) -> Iterator[str]:
     old, new = _drops(before), _drops(after)
     for words, files in (("left out", new - old), ("no longer left out", old - new)):
         if files:
-            yield f"{words}: {_listed(sorted(files))}"
+            yield f"{words}: {first_of(sorted(files), VALUES)}"
 
 
 def _drops(value: object) -> set[str]:
@@ -201,7 +202,7 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
         }
         for verb, names in groups.items():
             if names:
-                yield f"{noun}{'s' if names[1:] else ''} {verb}: {_listed(names)}"
+                yield f"{noun}{'s' if names[1:] else ''} {verb}: {first_of(names, VALUES)}"
     old_gpus, new_gpus = (
         _texts(each.get("labels")).get("dev.imgbuild.gpu", "") for each in (before, after)
     )
@@ -225,11 +226,6 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {str(key): str(text) for key, text in value.items()}
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - VALUES} more" if names[VALUES:] else ""
-    return ", ".join(names[:VALUES]) + more
 
 
 def _line(text: str) -> str:
