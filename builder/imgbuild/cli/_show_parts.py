@@ -210,7 +210,7 @@ def show_tests(selection: Selection) -> None:
         if each.runs:
             lines += aligned(test_cases.rows(each.runs), right=test_cases.NUMBERS)
             lines += folded(other_digests(each.runs, each.digest))
-            lines += folded(test_cases.failures(each.runs))
+            lines += folded([*test_cases.failures(each.runs), *test_cases.skips(each.runs)])
         else:
             lines.append("no test record for this digest")
     answer(tests, lines)

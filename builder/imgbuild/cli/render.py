@@ -144,6 +144,8 @@ def render(
 
         imgbuild render cu124-vllm --format compose --port 8000 -- vllm serve MODEL
 
+        imgbuild render cu124-vllm --format k8s-job --gpus 8 -- python train.py
+
         imgbuild render cu130-verl0.9 --format kuberay --nodes 2 --gpus 8 -- python train.py
     """
     words = context.meta.get(WORDS, ())

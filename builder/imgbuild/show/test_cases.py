@@ -34,12 +34,25 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
 
 
 def failures(runs: Sequence[RecordedRun]) -> list[str]:
-    """A line for each run with a failed case: the first, and its message."""
+    """A line for each failed case that a record names, with its message: the first ones first."""
     return [
         f"first failure of {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}:"
         f" {run.first.case}: {run.first.message}"
         for run in sorted(runs, key=_tier)
         if run.first is not None
+    ] + [
+        f"also failed in {run.tier}: {each.case}: {each.message}"
+        for run in sorted(runs, key=_tier)
+        for each in run.further
+    ]
+
+
+def skips(runs: Sequence[RecordedRun]) -> list[str]:
+    """A line for each reason for which a tier skipped cases, with their names."""
+    return [
+        f"skipped in {run.tier}: {cases}: {reason}"
+        for run in sorted(runs, key=_tier)
+        for reason, cases in run.skip_reasons.items()
     ]
 
 

@@ -43,14 +43,6 @@ class TestLine(msgspec.Struct, frozen=True):
         """The number of failed cases that the record only counts."""
         return self.run.failed - len(self.failures)
 
-    @property
-    def skips(self) -> list[tuple[str, str]]:
-        """The reasons of skipped cases, and the names of the cases."""
-        reasons: dict[str, list[str]] = {}
-        for each in self.run.skips:
-            reasons.setdefault(each.message, []).append(each.case)
-        return [(reason, ", ".join(cases)) for reason, cases in reasons.items()]
-
 
 class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
     """A digest that runs were made with, in place of the current one: "gpu, multi-gpu"."""

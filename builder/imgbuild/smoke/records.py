@@ -98,6 +98,14 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.result == "pass"
 
     @property
+    def skip_reasons(self) -> dict[str, str]:
+        """Reason → the names of the cases that were skipped for it: "sglang, sglang serve"."""
+        cases: dict[str, list[str]] = {}
+        for each in self.skips:
+            cases.setdefault(each.message, []).append(each.case)
+        return {reason: ", ".join(names) for reason, names in cases.items()}
+
+    @property
     def gpus(self) -> str:
         """The GPUs with their numbers: "2 NVIDIA H200"; "" for tiers without GPUs."""
         kinds = sorted(Counter(self.gpu).items())

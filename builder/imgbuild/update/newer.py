@@ -235,8 +235,28 @@ class _Lookup:
                 reasons.append(f"{version} requires {other}{each.specifier}, not {has}")
             else:
                 moves.append(other)
+        reasons += self._too_old(package, version, data)
         if package == TORCH and self._set.cuda and wheel.version is not None:
             reasons += _cuda_reasons(wheel.version, required, self._set.cuda)
+
+    def _too_old(self, package: str, version: Version, data: bytes) -> list[str]:
+        """Packages of the set that are older than the range of the extra with their name.
+
+        The range shows the versions that the package's code supports, with or without the extra. A
+        package that is newer than it is no reason: the range often ends at the day of the release.
+        """
+        reasons = []
+        plain = active(data, self._markers)
+        for other, has in self._set.versions.items():
+            if other == package or other in self._extras.get(package, ()) or not self._hard(other):
+                continue
+            for each in active(data, self._markers, [other]):
+                if each in plain or normalize(each.name) != other:
+                    continue
+                if _below(has, each.specifier):
+                    line = f"{other}{each.specifier}"
+                    reasons.append(f"{version} supports {line} (its extra {other}), not {has}")
+        return reasons
 
     def _learned(self, package: str, version: Version) -> list[str]:
         changed = {**self._set.versions, package: str(version)}
@@ -248,6 +268,16 @@ class _Lookup:
             and entry.violated(changed)
         ]
         return [f"learned: {entry.package}{entry.versions} needs {entry.needs}" for entry in new]
+
+
+def _below(version: str, spec: SpecifierSet) -> bool:
+    """Whether `version` is older than what `spec` begins with."""
+    lowest = [clause for clause in spec if clause.operator in (">=", ">", "~=", "==")]
+    return any(
+        not clause.contains(version, prereleases=True)
+        and public(version) < public(clause.version.removesuffix(".*"))
+        for clause in lowest
+    )
 
 
 def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[str, ...]:

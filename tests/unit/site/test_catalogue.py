@@ -165,10 +165,10 @@ def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
         for line in test_runs.lines(target(made, "cu130-verl0.9"))
         if line.run.tier == "multi-gpu"
     ]
-    assert line.skips == [
-        ("the lock has no deepspeed", "trl sft, zero3 on two GPUs, deepspeed step"),
-        ("the lock has no sglang", "sglang tensor parallel"),
-    ]
+    assert line.run.skip_reasons == {
+        "the lock has no deepspeed": "trl sft, zero3 on two GPUs, deepspeed step",
+        "the lock has no sglang": "sglang tensor parallel",
+    }
     text = dict(pages.pages(made, HISTORY))["targets/cu130-verl0.9.html"].decode()
     assert "sglang tensor parallel: the lock has no sglang" in text
 

@@ -90,6 +90,21 @@ def test_pins_stop_and_unpinned_packages_move(site: Site, tmp_path: Path) -> Non
     assert helper.reasons == ("engine 1.0 requires helper<2",)
 
 
+def test_a_version_whose_extra_needs_a_newer_pinned_package_cannot_be_taken(
+    tmp_path: Path,
+) -> None:
+    index = LocalIndex()
+    index.wheel("engine", "1.0")
+    for version, range_of_extra in (("2.0", ">=0.5,<=0.9"), ("3.0", ">=1.1,<=1.9")):
+        lines = [f'engine{range_of_extra}; extra == "engine"']
+        index.wheel("trainer", version, lines)
+    with serve(Site(files=index.site_files(api=False))) as site:
+        rows = look(site, tmp_path, {"engine": "1.0", "trainer": "1.0"})
+    trainer = rows["trainer"]
+    assert trainer.takes == "2.0"  # of which the range ends before the engine's version
+    assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (its extra engine), not 1.0",)
+
+
 def test_a_local_version_counts_as_its_release(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {**BASIC, "torch": "2.7.0+cu126"})
     assert not rows["torch"].outdated
