@@ -128,6 +128,8 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
     assert part["hashes"] == [{"alg": "SHA-256", "content": locked["sha256"]}]
     listed = json.loads(project.run("list", "--python", "3.11", "--json").stdout)
     assert [row["target"] for row in listed] == [TARGET]
+    both = json.loads(project.run("list", "--python", "3.12,3.11", "--json").stdout)
+    assert both == listed
     refused = project.run("list", "--python", "3.12", status=3)
     assert "the bases have Python 3.11; a base can take another Python" in refused.stderr
 

@@ -54,7 +54,9 @@ With = Annotated[
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
 Gpu = Annotated[str | None, GPU("Only targets with code for it.")]
 Driver = Annotated[str | None, DRIVER("Only targets that run on it.")]
-PythonVersion = Annotated[str | None, PYTHON("Only targets with it; '3' selects all of Python 3.")]
+PythonVersion = Annotated[
+    str | None, PYTHON("Only targets with it; '3' selects all of Python 3, '3.12,3.13' both.")
+]
 Fits = Annotated[
     bool,
     option(
@@ -101,8 +103,9 @@ class Filters(Group, frozen=True, kw_only=True):
         needed = [_requirement(requirement) for requirement in self.package or ()]
         model = _machine.gpu(self.gpu) if self.gpu is not None else None
         driver = _machine.driver(self.driver) if self.driver is not None else ""
-        if self.python is not None and not re.fullmatch(r"3(\.\d{1,2})?", self.python, re.ASCII):
-            message = f"--python {self.python}: expected a version such as 3.11"
+        pythons = self.python.split(",") if self.python is not None else []
+        if not all(re.fullmatch(r"3(\.\d{1,2})?", python, re.ASCII) for python in pythons):
+            message = f"--python {self.python}: expected versions such as 3.11 or 3.12,3.13"
             raise InputError(message, hint="`imgbuild list --wide` shows the versions")
         runs_here = _judge(project) if self.fits else None
 
@@ -110,7 +113,7 @@ class Filters(Group, frozen=True, kw_only=True):
             return (
                 (not self.state or condition in self.state)
                 and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
-                and (self.python is None or self.python in (row.python, row.python.split(".")[0]))
+                and (not pythons or bool({row.python, row.python.split(".")[0]} & {*pythons}))
                 and (not needed or _has(project, row, needed))
                 and ((model is None and not driver) or _runs_on(project, row, model, driver))
                 and (runs_here is None or runs_here(row))
@@ -146,7 +149,7 @@ class Filters(Group, frozen=True, kw_only=True):
             nearest = f"reasons: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
-        if self.python and ".".join(self.python.split(".")[:2]) not in pythons:
+        if self.python and not pythons & {*self.python.split(",")}:
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")
 

@@ -21,57 +21,66 @@ from imgbuild.system.console import console
 SOURCE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 
 
+Output = Annotated[
+    Path | None,
+    OUTPUT_PATH(
+        "A folder: a new one, an empty one, or a site that imgbuild made. Default: build/site."
+    ),
+]
+Registry = Annotated[
+    str | None,
+    REGISTRY_PLACE("For the commands that pull. Default: `registry` of the matrix."),
+]
+Past = Annotated[
+    Path | None,
+    option(
+        "--history-file",
+        "A history.json of an earlier site, where the git history is incomplete or absent.",
+        metavar="FILE",
+        often=True,
+    ),
+]
+Cves = Annotated[
+    Path | None,
+    option(
+        "--cves",
+        "The output of `imgbuild cves --all --json`: known vulnerabilities for the pages.",
+        metavar="FILE",
+        often=True,
+    ),
+]
+Documents = Annotated[
+    bool,
+    option("--documents", "Also write locks and SBOMs, to which the pages link.", often=True),
+]
+Title = Annotated[
+    str,
+    option(
+        "--title",
+        "The name of the site. Default: that of the repository of --registry.",
+        metavar="TEXT",
+    ),
+]
+Source = Annotated[
+    str,
+    option(
+        "--source",
+        "The address of the repository in a browser, to which the pages link: https://...",
+        metavar="URL",
+    ),
+]
+
+
 @verb
 def site(
-    output: Annotated[
-        Path | None,
-        OUTPUT_PATH(
-            "A folder: a new one, an empty one, or a site that imgbuild made. Default: build/site."
-        ),
-    ] = None,
+    output: Output = None,
     matrix: MatrixFile = None,
-    registry: Annotated[
-        str | None,
-        REGISTRY_PLACE("For the commands that pull. Default: `registry` of the matrix."),
-    ] = None,
-    past: Annotated[
-        Path | None,
-        option(
-            "--history-file",
-            "A history.json of an earlier site, where the git history is incomplete or absent.",
-            metavar="FILE",
-            often=True,
-        ),
-    ] = None,
-    cves: Annotated[
-        Path | None,
-        option(
-            "--cves",
-            "The output of `imgbuild cves --all --json`: known vulnerabilities for the pages.",
-            metavar="FILE",
-            often=True,
-        ),
-    ] = None,
-    documents: Annotated[
-        bool,
-        option("--documents", "Also write locks and SBOMs, to which the pages link.", often=True),
-    ] = False,
-    title: Annotated[
-        str,
-        option(
-            "--title",
-            "The name of the site. Default: that of the repository of --registry.",
-            metavar="TEXT",
-        ),
-    ] = "",
-    source: Annotated[
-        str,
-        option(
-            "--source",
-            "The address of the repository in a browser, to which the pages link: https://...",
-            metavar="URL",
-        ),
-    ] = "",
+    registry: Registry = None,
+    past: Past = None,
+    cves: Cves = None,
+    documents: Documents = False,
+    title: Title = "",
+    source: Source = "",
 ) -> None:
     """Write the targets of the matrix as static pages.
 

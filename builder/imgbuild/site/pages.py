@@ -105,12 +105,13 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
         yield _page(f"targets/{target.name}.html", "target.html", target=target)
     for debian in catalogue.debian:
         yield _page(f"debian/{debian.page}.html", "debian.html", list=debian)
-    yield "site.css", _dense((TEMPLATES / "site.css").read_text())
-    yield "site.js", b"".join(_dense((TEMPLATES / name).read_text()) for name in SCRIPTS)
+    for path, names in (("site.css", ("site.css",)), ("site.js", SCRIPTS)):
+        yield path, b"".join(map(_dense, names))
 
 
-def _dense(text: str) -> bytes:
-    """A script or style without indentation and the lines that are comments."""
+def _dense(name: str) -> bytes:
+    """A script or style sheet without indentation and the lines that are comments."""
+    text = (TEMPLATES / name).read_text(encoding="utf-8")
     lines = (line.strip() for line in COMMENT.sub("", text).splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
 
