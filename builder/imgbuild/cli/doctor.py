@@ -26,8 +26,8 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import SelectedLock, at_most_one, choose
-from imgbuild.cli._sessions import single, single_arch
+from imgbuild.cli._selection import SelectedLock, at_most_one, choose, single
+from imgbuild.cli._sessions import single_arch
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import Group, option, verb
 from imgbuild.container import driver
@@ -201,7 +201,7 @@ def _look(
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
     session = open_session(selection.matrix, names=selection.named)
-    name = single(session.select(selection.named))
+    name = single([item.name for item in session.select(selection.named)])
     locked = lock_file.read_lock(session.project.images, name)
     if sif is not None:
         report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)

@@ -44,7 +44,7 @@ from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
-from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
@@ -153,7 +153,7 @@ def _of_target(
         tasks: list[Callable[[], object]] = [
             lambda: rows.extend(newer.look(compared, names, indexes, context, bar.advance)),
             lambda: bases.append(other_updates.base_updates(lock, base, item.arches[0], context)),
-            lambda: advisories.extend(other_updates.vulnerabilities([case], records, context)),
+            lambda: advisories.append(other_updates.vulnerabilities(case, records, context)),
         ]
         threads.each(tasks, lambda task, _: task(), threads=len(tasks))
     outdated_rows = tuple(row for row in rows if row.outdated)
@@ -194,11 +194,7 @@ def _requires(
             console.warn(
                 f"what {count(len(lacking), 'package')} require is unknown: {error.message}"
             )
-    return {
-        normalize(wheel.package): records[wheel.sha256].requires or ()
-        for wheel in wheels
-        if wheel.sha256 in records
-    }
+    return locked_packages.requirements(wheels, records)
 
 
 def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
@@ -273,23 +269,11 @@ def _of_files(
     tags = _tags(declared, python, arch, matrix)
     demanded = demands.demands(declared, tags.markers)
     context = Context.open(console)
-    of_files = (
-        declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
-        if declared.indexes
-        else None
-    )
+    of_files = declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
     name = matrix.default_index
-    addresses = {
-        name: IndexAddress(
-            name=name, address=matrix.indexes[name].url or uv.default_index(), timed=False
-        )
-    }
-    indexes = Indexes(
-        {**(of_files.addresses if of_files is not None else {}), **addresses},
-        of_files.packages if of_files is not None else {},
-        name,
-        context.http,
-    )
+    address = matrix.indexes[name].url or uv.default_index()
+    places = {**of_files.addresses, name: IndexAddress(name=name, address=address, timed=False)}
+    indexes = Indexes(places, of_files.packages, name, context.http)
     title = ", ".join(map(str, files))
     with console.progress(
         f"looking up {count(len(demanded), 'package')} of {title}",

@@ -98,8 +98,7 @@ def look(
     """
     lookup = _Lookup(packages, indexes, context)
 
-    def _one(name: str, stop: threads.Stop) -> NewerVersion:
-        stop.check()
+    def _newer(name: str, _: threads.Stop) -> NewerVersion:
         try:
             return lookup.newer(name)
         except ImgbuildError as error:
@@ -107,7 +106,7 @@ def look(
         finally:
             advance(1)
 
-    return threads.each(names, _one, threads=THREADS)
+    return threads.each(names, _newer, threads=THREADS)
 
 
 class _Stops(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,9 +115,11 @@ def test_versions_are_the_pins_and_others_that_people_choose_by(made: SiteCatalo
 def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteCatalogue) -> None:
     lines = test_runs.lines(target(made, "cu124-vllm0.8.5"))
     others = test_runs.other_digests(target(made, "cu124-vllm0.8.5"))
-    assert {each.digest for each in others} == {line.digest for line in lines if not line.same}
+    assert {each.digest for each in others} == {
+        line.run.digest for line in lines if line.run.digest != line.current
+    }
     first = next(each for each in others if "multi-gpu" in each.runs)
-    assert first.runs == "multi-gpu on 2 x NVIDIA H200"
+    assert first.runs == "multi-gpu on 2 NVIDIA H200"
     assert first.digest != first.current == target(made, "cu124-vllm0.8.5").page.images[0].digest
     assert test_runs.other_digests(target(made, "cu124-vllm")) == []
 
@@ -146,9 +148,9 @@ def test_all_runs_are_listed_by_gpu_the_failed_first(made: SiteCatalogue) -> Non
     assert sum(map(len, groups.values())) == sum(
         len(image.runs) for each in changed.targets for image in each.page.images
     )
-    states = [line.good for line in groups["H200"]]
+    states = [line.run.good for line in groups["H200"]]
     assert states == sorted(states)
-    assert any(line.target == "cu130-vllm" and not line.good for line in groups["H200"])
+    assert any(line.target == "cu130-vllm" and not line.run.good for line in groups["H200"])
 
 
 def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
