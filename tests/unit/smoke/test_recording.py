@@ -43,6 +43,7 @@ def test_run_on_other_machine_is_recorded_and_shown(sample: Sample, imgbuild: Co
         versions={
             name: sample.lock.arch[Arch.X86_64].versions[name] for name in ("torch", "vllm", "trl")
         }, seconds=373.7, passed=1, failed=0, skipped=1,
+        skips=(result.CaseMessage(case=SKIPPED.name, message=SKIPPED.message),),
         through="root", jobs=3, share=2, caches="nothing",
     )  # fmt: skip
     smoke_records = records.read_records(sample.folder / "images", TARGET)
