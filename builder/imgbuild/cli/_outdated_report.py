@@ -8,6 +8,7 @@ import msgspec
 
 from imgbuild.cli._output import GAP, aligned, count, folded, terminal_width
 from imgbuild.cves.check import Vulnerability
+from imgbuild.system.amounts import first_of
 from imgbuild.update.newer import NewerVersion
 from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
@@ -110,9 +111,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
     if each.takes and each.moves:
-        more = len(each.moves) - REASONS
-        moves = ", ".join(each.moves[:REASONS]) + (f" and {more} more" if more > 0 else "")
-        words.append(f"{each.takes} also changes {moves}")
+        words.append(f"{each.takes} also changes {first_of(each.moves, REASONS)}")
     words += [each.elsewhere] if each.elsewhere else []
     return (each.package, each.version, each.takes or NONE, each.newest, "; ".join(words))
 

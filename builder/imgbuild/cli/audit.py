@@ -523,7 +523,6 @@ def _audit_targets(
     reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
-            session.matrix,
             item.name,
             each,
             inputs,

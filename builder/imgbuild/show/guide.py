@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from imgbuild.show.page import Page, PageImage, capabilities
-from imgbuild.smoke.records import RecordedRun, equal_image
+from imgbuild.smoke.records import RecordedRun, equal_image, words
 from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
 
@@ -84,16 +84,11 @@ def _facts(image: PageImage) -> Sequence[str]:
 
 def _run(run: RecordedRun) -> str:
     """Tier, machine, date and numbers of cases of a run, and its first failure."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    gpus = " and ".join(f"{count} {name}" if count > 1 else name for name, count in kinds.items())
-    driver = f", driver {run.driver}" if run.driver else ""
     failure = (
         f"; {quoting.code_span(f'{run.first.case}: {run.first.message}')}" if run.first else ""
     )
-    return (
-        f"{run.tier}{f' on {gpus}' if gpus else ''}{driver}, {run.started[:10]}:"
-        f" {run.passed} passed, {run.failed} failed, {run.skipped} skipped{failure}"
-    )
+    cases = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
+    return f"{words(run)}: {cases}{failure}"
 
 
 def _item(text: str) -> list[str]:

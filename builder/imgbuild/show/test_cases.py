@@ -48,12 +48,5 @@ def _tier(run: RecordedRun) -> int:
 
 
 def _gpus(run: RecordedRun) -> str:
-    """The GPUs of a run: "2 H200", "H100 80GB HBM3", "none"."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    return (
-        " and ".join(
-            f"{f'{number} ' if number > 1 else ''}{name.removeprefix('NVIDIA ')}"
-            for name, number in kinds.items()
-        )
-        or NO_GPU
-    )
+    """The GPUs of a run, without the manufacturer: "2 H200", "none"."""
+    return run.gpus.replace("NVIDIA ", "") or NO_GPU

@@ -13,7 +13,7 @@ from typing import Any
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import TargetNeeds, diagnose, judge, offer
+from imgbuild.doctor.targets import TargetNeeds, diagnose, driver_text, judge, offer
 from imgbuild.report import Floors
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
@@ -115,7 +115,10 @@ def _images(
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
-    """The image of target `number` on `arch`. `gpus` is None if nothing is known of them."""
+    """The image of target `number` on `arch`. `gpus` is None if nothing is known of them.
+
+    `olderDriver` is the remark on drivers between `driver` and `driverFull`, with {} for theirs.
+    """
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
     able, later = _able(target_needs, arch) if known else ([], [])
@@ -125,6 +128,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
         "cuda": floors.cuda,
         "driver": floors.driver,
         "driverFull": floors.driver_full,
+        "olderDriver": driver_text("{}", floors),
         "gpus": able if known else None,
         "later": later,
         "size": size,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.binaries.gpus import numbers
 from imgbuild.site.model import Cell, Grid, GridRow, SiteTarget
 from imgbuild.smoke.records import RecordedRun
+from imgbuild.system.syntax import parse_version
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 WITHOUT = "no engine"
@@ -48,14 +49,7 @@ def _family(target: SiteTarget) -> str:
 
 
 def _engine_version(target: SiteTarget) -> Version:
-    return _version(target.row.pins.get(_engine(target), "0"))
-
-
-def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return Version("0")
+    return parse_version(target.row.pins.get(_engine(target))) or Version("0")
 
 
 def _cell(target: SiteTarget) -> Cell:

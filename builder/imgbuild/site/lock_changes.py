@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from imgbuild.matrix.fields import DEBIAN_PACKAGE, Line, Package
+from imgbuild.system.amounts import first_of
 from imgbuild.values import Arch
 
 LONGEST = 160  # characters of a line
@@ -160,7 +161,7 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
         }
         for verb, names in groups.items():
             if names:
-                yield f"{noun}{'s' if names[1:] else ''} {verb}: {_listed(names)}"
+                yield f"{noun}{'s' if names[1:] else ''} {verb}: {first_of(names, VALUES)}"
     old_gpus, new_gpus = (
         _texts(each.get("labels")).get("dev.imgbuild.gpu", "") for each in (before, after)
     )
@@ -176,11 +177,6 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {str(key): str(text) for key, text in value.items()}
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - VALUES} more" if names[VALUES:] else ""
-    return ", ".join(names[:VALUES]) + more
 
 
 def _line(text: str) -> str:

@@ -9,6 +9,7 @@ failure overrides an earlier pass, and a later pass overrides the failure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, get_args
@@ -92,6 +93,12 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def good(self) -> bool:
         """Whether it passed."""
         return self.result == "pass"
+
+    @property
+    def gpus(self) -> str:
+        """The GPUs with their numbers: "2 NVIDIA H200"; "" for tiers without GPUs."""
+        kinds = sorted(Counter(self.gpu).items())
+        return " and ".join(f"{number} {name}" if number > 1 else name for name, number in kinds)
 
 
 class ImageContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,10 +221,8 @@ def counting(
 
 def words(run: RecordedRun) -> str:
     """A summary of a run: "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    named = " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items())
     parts = [
-        f"{run.tier}{'' if run.good else ' failed'}{f' on {named}' if named else ''}",
+        f"{run.tier}{'' if run.good else ' failed'}{f' on {run.gpus}' if run.gpus else ''}",
         *([f"driver {run.driver}"] if run.driver else []),
         run.started[:10],
     ]

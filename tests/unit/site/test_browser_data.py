@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from imgbuild.doctor.targets import TargetNeeds
+from imgbuild.doctor.targets import TargetNeeds, driver_text
 from imgbuild.report import Floors
 from imgbuild.site import browser_data
 from imgbuild.site.catalogue import SiteSources
@@ -60,8 +60,14 @@ def test_an_image_without_known_gpus_is_unknown() -> None:
     needs = TargetNeeds(target="x", cuda="99.0", as_of="2026-01-01", floors={Arch.X86_64: floors})
     assert browser_data.image_data(needs, Arch.X86_64, 0, 5) == {
         "target": 0, "arch": "x86_64", "cuda": "99.0", "driver": "", "driverFull": "",
-        "gpus": None, "later": [], "size": 5,
+        "olderDriver": driver_text("{}", floors), "gpus": None, "later": [], "size": 5,
     }  # fmt: skip
+
+
+def test_an_older_driver_has_the_remark_of_doctor(data: dict[str, Any]) -> None:
+    image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
+    assert image["olderDriver"].startswith("driver {} runs it by minor version compatibility")
+    assert image["driverFull"] in image["olderDriver"]
 
 
 def test_no_text_ends_the_script(sources: SiteSources, made: SiteCatalogue) -> None:

@@ -155,11 +155,7 @@
           ` the machine has ${machine.driver}`,
       );
     } else if (older(machine.driver, image.driverFull, data.branches)) {
-      remarks.push(
-        `driver ${machine.driver} is older than CUDA ${image.cuda}'s own, ${
-          image.driverFull
-        }: it does not compile PTX of that release`,
-      );
+      remarks.push(image.olderDriver.replace("{}", machine.driver));
     }
     if (!machine.gpus.length) unknown.push("no GPU is given");
     if (
