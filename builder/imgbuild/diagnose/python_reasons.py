@@ -12,8 +12,8 @@ from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
 
 KEYWORD = re.compile(
-    r"TypeError: (?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword"
-    r" argument '(?P<name>\w+)'"
+    r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
+    r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
 VALIDATED = re.compile(
     r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|"
@@ -51,6 +51,13 @@ HYDRA = re.compile(
 )
 CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+MODEL_TYPE = re.compile(
+    r"model type [`'\"](?P<type>[\w.-]+)[`'\"],? but (?:your )?Transformers|"
+    r"^KeyError: '(?P<key>[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*)'$"
+)
+ARCHITECTURE = re.compile(
+    r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
+)
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
@@ -364,6 +371,35 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
     )
 
 
+def _architecture(text: str, facts: Facts) -> Reason | None:
+    """The cause of a model that transformers or vllm does not have, by their modules of models."""
+    if match := MODEL_TYPE.search(text):
+        kind = match["type"] or match["key"]
+        module = f"transformers.models.{kind.replace('-', '_')}"
+        if match["key"] and not releases.exactly(module) and "configuration_auto" not in text:
+            return None
+        package, what = "transformers", f"the model type {kind}"
+    elif match := ARCHITECTURE.search(text):
+        kind = re.sub(r"For[A-Z]\w*$|(?:LMHead)?Model$", "", match["name"])
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
+        module = f"vllm.model_executor.models.{snake}"
+        package, what = "vllm", f"the architecture {match['name']}"
+    else:
+        return None
+    existence = releases.exactly(module)
+    if existence is not None:
+        return _of(existence, what, "use another model", "IMG902", facts)
+    shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
+    return Reason(
+        code="IMG902",
+        cause=f"the installed {shown} does not have {what}: it is older than the model, or the"
+        " model's code comes with its weights",
+        cure=f"install a newer {package} within what the other packages allow (imgbuild resolve"
+        f" {package} …); if the model's card says so, pass trust_remote_code=True",
+        confidence="high",
+    )
+
+
 def _undefined(text: str, _facts: Facts) -> Reason | None:
     """The cause of an undefined name that is a known package or is defined by one."""
     match = UNDEFINED.search(text)
@@ -383,4 +419,16 @@ def _undefined(text: str, _facts: Facts) -> Reason | None:
     )
 
 
-FUNCTIONS = (*(_keyword, _import, _module, _attribute, _positional, _flag, _hydra, _undefined),)
+FUNCTIONS = (
+    *(
+        _architecture,
+        _keyword,
+        _import,
+        _module,
+        _attribute,
+        _positional,
+        _flag,
+        _hydra,
+        _undefined,
+    ),
+)
