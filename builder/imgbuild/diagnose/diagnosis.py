@@ -261,7 +261,7 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
 
 def _survived(reason: Reason, value: Log, event: Event) -> Reason:
     """The reason for what a line mentions, which the program may have survived."""
-    weak = event.level in ("I", "W")
+    weak = event.level in ("I", "W") or "Warning: " in event.text
     return msgspec.structs.replace(
         reason,
         failed=not (value.short and BARE.match(event.text)),

@@ -26,8 +26,9 @@ IMPORT = re.compile(
 )
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
 PACKAGE_ABSENT = re.compile(
-    r"PackageNotFoundError: (?:No package metadata was found for"
-    r" )?(?P<module>[\w.-]+)"
+    r"PackageNotFoundError: (?:No package metadata was found for )?"
+    r"(?:The '(?P<required>[\w.-]+?)(?:[<>=!~,][^']{0,60})?' distribution was not found|"
+    r"(?P<module>[\w.-]+))"
 )
 ATTRIBUTE = re.compile(
     r"(?:module '(?P<module>[\w.]+)'|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
@@ -58,6 +59,7 @@ MODEL_TYPE = re.compile(
 ARCHITECTURE = re.compile(
     r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
 )
+NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
@@ -79,8 +81,9 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard
-    if (unexpected := _unexpected_object(text, caller)) is not None:
-        return unexpected
+    for own in (_own_name, _unexpected_object, _undefined):
+        if (unexpected := own(text, caller, code)) is not None:
+            return unexpected
     for function in FUNCTIONS:
         answer = function(text, facts)
         if answer is not None:
@@ -217,7 +220,28 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     )
 
 
-def _unexpected_object(text: str, caller: str) -> Reason | None:
+def _own_name(text: str, caller: str, _code: str) -> Reason | None:
+    """The cause if a package lacks a name or module that it imports from itself.
+
+    A release is consistent, so an optional package or a part of the installation is absent.
+    """
+    match = IMPORT.search(text) or MODULE.search(text) if caller else None
+    if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
+        return None
+    package, module = releases.distribution(caller).partition(" ")[0], match["module"]
+    name = match.groupdict().get("name")
+    what = f"{name} of its module {module}" if name else f"its module {module}"
+    return Reason(
+        code="IMG902" if name else "IMG903",
+        cause=f"{package} cannot import {what}: an optional package that it needs is absent, or"
+        f" files of two versions of {package} are mixed",
+        cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
+        f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
+        f" and delete what was generated for another version (unsloth_compiled_cache)",
+    )
+
+
+def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
     """The cause if a package uses an attribute that an object passed to it does not have."""
     match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
     owner = (match["owner"] or "") if match else ""
@@ -226,6 +250,15 @@ def _unexpected_object(text: str, caller: str) -> Reason | None:
     name, package = match["name"], releases.distribution(caller).partition(" ")[0]
     if releases.member(owner, name) is not None:
         return None
+    if f"self.{name}" in code:
+        return Reason(
+            code="IMG905",
+            cause=f"{owner} has no attribute {name}, which the code of {package} reads of itself:"
+            f" {owner} is a subclass that was written for another {package}, or this release has"
+            " a fault",
+            cure=f"use another release of {package} (its issues may name this attribute); if"
+            f" {owner} is of your project, adapt it to the installed {package}",
+        )
     return Reason(
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
@@ -265,7 +298,7 @@ def _module(text: str, facts: Facts) -> Reason | None:
     match = MODULE.search(text) or PACKAGE_ABSENT.search(text)
     if match is None:
         return None
-    module = match["module"].rstrip(".")
+    module = (match["module"] or match.groupdict().get("required") or "").rstrip(".")
     existence = releases.module_in(module)
     if existence is not None:
         return _of(existence, f"the module {module}", f"do not import {module}", "IMG903", facts)
@@ -400,7 +433,7 @@ def _architecture(text: str, facts: Facts) -> Reason | None:
     )
 
 
-def _undefined(text: str, _facts: Facts) -> Reason | None:
+def _undefined(text: str, caller: str, _code: str) -> Reason | None:
     """The cause of an undefined name that is a known package or is defined by one."""
     match = UNDEFINED.search(text)
     if match is None:
@@ -409,6 +442,15 @@ def _undefined(text: str, _facts: Facts) -> Reason | None:
     package = ALIASES.get(name, "") or releases.owner(name)
     if not package:
         return None
+    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    if user and user != package and (near := NEAR.search(text)):
+        return Reason(
+            code="IMG902",
+            cause=f"the code of {user} uses {name} of {package}, which is {near[1]} in another"
+            f" release of it: {user} does not support the installed {package}",
+            cure=f"update {user}, or install the {package} that it requires (imgbuild resolve"
+            f" {user} {package})",
+        )
     what = package if name == package.replace("-", "_") else f"{name} (of {package})"
     return Reason(
         code="IMG902",
@@ -420,15 +462,6 @@ def _undefined(text: str, _facts: Facts) -> Reason | None:
 
 
 FUNCTIONS = (
-    *(
-        _architecture,
-        _keyword,
-        _import,
-        _module,
-        _attribute,
-        _positional,
-        _flag,
-        _hydra,
-        _undefined,
-    ),
+    *(_architecture, _keyword, _import, _module, _attribute, _positional, _flag),
+    _hydra,
 )
