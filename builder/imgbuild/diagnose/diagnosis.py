@@ -231,6 +231,8 @@ def _of_event(
         value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
         or python_reasons.reason(event.text, value.facts, caller, code)
+        or ("NCCL error" in event.text and program_reasons.reason(event.text))
+        or None
     )
     return reason if reason is None or exception.traced else _survived(reason, value, event)
 

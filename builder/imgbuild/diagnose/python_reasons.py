@@ -21,7 +21,7 @@ VALIDATED = re.compile(
 )
 IMPORT = re.compile(
     r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
-    r" )?['\"](?P<module>[\w.]+)['\"]"
+    r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
     r"(?P<circular>.{0,80}circular import)?"
 )
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
@@ -81,6 +81,8 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard
+    if (architecture := _architecture(text, facts, caller, code)) is not None:
+        return architecture
     for own in (_own_name, _unexpected_object, _undefined):
         if (unexpected := own(text, caller, code)) is not None:
             return unexpected
@@ -287,10 +289,11 @@ def _import(text: str, facts: Facts) -> Reason | None:
     package = releases.distribution(module)
     return Reason(
         code="IMG902",
-        cause=f"the installed {package} has no {name} in {module}: the importing package was"
-        " written for a different version of it",
-        cure=f"install the version of {package} that the importing package requires"
-        f" (imgbuild resolve {package} …)",
+        cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
+        f" a different version, or {package} leaves it out because an optional package is absent",
+        cure=f"install the {package} that the importing code requires (imgbuild resolve {package}"
+        f" …), or use the name that its documentation has now; python -c 'import {module}' shows"
+        " what is absent",
     )
 
 
@@ -404,12 +407,13 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
     )
 
 
-def _architecture(text: str, facts: Facts) -> Reason | None:
+def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
     """The cause of a model that transformers or vllm does not have, by their modules of models."""
     if match := MODEL_TYPE.search(text):
         kind = match["type"] or match["key"]
         module = f"transformers.models.{kind.replace('-', '_')}"
-        if match["key"] and not releases.exactly(module) and "configuration_auto" not in text:
+        looked_up = caller == "transformers" and code.startswith("raise KeyError(key)")
+        if match["key"] and not releases.exactly(module) and not looked_up:
             return None
         package, what = "transformers", f"the model type {kind}"
     elif match := ARCHITECTURE.search(text):
@@ -462,6 +466,6 @@ def _undefined(text: str, caller: str, _code: str) -> Reason | None:
 
 
 FUNCTIONS = (
-    *(_architecture, _keyword, _import, _module, _attribute, _positional, _flag),
+    *(_keyword, _import, _module, _attribute, _positional, _flag),
     _hydra,
 )
