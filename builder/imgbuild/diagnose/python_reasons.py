@@ -265,8 +265,9 @@ def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
         f" object of another class here, or {owner} was written for another version of {package}",
-        cure=f"pass the class that {package} documents (a plain model instead of a wrapper), or"
-        f" install the {package} that {owner} was written for",
+        cure=f"pass an object of the class that {package} documents or one derived from it (a plain"
+        f" model, not a wrapper; its own arguments class), or install the {package} that {owner}"
+        " was written for",
     )
 
 
@@ -287,6 +288,7 @@ def _import(text: str, facts: Facts) -> Reason | None:
     if existence is not None:
         return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
     package = releases.distribution(module)
+    package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: what imports it was written for"

@@ -324,3 +324,16 @@ def test_a_number_of_cuda_is_explained(text: str, name: str) -> None:
     warning = f"/opt/torch/cuda/__init__.py:115: UserWarning: CUDA initialization: {text}\n"
     finding = first(warning)
     assert (finding.code, name in finding.cause) == ("IMG907", True)
+
+
+def test_a_function_that_a_package_itself_should_have() -> None:
+    library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
+    finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
+    assert "acme was not built completely: its own function acme_pump" in finding.cause
+
+
+def test_a_library_that_was_compiled_at_run_time() -> None:
+    library = "/root/.cache/flashinfer/90/cached_ops/pump/pump.so"
+    finding = traced(f"OSError: {library}: undefined symbol: _ZTIN4acme4pump5FaultE")
+    assert "a library that flashinfer compiled at run time lacks acme" in finding.cause
+    assert "delete /root/.cache/flashinfer/90/cached_ops/pump" in finding.cure
