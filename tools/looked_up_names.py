@@ -1,4 +1,4 @@
-"""The names that the audit of a published target looks up, for `imgbuild.audit.packages.queried`."""
+"""The names that the audit of a published target looks up: `imgbuild.audit.packages.queried`."""
 
 from __future__ import annotations
 

@@ -7,6 +7,9 @@
   repository run until the engines are installed, and at the end, so that all processes end at
   about the same time.
 
+Each process begins to collect at another file. pytest compiles a file of tests once, with its
+assertions, and keeps the result: so each process compiles a part of the files, not all of them.
+
 pytest-xdist's distributor does not collect tests: the workers write the groups of the tests that
 they collected to a file, which the distributor reads.
 """
@@ -63,15 +66,28 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
             super()._reschedule(node)
 
 
+def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
+    """What a folder holds, from another place in each process on."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return nodes
+    begin = len(nodes) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    return nodes[begin:] + nodes[:begin]
+
+
 def sort(items: list[pytest.Item]) -> None:
-    """Put whole images first, then integration tests by the time that their files take."""
+    """Put whole images first, then integration tests by the time that their files take.
+
+    Every process must have the same order, whatever file it began with.
+    """
     ranks = {str(INTEGRATION / f"test_{name}.py"): rank for rank, name in enumerate(LONGEST)}
 
-    def key(item: pytest.Item) -> tuple[int, int]:
+    def key(item: pytest.Item) -> tuple[int, int, str]:
         name = group(item)
         if not _integration(name):
-            return 2, 0
-        return (0, 0) if name == IMAGES else (1, ranks.get(name, len(ranks)))
+            return 2, 0, str(item.path)
+        rank = (0, 0) if name == IMAGES else (1, ranks.get(name, len(ranks)))
+        return *rank, str(item.path)
 
     items.sort(key=key)
 

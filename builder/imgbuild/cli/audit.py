@@ -92,6 +92,16 @@ PINS = "pins"  # the name of those on the command line
 OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
 
 
+class _Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """For what a package set is audited: a machine, some checks, and a user's code."""
+
+    arch: Arch
+    matrix: Path | None
+    checks: Sequence[str]
+    offline: bool
+    code: Code | None
+
+
 class PackageSetOptions(Group, frozen=True, kw_only=True):
     """What is audited instead of targets, and what for."""
 
@@ -143,8 +153,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     def audit(
         self,
         pinned: Sequence[str],
-        arches: Sequence[Arch],
-        matrix: Path | None,
+        selection: Selection,
         checks: Sequence[str],
         *,
         offline: bool,
@@ -154,29 +163,21 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
 
         With `code`, of what the user's code does with them.
         """
+        arches = selection.arches
         if len(arches) > 1:
             message = f"one package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
-        if self.environment is not None:
-            return self._environment(arch, matrix, checks, offline=offline, code=code)
-        return self._pins(pinned, arch, matrix, checks, offline=offline, code=code)
+        subject = _Subject(
+            arch=arch, matrix=selection.matrix, checks=checks, offline=offline, code=code
+        )
+        return self._pins(pinned, subject) if self.environment is None else self._installed(subject)
 
-    def _pins(
-        self,
-        pinned: Sequence[str],
-        arch: Arch,
-        matrix: Path | None,
-        checks: Sequence[str],
-        *,
-        offline: bool,
-        code: Code | None,
-    ) -> Report:
+    def _pins(self, pinned: Sequence[str], subject: _Subject) -> Report:
+        matrix = subject.matrix
         files = self.requirements or ()
         name = ", ".join((*_names(files), *([PINS] if pinned else [])))
-        python = self._python(matrix)
-        request = self._request(name, python, arch, matrix, checks, offline=offline, code=code)
-
+        request = self._request(name, self._python(matrix), subject)
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
         except NotPinned:
@@ -193,20 +194,14 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             request = msgspec.structs.replace(request, terms=terms, indexes=solved.indexes)
         else:
             request = open_requirements.with_indexes(listed, request, lambda: _matrix(matrix))
-        with console.step(f"auditing {count(len(listed.pins), 'pin')} of {name} for {arch}"):
+        with console.step(
+            f"auditing {count(len(listed.pins), 'pin')} of {name} for {subject.arch}"
+        ):
             return audit_set.audit_pins(
                 listed, request, partial=not self.requirements, matrix=_builds(listed, matrix)
             )
 
-    def _environment(
-        self,
-        arch: Arch,
-        matrix: Path | None,
-        checks: Sequence[str],
-        *,
-        offline: bool,
-        code: Code | None,
-    ) -> Report:
+    def _installed(self, subject: _Subject) -> Report:
         where = None if self.environment == ACTIVE else self.environment
         python = None if self.python is None else python_of(self.python)
         environment = open_environment(where, python=python)
@@ -216,32 +211,20 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             )
             raise InputError(message, hint="leave --python out")
         name = where or str(environment.folders[0])
-        request = self._request(
-            name, environment.python, arch, matrix, checks, offline=offline, code=code
-        )
+        request = self._request(name, environment.python, subject)
         with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
             return audit_set.audit_environment(environment, request)
 
-    def _request(
-        self,
-        name: str,
-        python: str,
-        arch: Arch,
-        matrix: Path | None,
-        checks: Sequence[str],
-        *,
-        offline: bool,
-        code: Code | None,
-    ) -> SetRequest:
-        glibc = self._glibc(python, matrix)
-        context = Context.open(console, offline=offline)
+    def _request(self, name: str, python: str, subject: _Subject) -> SetRequest:
+        glibc, code = self._glibc(python, subject.matrix), subject.code
+        context = Context.open(console, offline=subject.offline)
         return SetRequest(
-            machine=Tags(python=python, glibc=glibc, arch=arch),
+            machine=Tags(python=python, glibc=glibc, arch=subject.arch),
             index=functools.cache(uv.default_index),
             context=context,
             terms=Terms(target=name, cuda=cuda_of(self.cuda, None) or ""),
-            checks=checks,
-            offline=offline,
+            checks=subject.checks,
+            offline=subject.offline,
             again=self.again,
             code=None
             if code is None
@@ -417,10 +400,7 @@ def audit(
     reports: list[Report]
     if free:
         _refuse(packages, pinned, selection, keep=keep, replaced=replace)
-        audited = packages.audit(
-            pinned, selection.arches, selection.matrix, checks, offline=offline, code=user_code
-        )
-        reports = [audited]
+        reports = [packages.audit(pinned, selection, checks, offline=offline, code=user_code)]
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
@@ -523,7 +503,6 @@ def _audit_targets(
     reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
-            session.matrix,
             item.name,
             each,
             inputs,

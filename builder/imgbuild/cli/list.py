@@ -173,15 +173,13 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
 
 
 def _locked(project: Project, target: str) -> list[dict[str, str]]:
-    if not lock_file.lock_path(project.images, target).exists():
-        return []
-    return [each.versions for each in lock_file.read_lock(project.images, target).arch.values()]
+    lock = lock_file.find_lock(project.images, target)
+    return [each.versions for each in lock.arch.values()] if lock is not None else []
 
 
 def _offer(project: Project, target: str) -> TargetNeeds | None:
-    if not lock_file.lock_path(project.images, target).exists():
-        return None
-    return targets.offer(project.images, lock_file.read_lock(project.images, target))
+    lock = lock_file.find_lock(project.images, target)
+    return targets.offer(project.images, lock) if lock is not None else None
 
 
 def _runs_on(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> bool:

@@ -40,6 +40,7 @@ from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -347,9 +348,8 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
     names = {item.package for item in requests}
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:
-        more = f" and {len(bounds) - BOUNDS} more" if len(bounds) > BOUNDS else ""
-        shown = ", ".join(bounds[:BOUNDS])
-        console.info(f"bounds of packages that no line requires are not used: {shown}{more}")
+        shown = first_of(bounds, BOUNDS)
+        console.info(f"bounds of packages that no line requires are not used: {shown}")
     releases = cuda_releases(declared, markers)
     cut_off = declared.cut_off.day if declared.cut_off is not None else None
     if declared.indexes:

@@ -12,17 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.index.candidates import Rules, best, is_sdist, usable
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.remote_wheel import metadata
 from imgbuild.matrix.model import Matrix
 from imgbuild.project.model import Place
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.solve import refusal, uv
 from imgbuild.system import threads
+from imgbuild.system.syntax import parse_version
 from imgbuild.wheel.tags import Tags
 
 THREADS = 12
@@ -74,7 +76,7 @@ class IndexPages:
         addresses: Mapping[str, IndexAddress] = NO_ADDRESSES,
         assigned: Mapping[str, str] = NO_NAMES,
     ) -> None:
-        self._matrix, self._context, self._as_of = matrix, context, as_of
+        self._matrix, self.context, self._as_of = matrix, context, as_of
         self._addresses, self._assigned = addresses, assigned
         self._wheels: dict[tuple[str, str, Tags], list[IndexFile]] = {}
         self._allowed: dict[tuple[str, str], list[IndexFile]] = {}
@@ -89,7 +91,7 @@ class IndexPages:
             timed=index.upload_times == "index",
         )
         addresses = {**self._addresses, name: place}
-        return Indexes(addresses, self._assigned, name, self._context.http)
+        return Indexes(addresses, self._assigned, name, self.context.http)
 
     def read(self, packages: Iterable[str]) -> None:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
@@ -101,6 +103,10 @@ class IndexPages:
     def files(self, package: str) -> tuple[IndexFile, ...]:
         """Every file of a package; empty if the index has no such package."""
         return self._indexes.files(package)
+
+    def metadata(self, wheel: IndexFile) -> bytes:
+        """METADATA of a wheel."""
+        return metadata(wheel, self.context.http, self.context.store)
 
     def allowed(self, demand: PackageDemand) -> list[IndexFile]:
         """The files of the versions that `demand` allows."""
@@ -115,8 +121,8 @@ class IndexPages:
         return Catalogue(
             self._indexes,
             rules,
-            self._context.http,
-            self._context.store,
+            self.context.http,
+            self.context.store,
             sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _not_built),
         )
 
@@ -186,12 +192,7 @@ def _version_text(name: str) -> str:
     return name.removesuffix(".zip").removesuffix(".tar.gz").rpartition("-")[2]
 
 
-@functools.lru_cache(maxsize=100_000)
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
+_version = functools.lru_cache(maxsize=100_000)(parse_version)
 
 
 def _not_built(package: str, sdist: IndexFile) -> bytes:
