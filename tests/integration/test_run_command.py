@@ -17,7 +17,7 @@ import pytest
 
 from imgbuild.container import engine
 from imgbuild.values import Arch
-from tests.support import images, needs, ordinary
+from tests.support import images, needs, ordinary, prepared_program
 from tests.support.matrix_text import RIGHT
 
 pytestmark = pytest.mark.engine
@@ -80,13 +80,16 @@ def run(
     folder: Path,
     command: Sequence[str],
     *,
-    before: Sequence[str] = (sys.executable,),
+    before: Sequence[str] = (),
     **env: str,
 ) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "IMGBUILD_CACHE": str(folder / "cache"), **env}
+    if not before:
+        return prepared_program.run(command[2:], cwd=folder, env=env)
     return subprocess.run(
         [*before, *command],
         cwd=folder,
-        env={**os.environ, "IMGBUILD_CACHE": str(folder / "cache"), **env},
+        env=env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

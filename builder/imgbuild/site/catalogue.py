@@ -21,6 +21,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
 from imgbuild.plan import image_digests
+from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
 from imgbuild.show import page, status, table
@@ -29,6 +30,8 @@ from imgbuild.site import commands, grid, neighbours, refusals, requirements
 from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
+    DrawnLayer,
+    ImageLayers,
     PackageVersions,
     SiteCatalogue,
     SiteTarget,
@@ -144,6 +147,7 @@ def _target(
         stacks=tuple(stack for stack in STACKS if stack in row.pins or stack in versions),
         versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
+        layers=tuple(_layers(target_digests)) if target_digests else (),
         commands=commands.commands(lock, target_digests, repository)
         if lock and target_digests
         else (),
@@ -180,6 +184,25 @@ def _packages(lock: Lock) -> Iterable[PackageVersions]:
             name=name,
             versions=tuple(dict.fromkeys(have.values())),
             only=next(iter(have)) if len(have) < len(by_arch) else "",
+        )
+
+
+def _layers(target_digests: TargetDigests) -> Iterable[ImageLayers]:
+    sizes = [layer.size for image in target_digests.arch.values() for layer in image.layers]
+    largest = max(sizes, default=1) or 1
+    for arch, image in sorted(target_digests.arch.items(), reverse=True):
+        total = sum(layer.size for layer in image.layers) or 1
+        yield ImageLayers(
+            arch=arch,
+            bars=tuple(
+                DrawnLayer(
+                    name=layer.name,
+                    size=layer.size,
+                    percent=round(100 * layer.size / total, 1),
+                    scale=round(100 * layer.size / largest, 1),
+                )
+                for layer in image.layers
+            ),
         )
 
 

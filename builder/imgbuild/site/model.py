@@ -30,6 +30,22 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
     only: str = ""  # the one architecture that has it
 
 
+class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer: `percent` of the bytes to pull, `scale` percent of the target's largest layer."""
+
+    name: str
+    size: Bytes
+    percent: float
+    scale: float
+
+
+class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of the image on one architecture, bottom first."""
+
+    arch: Arch
+    bars: tuple[DrawnLayer, ...]
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the comparison with neighbours: a fact of this target and of each of them."""
 
@@ -65,6 +81,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     stacks: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     packages: tuple[PackageVersions, ...] = ()
+    layers: tuple[ImageLayers, ...] = ()
     neighbours: Neighbours = Neighbours()
     commands: tuple[Command, ...] = ()
     waivers: tuple[Waiver, ...] = ()

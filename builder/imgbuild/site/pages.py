@@ -16,7 +16,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
-from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.show import table
 from imgbuild.show.page import PageImage
 from imgbuild.site import browser_data, gpu_names, requirements, test_runs
@@ -24,6 +23,7 @@ from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
 from imgbuild.site.history import DigestChange, SiteHistory
+from imgbuild.site.lock_changes import VersionChange
 from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import words
 from imgbuild.system import files
@@ -107,7 +107,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    environment.globals["shown_changes"] = SHOWN
     return environment
 
 
@@ -266,9 +265,16 @@ def _short(digest: Digest) -> str:
     return f"sha256:{table.short(digest)}"
 
 
-def _largest_layer(digests: TargetDigests) -> Bytes:
-    """The size that the bars of layers are drawn to, one for all architectures."""
-    return max(layer.size for image in digests.arch.values() for layer in image.layers)
+def _state_words(target: SiteTarget) -> str:
+    return f"It is {state_of(target)[1]}."
+
+
+def _first_changes(changes: Sequence[VersionChange]) -> Sequence[VersionChange]:
+    return changes[:SHOWN]
+
+
+def _more_changes(changes: Sequence[VersionChange]) -> int:
+    return max(0, len(changes) - SHOWN)
 
 
 def _also(target: SiteTarget) -> str:
@@ -283,15 +289,16 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "cve_counts": _cve_counts,
     "cve_rows": _cve_rows,
     "driver": _driver,
+    "first_changes": _first_changes,
     "gpus": _gpus,
     "images_json": _images_json,
-    "largest_layer": _largest_layer,
+    "more_changes": _more_changes,
     "pull": _bytes_to_pull,
     "runs": _run_chips,
     "short": _short,
     "version": _version,
     "size": size_text,
-    "state": state_of,
+    "state_words": _state_words,
     "other_digests": test_runs.other_digests,
     "test_lines": test_runs.lines,
     "tested_on": _tested_on,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -40,6 +39,12 @@ def test_digests_layers_and_packages_are_those_of_the_lock(made: SiteCatalogue) 
     digests = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())
     assert shown.digests is not None
     assert shown.digests.digest == digests["digest"]
+    for image in shown.layers:
+        layers = digests["arch"][image.arch]["layers"]
+        assert [(bar.name, bar.size) for bar in image.bars] == [
+            (layer["name"], layer["size"]) for layer in layers
+        ]
+        assert abs(sum(bar.percent for bar in image.bars) - 100) < 3
     lock = json.loads((ROOT / "images/cu130-verl0.9/lock.json").read_text())
     names = {wheel["package"] for each in lock["arch"].values() for wheel in each["wheels"]}
     assert names <= {package.name for package in shown.packages}
@@ -209,10 +214,7 @@ def test_requirements_between_main_packages_are_listed_the_newest_first(
 
 
 def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> None:
-    digests = target(made, "cu130-verl0.9").digests
-    assert digests is not None
-    page = dict(pages.pages(made, HISTORY))["targets/cu130-verl0.9.html"].decode()
-    drawn = [float(scale) for scale in re.findall(r"--s:([\d.]+)%", page)]
-    arches = sorted(digests.arch, reverse=True)
-    sizes = [layer.size for arch in arches for layer in digests.arch[arch].layers]
-    assert drawn == [round(100 * size / max(sizes), 1) for size in sizes]
+    layers = target(made, "cu130-verl0.9").layers
+    bars = sorted((bar.size, bar.scale) for image in layers for bar in image.bars)
+    assert [scale for _, scale in bars] == sorted(scale for _, scale in bars)
+    assert bars[-1][1] == 100

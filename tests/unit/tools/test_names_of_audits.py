@@ -84,7 +84,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
         ("broken", {"broken.py": "from transformers import Gone\n"}, True, "imports Gone"),
         ("caller", {"caller.py": "from transformers import Model\nMODEL = Model(width=2)\n"},
          True, "passes width= to"),
-        ("reacher", {"reacher.py": "import transformers.late\n"}, True, "imports not_installed"),
+        ("opener", {"opener.py": "import transformers.late\n"}, True, "imports not_installed"),
         ("inner", {"inner.py": "import transformers.rare\n"}, True, ""),
         ("tracker", {"tracker.py": "class Other: ...\n"}, False, "imports Client from tracker"),
         ("plotter", {"plotter.py": "def draw(high): ...\n"}, False, ""),
