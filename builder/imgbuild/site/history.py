@@ -1,200 +1,26 @@
 """The history of targets: every digest that was committed, from git or from a data file.
 
-A change is a commit that changed the digest of a target (see `plan.digest_history`), with what
-differs between the two committed locks: versions of packages, base, settings.
+A change is a commit that changed the digest of a target (see `plan.digest_history`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from imgbuild import codec
 from imgbuild.errors import InputError, ToolMissing
-from imgbuild.matrix.fields import DEBIAN_PACKAGE, NAME, Line, Name, Package
+from imgbuild.matrix.fields import NAME, Line, Name
 from imgbuild.plan import digest_history
 from imgbuild.plan.digest_history import CommittedDigests, DigestCommit
 from imgbuild.project_paths import Project
+from imgbuild.site import lock_changes
+from imgbuild.site.lock_changes import LockChanges, VersionChange
 from imgbuild.system import git
-from imgbuild.system.amounts import first_of
 from imgbuild.values import Arch, Bytes, Digest
-
-LONGEST = 160  # characters of a line
-VALUES = 6  # names in a line
-ITEMS = {"variable": "env", "link": "links"}
-# Settings whose values are too long for a page, or not text.
-NAMED = {
-    "user_packages": "packages for users: how they are added",
-    "readme": "the README in the image",
-    "entrypoint": "entrypoint",
-    "cmd": "command",
-    "user": "user",
-    "workdir": "working directory",
-    "cache": "place of the caches",
-    "prefix": "place of the Python environment",
-}
-BASE = {"name": "base", "suite": "Debian", "python": "Python", "image": "base image"}
-FACTS = {"cuda": "CUDA", "as_of": "packages as of", "flashinfer": "FlashInfer"}
-
-Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.!+:~-]*\Z", max_length=80)]
-AnyPackage = Annotated[str, msgspec.Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]+)\Z")]
-
-
-class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package whose version changed; `old` is "" for a new one, `new` for one that is gone."""
-
-    package: AnyPackage
-    old: Version = ""
-    new: Version = ""
-
-
-class LockChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Python packages, Debian packages, and a line for each change of base and settings."""
-
-    python: tuple[VersionChange, ...] = ()
-    debian: tuple[VersionChange, ...] = ()
-    settings: tuple[Line, ...] = ()
-
-
-class _Versioned(msgspec.Struct, frozen=True):
-    package: AnyPackage
-    version: Version
-
-
-class _Wheel(msgspec.Struct, frozen=True):
-    package: Package
-    version: Version
-
-
-class _Resolution(msgspec.Struct, frozen=True):
-    wheels: tuple[_Wheel, ...]
-    built: tuple[_Wheel, ...] = ()
-    debs: tuple[_Versioned, ...] = ()
-    security: str | None = None
-
-    @property
-    def python(self) -> dict[str, str]:
-        """Package → version."""
-        return {each.package: each.version for each in (*self.wheels, *self.built)}
-
-    @property
-    def debian(self) -> dict[str, str]:
-        """Debian package → version."""
-        return {each.package: each.version for each in self.debs}
-
-
-class CommittedLock(msgspec.Struct, frozen=True):
-    """What the formats of lock.json have in common; the rest is compared as it is."""
-
-    arch: dict[Arch, _Resolution]
-    base: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    cuda: str = ""
-    as_of: str = ""
-    flashinfer: str = ""
-    layers: Any = None
-    drop: Any = None
-
-
-def decoded_lock(data: bytes | None) -> CommittedLock | None:
-    """The lock; None if there is none, or if it cannot be read."""
-    try:
-        return msgspec.json.decode(data, type=CommittedLock) if data is not None else None
-    except msgspec.MsgspecError:
-        return None
-
-
-def differences(before: CommittedLock, after: CommittedLock) -> LockChanges:
-    """What changed; packages on the architectures that both have."""
-    arches = [arch for arch in sorted(after.arch, reverse=True) if arch in before.arch]
-    pairs = [(before.arch[arch], after.arch[arch]) for arch in arches]
-    python = [each for old, new in pairs for each in _versions(old.python, new.python)]
-    debian = [each for old, new in pairs for each in _versions(old.debian, new.debian)]
-    return LockChanges(
-        python=tuple(sorted(dict.fromkeys(python), key=_key)),
-        debian=tuple(sorted(dict.fromkeys(debian), key=_key)),
-        settings=tuple(map(_line, _settings(before, after))),
-    )
-
-
-def _versions(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[VersionChange]:
-    for package in before.keys() | after.keys():
-        old, new = before.get(package, ""), after.get(package, "")
-        if old != new:
-            yield VersionChange(package=package, old=old, new=new)
-
-
-def _key(change: VersionChange) -> tuple[str, str, str]:
-    return change.package, change.old, change.new
-
-
-def _settings(before: CommittedLock, after: CommittedLock) -> Iterator[str]:
-    for arch in sorted(before.arch.keys() ^ after.arch.keys(), reverse=True):
-        yield f"{arch} {'added' if arch in after.arch else 'removed'}"
-    yield from _base(before.base, after.base)
-    for arch in after.arch:
-        old, new = before.arch.get(arch), after.arch[arch]
-        if old is not None and old.security != new.security:
-            yield f"security updates of Debian: {old.security or 'none'} → {new.security or 'none'}"
-            break
-    for key, name in FACTS.items():
-        old_text, new_text = getattr(before, key), getattr(after, key)
-        if old_text != new_text:
-            yield f"{name}: {old_text or 'none'} → {new_text or 'none'}"
-    yield from _image_settings(before.settings, after.settings)
-    if before.layers != after.layers:
-        yield "how packages are divided into layers"
-    if before.drop != after.drop:
-        yield "files that are left out of packages"
-
-
-def _base(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    for key, noun in BASE.items():
-        old, new = before.get(key), after.get(key)
-        if old != new:
-            yield f"{noun}: {old or 'none'} → {new or 'none'}"
-    if before.get("hardened") != after.get("hardened"):
-        yield f"base: {'hardened' if after.get('hardened') else 'no longer hardened'}"
-    if before.get("standalone") != after.get("standalone"):
-        yield "base: the build of Python"
-
-
-def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    for noun, key in ITEMS.items():
-        old, new = _texts(before.get(key)), _texts(after.get(key))
-        groups = {
-            "added": [name for name in new if name not in old],
-            "changed": [name for name in new if name in old and new[name] != old[name]],
-            "removed": [name for name in old if name not in new],
-        }
-        for verb, names in groups.items():
-            if names:
-                yield f"{noun}{'s' if names[1:] else ''} {verb}: {first_of(names, VALUES)}"
-    old_gpus, new_gpus = (
-        _texts(each.get("labels")).get("dev.imgbuild.gpu", "") for each in (before, after)
-    )
-    if old_gpus != new_gpus:
-        yield f"compute capabilities: {old_gpus or 'none'} → {new_gpus or 'none'}"
-    for key, name in NAMED.items():
-        if before.get(key) != after.get(key):
-            yield name
-
-
-def _texts(value: object) -> dict[str, str]:
-    """The texts of a JSON object by their keys; empty for another value."""
-    if not isinstance(value, dict):
-        return {}
-    return {str(key): str(text) for key, text in value.items()}
-
-
-def _line(text: str) -> str:
-    printable = "".join(filter(str.isprintable, text))
-    return printable if len(printable) <= LONGEST else f"{printable[:LONGEST]}…"
-
 
 HISTORY_FORMAT = 1
 FILE = "history.json"
@@ -284,8 +110,8 @@ def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
 
 
 def _change(commit: DigestCommit, digests: CommittedDigests) -> DigestChange:
-    lock, before = (decoded_lock(each) for each in (commit.lock, commit.lock_before))
-    changes = differences(before, lock) if before and lock else LockChanges()
+    lock, before = (lock_changes.decoded(each) for each in (commit.lock, commit.lock_before))
+    changes = lock_changes.differences(before, lock) if before and lock else LockChanges()
     added = commit.before is None
     return DigestChange(
         date=commit.date,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from imgbuild.site import history
-from imgbuild.site.history import VersionChange
+from imgbuild.site import lock_changes
+from imgbuild.site.lock_changes import VersionChange
 
 DEB = {"package": "openssl", "version": "3.0.17-1~deb12u2", "arch": "amd64"}
 WHEEL = {"package": "trl", "version": "0.19.0", "sha256": "0"}
@@ -26,13 +26,13 @@ LOCK: dict[str, Any] = {
 }
 
 
-def changed(**values: Any) -> history.LockChanges:
+def changed(**values: Any) -> lock_changes.LockChanges:
     before, after = (
-        history.decoded_lock(json.dumps(each).encode()) for each in (LOCK, {**LOCK, **values})
+        lock_changes.decoded(json.dumps(each).encode()) for each in (LOCK, {**LOCK, **values})
     )
     assert before is not None
     assert after is not None
-    return history.differences(before, after)
+    return lock_changes.differences(before, after)
 
 
 def arch(**values: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def arch(**values: Any) -> dict[str, Any]:
 
 
 def test_equal_locks_have_no_changes() -> None:
-    assert changed() == history.LockChanges()
+    assert changed() == lock_changes.LockChanges()
 
 
 def test_versions_of_both_kinds_are_compared() -> None:
@@ -58,7 +58,7 @@ def test_versions_of_both_kinds_are_compared() -> None:
 
 def test_another_architecture_is_not_new_packages() -> None:
     both = {**arch(), "arm64": {"wheels": [WHEEL, {**WHEEL, "package": "torch"}]}}
-    assert changed(arch=both) == history.LockChanges(settings=("arm64 added",))
+    assert changed(arch=both) == lock_changes.LockChanges(settings=("arm64 added",))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_another_architecture_is_not_new_packages() -> None:
     ],
 )
 def test_a_change_of_base_or_settings_is_a_line(values: dict[str, Any], line: str) -> None:
-    assert changed(**values) == history.LockChanges(settings=(line,))
+    assert changed(**values) == lock_changes.LockChanges(settings=(line,))
 
 
 @pytest.mark.parametrize("data", [None, b"{", b'{"arch": {"x86_64": {"wheels": [1]}}}'])
 def test_a_lock_that_cannot_be_read_is_unknown(data: bytes | None) -> None:
-    assert history.decoded_lock(data) is None
+    assert lock_changes.decoded(data) is None
