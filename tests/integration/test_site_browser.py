@@ -31,8 +31,8 @@ PROGRAM = (sys.executable, "-m", "imgbuild")
 VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
 SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
-    "tests.html",
-    "changes.html", "targets/cu130-flashinfer.html", "debian/debian-13-x86_64.html",
+    "tests.html", "compare.html", "terms.html", "requirements.html",
+    "changes.html", "targets/cu130-flashinfer.html", "debian/debian-13.html",
 )  # fmt: skip
 SMI = """\
 +-----------------------------------------------------------------------------------------+
@@ -79,6 +79,7 @@ def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
 
 
 def data(place: Path) -> dict[str, Any]:
+    """The data for browsers, with the sets of images and the requirements as they are."""
     text = (place / "data.js").read_text()
     loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
     return loaded
@@ -185,9 +186,12 @@ def test_pages_work_without_scripts(site: Path, window: Browser) -> None:
 @pytest.mark.parametrize(
     ("fields", "has", "lacks"),
     [
-        ({"driver": "535", "gpu": "8.0"}, "cu128-vllm", "cu130-vllm"),
+        ({"driver": "535", "gpu": "A100"}, "cu128-vllm", "cu130-vllm"),
+        ({"gpu": "GH200"}, "cu130-ray", "cu128-vllm"),
+        ({"driver": "abc", "stack": "verl"}, "cu130-verl0.9", "cu124-vllm"),
         ({"packages": "verl, vllm>=0.11", "arch": "arm64"}, "cu130-verl0.9", "cu128-verl0.6"),
         ({"tested": "H100"}, "cu130-ray", "cu130-vllm"),
+        ({"tested": "H100", "arch": "x86_64"}, "cu130-ray", "cu130-vllm"),
         ({"packages": "transformers>=5.20"}, "cu130-vllm0.33.0", "cu130-verl0.9"),
         ({"packages": "llguidance, tilelang"}, "cu130-verl0.9", "cu124-vllm"),
         ({"stack": "sglang"}, "cu130-sglang0.5.23", "cu130-vllm"),
@@ -203,6 +207,23 @@ def test_filters(site: Path, window: Browser, fields: dict[str, str], has: str, 
     assert has in names
     assert lacks not in names
     assert window.texts("#count")[0].startswith(f"{len(names)} of ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "words"),
+    [
+        ({"driver": "abc"}, "#count", "“abc” is not a driver"),
+        ({"driver": "12.4"}, "#count", "12.4 looks like a CUDA release"),
+        ({"packages": "foo bar"}, "#count", "Not understood: foo bar"),
+        ({"python": "3.12"}, "#rows", "without an image: cu130-vllm0.33.0-py312"),
+        ({"gpu": "GH200", "tested": "H100"}, "#none", "No image matches"),
+    ],
+)
+def test_filters_without_a_result_say_why(
+    site: Path, window: Browser, fields: dict[str, str], place: str, words: str
+) -> None:
+    shown(window, site, "index.html", **fields)
+    assert words in window.texts(place)[0]
 
 
 def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
@@ -267,6 +288,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
          "arm64", "580.95.05", "9.0"),
         ("GPU 0: NVIDIA GB10 (UUID: GPU-1)\nDriver Version: 580.95", "arm64", "580.95", "12.1"),
         ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
+        ("H100, driver 580.95.05, aarch64", "arm64", "580.95.05", "9.0"),
     ],
 )  # fmt: skip
 def test_machine_form_lists_compatible_images(
@@ -311,6 +333,32 @@ def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, 
     shown(window, site, "together.html", versions=text)
     assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
     assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
+
+
+def test_the_address_has_gpu_and_driver_alone(site: Path, window: Browser) -> None:
+    shown(window, site, "machine.html")
+    secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)
+    window.type("[name=machine]", secret)
+    address = window.run("return decodeURIComponent(location.hash.replaceAll('+', ' '))")
+    assert address == "#machine=NVIDIA A100-SXM4-80GB, driver 535.161.08"
+    names = window.texts(".answer h3")
+    shown(window, site, "machine.html", machine="NVIDIA A100-SXM4-80GB, driver 535.161.08")
+    assert window.texts(".answer h3") == names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello world", "No GPU and no driver was found in this text."),
+        ("GTX 580", "GTX 580 (unknown), no driver given"),
+    ],
+)
+def test_text_without_a_known_gpu_has_a_message(
+    site: Path, window: Browser, text: str, words: str
+) -> None:
+    shown(window, site, "machine.html", machine=text)
+    assert words in window.texts("#answer")[0]
+    assert window.texts('[data-state="fits"]') == []
 
 
 @pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
@@ -433,6 +481,7 @@ def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> N
     [
         ("verl\nvllm>=0.11  # engine\n", {"arch": "arm64"}, "cu130-verl0.9", "has all"),
         ("vllm==0.10.2\ntrl==0.21.0", {}, "cu128-trl0.21", "has all"),
+        ("torch==2.6.0\nvllm==0.8.5\ntrl==0.17.0", {}, "cu124-trl0.17", "fits with a change"),
         ("SGLang>=0.5.20\nno_such.package", {}, "cu130-sglang0.5.23", "has 1 of 2"),
         ("vllm<0.1", {}, "cu130-sglang0.5.23", "has 0 of 1"),
         ("vllm<0.1\ntorch<1", {}, "cu130-sglang0.5.23", "1 conflict"),
@@ -445,8 +494,20 @@ def test_requirements_form_lists_matching_images(
     shown(window, site, "requirements.html", requirements=text, **fields)
     assert window.texts(".answer h3")[0] == first
     assert window.texts(".answer .chip")[0] == words
-    skipped = [line for line in window.texts("#answer .muted") if line.startswith("Not compared")]
+    skipped = [line for line in window.texts("#answer .notice") if line.startswith("Not compared")]
     assert bool(skipped) == text.startswith("-r")
+
+
+def test_a_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:
+    shown(window, site, "requirements.html", requirements="vllm==0.8.5\ntrl==1.16.0\ndeepspeed")
+    cards = window.run(
+        "return [...document.querySelectorAll('.answer')].map(each => each.textContent)"
+    )
+    (trl,) = [card for card in cards if card.startswith("cu130-trl1.16.0")]
+    assert "vllm==0.8.5 cannot be added: vllm 0.8.5.post1 requires" in trl
+    shown(window, site, "requirements.html", requirements="foo bar")
+    assert window.texts(".answer") == []
+    assert "No line is a requirement" in window.texts("#answer")[0]
 
 
 def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window: Browser) -> None:
@@ -465,14 +526,27 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
     ("text", "words"),
     [
         ("vllm 0.8.5, torch 2.7", "vllm 0.8.5.post1 requires torch==2.6.0"),
-        ("vllm 0.8.5 with torch 2.7", "torch 2.7.0 is in cu126-vllm"),
+        ("vllm 0.8.5 with torch 2.7", "torch 2.7: in 1 image, with vllm 0.9.2: cu126-vllm"),
         ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("verl 0.9.1, vllm 99", "No reason against them is recorded."),
+        ("peft 0.15.2, vllm 99", "No reason against them is recorded: they were not tried here"),
+        ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
+        ("vllm 0.8.5, trl 1.16.0", "4.56.2 is known not to go with vllm"),
+        ("vllm 0.8.5, trl 1.16.0", "in 3 images, with trl 0.17.0, 0.18.2: cu124-vllm0.8.5"),
+        ("vllm 0.8.5, trl 1.16.0", "imgbuild audit 'vllm==0.8.5.post1' 'trl==1.16.0'"),
+        ("cuda 12.4, python 3.13", "With a package, such as vllm, imgbuild can solve for them."),
+        ("vllm 0.33.0, python 3.12", "imgbuild resolve 'vllm==0.33.0' --python 3.12"),
+        ("vllm 0.33.0, python 3.12", "without an image: cu130-vllm0.33.0-py312: needs"),
+        ("vllm 0.25.1", "It is in 1 image and 1 retired image."),
+        ("foo 3", "No image has it."),
+        ("= ! ?", "Not understood"),
         ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
-        ("verl 0.9 with python 3.13", "python 3.13 is in cu130-vllm0.33.0"),
+        ("verl 0.9 with python 3.13", "python 3.13: in 2 images, with no verl: cu130-vllm0.33.0"),
         ("vllm 0.26.0, cuda 12.8", "imgbuild resolve 'vllm==0.26.0' --cuda 12.8"),
-        ("vllm 0.26.0 with cuda 13.0", "These versions are together in 3 images."),
+        (
+            "vllm 0.26.0 with cuda 13.0",
+            "These versions are together in 2 images and 1 retired image.",
+        ),
         (
             "sglang 0.5.23, vllm 0.33",
             "sglang 0.5.23 requires torch==2.14.1; vllm 0.33.0 requires torch==2.14.0",
@@ -484,6 +558,57 @@ def test_conflicting_requirements_are_explained(
 ) -> None:
     shown(window, site, "together.html", versions=text)
     assert words in window.texts("#answer")[0]
+
+
+# -- two images
+
+
+def test_compared_images_differ_as_their_locks(site: Path, window: Browser) -> None:
+    names = ("cu130-verl-sglang", "cu130-verl0.9")
+    fields = dict(zip(("left", "right"), (f"{name} x86_64" for name in names), strict=True))
+    shown(window, site, "compare.html", **fields)
+    locks = [lock_file.read_lock(ROOT / "images", name).arch[Arch.X86_64] for name in names]
+    debian = [{deb.package: deb.version for deb in lock.debs} for lock in locks]
+    titles = window.texts("#answer h2")
+    for title, (left, right) in zip(
+        ("Python", "Debian"), ([lock.versions for lock in locks], debian), strict=True
+    ):
+        every = {*left, *right}
+        differing = {name for name in every if left.get(name) != right.get(name)}
+        words = f"{title} packages: {len(differing)} differ, {len(every - differing)} are equal"
+        assert words in titles
+    listed = window.run(
+        "return [...document.querySelectorAll('.compared')].map(part => "
+        "part.querySelectorAll('tbody tr').length)"
+    )
+    for number, title in zip(listed, titles, strict=False):
+        assert f" {number} differ" in title
+    assert len(listed) == 2
+    page = (site / "targets/cu130-verl0.9.html").read_text()
+    assert f"{listed[0]}: list</a>" in page
+    window.run("document.getElementById('swap').click()")
+    assert window.run("return document.querySelector('[name=left]').value") == fields["right"]
+    assert "left=cu130-verl0.9" in window.run("return location.hash")
+
+
+def test_values_are_chosen_in_the_commands_of_an_image(site: Path, window: Browser) -> None:
+    shown(window, site, "targets/cu124-vllm.html")
+    window.run(
+        "const gpus = document.querySelector('#choices select'); gpus.value = '4';"
+        "gpus.dispatchEvent(new Event('input'))"
+    )
+    job = yaml.safe_load(
+        window.run("return document.querySelector('[data-copy=\"job.yaml\"] code').textContent")
+    )
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"] code')[0]
+
+
+def test_changes_of_one_image_are_chosen(site: Path, window: Browser) -> None:
+    shown(window, site, "changes.html", image="cu130-verl0.9")
+    names = {text.split(" ")[0] for text in window.texts("[data-image]")}
+    assert names == {"cu130-verl0.9"}
 
 
 # -- untrusted texts

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+
+import msgspec
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import pairs
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.system import files, yaml_data
 
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
@@ -19,6 +23,11 @@ SYMBOL_VERSION = re.compile(
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
+# The number of an error of CUDA's runtime or driver.
+CUDA_CODE = re.compile(
+    r"(?i)(?:cuda|cuInit|driver API)[^\n]{0,160}?(?:error|code|returned|status)(?: code)?"
+    r"[ :=(]{1,3}(?P<code>\d{1,3})\b"
+)
 
 
 def package_of(file: str) -> str:
@@ -242,7 +251,44 @@ def _version(text: str) -> Reason | None:
     )
 
 
+class CudaError(msgspec.Struct, frozen=True, kw_only=True):
+    """What a number of CUDA's errors means, and its cure."""
+
+    name: str
+    means: str
+    cure: str
+
+
+@lru_cache(maxsize=1)
+def cuda_errors() -> dict[int, CudaError]:
+    """The errors of CUDA by number, those that tell something of the machine or the build."""
+    return yaml_data.load(files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError])
+
+
+def at_start(text: str) -> Reason | None:
+    """The cause if torch warns that CUDA cannot be initialized: the program then has no GPU."""
+    return _cuda_code(text) if "CUDA initialization" in text else None
+
+
+def _cuda_code(text: str) -> Reason | None:
+    match = CUDA_CODE.search(text)
+    number = int(match["code"]) if match else 0
+    if not match and "CUDA driver initialization failed" in text:
+        number = 3
+    error = cuda_errors().get(number)
+    if error is None:
+        return None
+    return Reason(
+        code="IMG907",
+        cause=f"CUDA cannot be used (error {number}, {error.name}): {error.means}",
+        cure=error.cure,
+        confidence="high",
+    )
+
+
 def _cuda(text: str, facts: Facts) -> Reason | None:
+    if (numbered := _cuda_code(text)) is not None:
+        return numbered
     match = CUDA.search(text)
     if match is None:
         return None

@@ -120,7 +120,7 @@ def narrow(table: Sequence[TableRow], width: int | None) -> list[list[str]]:
         ],
         "CUDA": [row.cuda for row in table],
         **{head: [row.pins.get(name, NONE) for row in table] for name, head in SHORT.items()},
-        "tested": [_tested(row) for row in table],
+        "tested": [tested(row) for row in table],
     }
     if width is not None:
         if not _fits(columns, width):
@@ -156,7 +156,7 @@ def _brief(version: str) -> str:
     return public if public == version else f"{public}…"
 
 
-def _tested(row: TableRow) -> str:
+def tested(row: TableRow) -> str:
     """What passed the highest tier, and when: "H200 2026-11", "cpu"; "failed" if a tier failed.
 
     Without a test record: whether there is an image, and whether it is for arm64 alone.

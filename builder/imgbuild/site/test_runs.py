@@ -6,12 +6,21 @@ from collections.abc import Sequence
 
 import msgspec
 
+from imgbuild.show.page import PageImage
 from imgbuild.site.grid import gpu_names
 from imgbuild.site.model import SiteTarget
 from imgbuild.smoke.records import RecordedRun, by_other_digest
+from imgbuild.smoke.result import CaseMessage
 from imgbuild.values import Arch, Digest
 
 NO_GPU = "Without a GPU"
+TIERS = {
+    "static": "imports every module, and compares files, versions and libraries with the lock;"
+    " needs no GPU",
+    "cpu": "runs tokenizers, data loading and training steps of small models without a GPU",
+    "gpu": "runs kernels, inference servers and training steps of small models on one GPU",
+    "multi-gpu": "runs NCCL, tensor parallelism and distributed training steps on two GPUs",
+}
 
 
 class TestLine(msgspec.Struct, frozen=True):
@@ -20,6 +29,27 @@ class TestLine(msgspec.Struct, frozen=True):
     target: str
     run: RecordedRun
     current: Digest
+    retired: bool = False
+
+    @property
+    def failures(self) -> tuple[CaseMessage, ...]:
+        """The failed cases that the record names."""
+        first = self.run.first
+        named = (CaseMessage(case=first.case, message=first.message),) if first else ()
+        return (*named, *self.run.further)
+
+    @property
+    def unnamed(self) -> int:
+        """The number of failed cases that the record only counts."""
+        return self.run.failed - len(self.failures)
+
+    @property
+    def skips(self) -> list[tuple[str, str]]:
+        """The reasons of skipped cases, and the names of the cases."""
+        reasons: dict[str, list[str]] = {}
+        for each in self.run.skips:
+            reasons.setdefault(each.message, []).append(each.case)
+        return [(reason, ", ".join(cases)) for reason, cases in reasons.items()]
 
 
 class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +63,9 @@ class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 def lines(target: SiteTarget) -> list[TestLine]:
     """The runs that count for a target."""
+    retired = bool(target.row.retired)
     return [
-        TestLine(target.name, run, image.digest)
+        TestLine(target.name, run, image.digest, retired)
         for image in target.page.images
         for run in image.runs
     ]
@@ -64,8 +95,24 @@ def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
     return [(name, sorted(groups[name], key=_order)) for name in names]
 
 
-def _order(line: TestLine) -> tuple[bool, str, str, str]:
-    return (line.run.good, line.target, line.run.tier, line.run.started)
+def standing(image: PageImage) -> str:
+    """Which tiers passed and failed on which GPUs, in a sentence without its full stop."""
+    if not image.runs:
+        return "not tested"
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for run in sorted(image.runs, key=lambda run: (not run.good, not run.gpu)):
+        groups.setdefault((run.good, run.gpus), []).append(run.tier)
+    parts = [
+        f"{' and '.join(dict.fromkeys(tiers))} {'passed' if good else 'failed'}"
+        f" {f'on {gpus}' if gpus else 'without a GPU'}"
+        for (good, gpus), tiers in groups.items()
+    ]
+    rest = "no other GPU was tested" if any(run.gpu for run in image.runs) else "not on a GPU"
+    return "; ".join([*parts, rest])
+
+
+def _order(line: TestLine) -> tuple[bool, bool, str, str, str]:
+    return (line.run.good, line.retired, line.target, line.run.tier, line.run.started)
 
 
 def _words(run: RecordedRun) -> str:

@@ -66,7 +66,7 @@ def make(
     if documents:
         made, contents = _with_documents(sources, made)
     contents |= pages.pages(made, collected)
-    contents[browser_data.FILE] = browser_data.script(sources, made)
+    contents |= browser_data.scripts(sources, made)
     contents[history.FILE] = codec.encode(collected)
     contents[NO_JEKYLL] = b""
     with files.plain_errors(output, hint=files.OUTPUT_HINT):

@@ -20,7 +20,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.report import Tier
-from imgbuild.smoke.result import FirstFailure, Outcome
+from imgbuild.smoke.result import CaseMessage, FirstFailure, Outcome
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Digest, sha256
 
@@ -55,11 +55,12 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
     `versions` are those of the packages in LISTED, from the lock. `started` is `date` in the file;
     `seconds` is the wall-clock time of container and tests. `passed`, `failed` and `skipped` are
-    numbers of cases; `notes` are log lines about packages that run without an optional part; `jobs`
-    cases ran at a time, `share` of them on the GPUs. `through` is the engine (PLACES), `sif` the
-    digest of the SIF if there was one. `caches` is the content of the image's caches at the start,
-    "" if unknown. `arbitrary_user`: the user was not in the image's /etc/passwd, and its files were
-    read-only.
+    numbers of cases; `further` are the failed ones after `first`, `skips` the skipped ones, with
+    messages (both are empty in records of before 2026-11-28); `notes` are log lines about packages
+    that run without an optional part; `jobs` cases ran at a time, `share` of them on the GPUs.
+    `through` is the engine (PLACES), `sif` the digest of the SIF if there was one. `caches` is the
+    content of the image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in
+    the image's /etc/passwd, and its files were read-only.
     """
 
     started: Moment = msgspec.field(name="date")
@@ -76,6 +77,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     failed: Count
     skipped: Count
     first: FirstFailure | None = None
+    further: tuple[CaseMessage, ...] = ()
+    skips: tuple[CaseMessage, ...] = ()
     notes: tuple[str, ...] = ()
     through: str
     sif: Digest | None = None

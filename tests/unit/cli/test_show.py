@@ -37,9 +37,13 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
         f"  imgbuild load {TARGET}",
         f"  imgbuild run {TARGET} -- python -c 'import torch'",
     ]
-    job = f"imgbuild slurm {TARGET} --gpus 1 -- python train.py > job.sh"
-    assert f"  {job}" in commands
-    assert f"    {job}" in imgbuild("show", TARGET, "--guide").stdout.splitlines()
+    job = f"imgbuild slurm {TARGET} --gpus 8 -- python train.py > job.sh"
+    words = "--format k8s-job --gpus 8 --registry HOST/REPOSITORY"
+    pod = f"imgbuild render {TARGET} {words} -- python train.py > job.yaml"
+    guide_lines = imgbuild("show", TARGET, "--guide").stdout.splitlines()
+    for line in (job, f"imgbuild push {TARGET} HOST/REPOSITORY", pod):
+        assert line in " ".join(each.strip() for each in commands).replace(" \\ ", " ")
+        assert f"    {line}" in guide_lines
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
     assert page["digest"] == sample.target_digests.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
@@ -350,13 +354,17 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     smoke_records.answer_file(sample, name="cpu.json", tier="cpu", gpu=[], driver="")
     for name in ("gpu.json", "cpu.json"):
         assert imgbuild("smoke", "--import", name).status == 0
-    first, head, cpu, gpu, failure = imgbuild("show", TARGET, "--tests").stdout.splitlines()
+    first, head, cpu, gpu, failure, skipped, case = imgbuild(
+        "show", TARGET, "--tests"
+    ).stdout.splitlines()
     assert "equal configuration" not in imgbuild("show", TARGET).stdout
     assert first.startswith(f"{TARGET} x86_64, digest ")
     assert head.split()[:5] == ["GPU", "tier", "passed", "failed", "skipped"]
     assert cpu.split()[:5] == ["none", "cpu", "1", "0", "1"]
     assert gpu.split()[:5] == ["H200", "gpu", "1", "1", "0"]
     assert failure.startswith("first failure of gpu on H200: nccl: RuntimeError")
+    assert skipped == "skipped, cpu: 1"
+    assert case == "  sglang: the lock has no sglang"
     [answer] = json.loads(imgbuild("show", TARGET, "--tests", "--json").stdout)
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
 
