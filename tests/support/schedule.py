@@ -37,8 +37,8 @@ LONGEST = (
     "slurm_jobs", "docs", "ci", "debian_oracle", "run_command", "engine", "tool", "sdist", "extend",
     "extend_builders", "registry_base", "slurm_server", "slurm_array", "builders", "render", "push",
     "direct_requirements", "resolve_command", "foreign_folder", "faults", "recording", "refusals",
-    "smoke_copied", "site_browser", "installed", "smoke", "project_rows", "sif_apptainer",
-    "audit_workers",
+    "smoke_copied", "site_browser", "site_answers", "installed", "smoke", "project_rows",
+    "sif_apptainer", "audit_workers",
 )  # fmt: skip
 
 
