@@ -72,7 +72,7 @@ def _cells(name: str, row: TableRow | None) -> tuple[str, ...]:
 
 
 def _record(row: TableRow) -> str:
-    return table.tested(row) if any(image.runs for image in row.images) else table.NONE
+    return table.record(row) if any(image.runs for image in row.images) else table.NONE
 
 
 def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
