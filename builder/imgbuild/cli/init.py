@@ -303,6 +303,7 @@ def init_project(
         source = Source(catalogue=catalogue, place=place, image=image)
         started = _start(path, init.name_for(name or "."), files, ask, source, additions, context)
     answer(started, _project_report.lines(started.choice, path))
+    console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
 
 
 def _start(
@@ -352,7 +353,6 @@ def _start(
         raise
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
     wrote += [*init.write_beside(path.parent), *copies]
-    console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
     return Started(
         name=row.name,
         target=target,

@@ -26,6 +26,7 @@ from imgbuild.cves.check import CveCase
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock import lock_file, published
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load, project_row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
@@ -71,9 +72,10 @@ def outdated(
 ) -> None:
     """List newer versions than a target, a project or a file has.
 
-    For each package that is required: the newest version on its index, the newest that can be
-    taken while all pinned packages stay as they are, and what stops the newest. Final versions
-    count that were not yanked. Only pages of the index and METADATA are read. For targets also
+    For each package that is required: the newest version on its index, the newest that METADATA
+    allow while all pinned packages stay as they are, and what stops the newest. Final versions
+    count that were not yanked. Only pages of the index and METADATA are read: whether the code of
+    an allowed version works with the other packages is known only after --solve. For targets also
     updates of the base's Debian packages and known vulnerabilities, where their servers answer.
 
     Without names: the targets of the project in this folder.
@@ -156,7 +158,18 @@ def _of_target(
             lambda: advisories.append(other_updates.vulnerabilities(case, records, context)),
         ]
         threads.each(tasks, lambda task, _: task(), threads=len(tasks))
-    outdated_rows = tuple(row for row in rows if row.outdated)
+    locks = [lock_file.read_lock(session.project.images, name)
+             for name in session.project.locked_targets()]  # fmt: skip
+    outdated_rows = tuple(
+        msgspec.structs.replace(
+            row,
+            elsewhere=newer_targets.locked_with(
+                row.package, row.takes, lock, item.arches[0], locks
+            ),
+        )
+        for row in rows
+        if row.outdated
+    )
     return OutdatedReport(
         name=lock.target,
         arch=item.arches,
@@ -168,16 +181,17 @@ def _of_target(
         vulnerabilities=advisories[0],
         solved=_solved(session, compared, outdated_rows, known, context) if solve else (),
         retired=" ".join(target.retired.split()),
-        targets=_newer_targets(session, item),
+        targets=_newer_targets(session, item, locks),
     )
 
 
-def _newer_targets(session: Session, item: SelectedLock) -> tuple[NewerTarget, ...]:
+def _newer_targets(
+    session: Session, item: SelectedLock, locks: Sequence[Lock]
+) -> tuple[NewerTarget, ...]:
     """Targets of the matrix with newer versions; none for a row of a project, which is moved."""
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
-    locks = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
     return newer_targets.find(project, matrix, item.lock, item.arches[0], locks)
 
 

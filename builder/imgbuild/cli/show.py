@@ -248,8 +248,8 @@ def show(
 
     --history lists the commits of the checkout that gave the target another digest. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, for the current digest or for an
-    image of equal configuration, whose digest is named; below it the failed and skipped cases that
-    the records name.
+    image of equal configuration, whose digest is named, and the skipped cases with the reasons.
+    "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no engine).
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+
+import msgspec
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
 from imgbuild.diagnose import pairs
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.system import files, yaml_data
 
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
@@ -16,9 +20,17 @@ SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
+CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
+GLOBAL = re.compile(r"_Z(?P<length>\d{1,3})(?P<rest>\w+)")
+NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA-Z_]\w+)")
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
+# The number of an error of CUDA's runtime or driver.
+CUDA_CODE = re.compile(
+    r"(?i)(?:cuda|cuInit|driver API)[^\n]{0,160}?(?:error|code|returned|status)(?: code)?"
+    r"[ :=(]{1,3}(?P<code>\d{1,3})\b"
+)
 
 
 def package_of(file: str) -> str:
@@ -27,6 +39,8 @@ def package_of(file: str) -> str:
         if mark in file:
             top = file.rpartition(mark)[2].partition("/")[0]
             return re.split(r"[.-]", top)[0].replace("_", "-")
+    if cached := CACHED.search(file):
+        return cached["name"]
     base = file.rpartition("/")[2]
     prefixes = {
         "flash_attn_2_cuda": "flash-attn",
@@ -79,6 +93,8 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
             cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
             f" --no-cache-dir {package}",
         )
+    if (compiled := _compiled(package, symbol, file)) is not None:
+        return compiled
     if owner == "torch":
         return _torch_symbol(package, symbol, facts)
     return Reason(
@@ -86,6 +102,31 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
         cause=f"{package} needs the symbol {symbol}, which no loaded library has: the installed"
         " versions are not compatible",
         cure=f"reinstall {package} and the packages that it links to, at compatible versions",
+    )
+
+
+def _compiled(package: str, symbol: str, file: str) -> Reason | None:
+    """The reason for a package's own function, or for a library that it compiled at run time."""
+    if (function := GLOBAL.match(symbol)) is not None:
+        name = function["rest"][: int(function["length"])]
+        return Reason(
+            code="IMG901",
+            cause=f"{package} was not built completely: its own function {name} is in none of its"
+            " libraries",
+            cure=f"install a wheel of {package} for this platform (CUDA or ROCm) and GPU, or build"
+            " it again from an empty build folder; another release may have the function",
+        )
+    if not CACHED.search(file):
+        return None
+    namespace = NAMESPACE.match(symbol)
+    of = namespace["rest"][: int(namespace["length"])] if namespace else ""
+    return Reason(
+        code="IMG901",
+        cause=f"a library that {package} compiled at run time lacks {of or symbol}"
+        f" ({symbol}): it was compiled for other versions, or this release compiles it without"
+        " a part",
+        cure=f"delete {file.rpartition('/')[0]} and run it again; if it fails again, use"
+        f" another release of {package}, or another backend",
     )
 
 
@@ -242,7 +283,44 @@ def _version(text: str) -> Reason | None:
     )
 
 
+class CudaError(msgspec.Struct, frozen=True, kw_only=True):
+    """What a number of CUDA's errors means, and its cure."""
+
+    name: str
+    means: str
+    cure: str
+
+
+@lru_cache(maxsize=1)
+def cuda_errors() -> dict[int, CudaError]:
+    """The errors of CUDA by number, those that tell something of the machine or the build."""
+    return yaml_data.load(files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError])
+
+
+def at_start(text: str) -> Reason | None:
+    """The cause if torch warns that CUDA cannot be initialized: the program then has no GPU."""
+    return _cuda_code(text) if "CUDA initialization" in text else None
+
+
+def _cuda_code(text: str) -> Reason | None:
+    match = CUDA_CODE.search(text)
+    number = int(match["code"]) if match else 0
+    if not match and "CUDA driver initialization failed" in text:
+        number = 3
+    error = cuda_errors().get(number)
+    if error is None:
+        return None
+    return Reason(
+        code="IMG907",
+        cause=f"CUDA cannot be used (error {number}, {error.name}): {error.means}",
+        cure=error.cure,
+        confidence="high",
+    )
+
+
 def _cuda(text: str, facts: Facts) -> Reason | None:
+    if (numbered := _cuda_code(text)) is not None:
+        return numbered
     match = CUDA.search(text)
     if match is None:
         return None

@@ -17,8 +17,11 @@ from imgbuild.diagnose import (
     log,
     message_reasons,
     process_reasons,
+    program_reasons,
     python_reasons,
+    resolution_reasons,
     rules,
+    value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, root
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
@@ -29,6 +32,7 @@ MOST_FINDINGS = 6
 MOST_TEXTS = 8000
 NEAR = 60  # lines between the last frame of a traceback without an exception and the log's end
 REPORTS = re.compile(r"(?i)(?:\S{1,60}: )?(?:fatal|error|failed|aborted|abort)\b.{0,12}[: ]\S")
+WIDE = 50  # rules of a lower priority match lines of many programs
 SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
@@ -36,7 +40,7 @@ SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # A message without its type, which alone is the failure.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
-    r"\S+\.so[\w.]*: (?:undefined|cannot open)) ?\S"
+    r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
 )
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
@@ -132,8 +136,12 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     failed = value.failed
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
+    first = _first(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
+        # The exception of a program that goes on explains more than what failed in it before.
+        if reason is not None and first is not None and _is_minor(reason):
+            reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
             if reason.follows and _preceded(value, event):
@@ -147,7 +155,6 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
             Event(number=number, source="", text=text),
         )
         yield (_as_consequence(reason) if _preceded(value, event) else reason), event
-    first = _first(value)
     if first is None:
         yield from _unfinished(value)
     elif first[1].exception not in explained:
@@ -199,6 +206,9 @@ def _of_event(
         if rule.code not in allowed:
             allowed[rule.code] = rule.applies(value.facts, texts)
         if allowed[rule.code]:
+            wide = rule.confidence != "high" and rule.priority < WIDE
+            if exception is None and wide and _is_stated(event.text):
+                continue  # the message of a known program is more specific
             weak = event.level in ("I", "W") and not rule.warns
             return Reason(
                 code=rule.code,
@@ -216,16 +226,52 @@ def _of_event(
     if variable is not None:
         return variable if failed or value.script else None
     if exception is not None and (exception.warns or value.handled(event.number)):
-        return None
-    if exception is None and not failed and (not value.short or event.level in ("I", "W")):
-        return None
-    caller, code = _caller(exception), exception.frames[-1].code if traced and exception else ""
-    reason = binary_reasons.reason(event.text, value.facts) or python_reasons.reason(
-        event.text, value.facts, caller, code
+        return binary_reasons.at_start(event.text) if exception.warns else None
+    if exception is None:
+        return _of_line(value, event, failed=failed)
+    caller, code = _caller(exception), exception.frames[-1].code if exception.frames else ""
+    reason = (
+        value_reasons.reason(event.text)
+        or binary_reasons.reason(event.text, value.facts)
+        or python_reasons.reason(event.text, value.facts, caller, code)
+        or ("NCCL error" in event.text and program_reasons.reason(event.text))
+        or None
     )
-    if reason is None or (exception is not None and exception.traced):
-        return reason
-    weak = event.level in ("I", "W")
+    return reason if reason is None or exception.traced else _survived(reason, value, event)
+
+
+def _is_minor(reason: Reason) -> bool:
+    """Whether it is the message of a program that a Python program may start and survive."""
+    return reason.code == program_reasons.CODE and reason.source == "first"
+
+
+def _is_stated(text: str) -> bool:
+    """Whether a line is a known program's own statement of its failure."""
+    return any(
+        each.reason(text) is not None
+        for each in (resolution_reasons, value_reasons, program_reasons)
+    )
+
+
+def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
+    """The reason for a line that is no exception."""
+    if not failed and (not value.short or event.level in ("I", "W")):
+        return None
+    text = event.text
+    stated = (
+        resolution_reasons.reason(text)
+        or value_reasons.reason(text)
+        or program_reasons.reason(text)
+    )
+    if stated is not None:
+        return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
+    reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(text, value.facts)
+    return None if reason is None else _survived(reason, value, event)
+
+
+def _survived(reason: Reason, value: Log, event: Event) -> Reason:
+    """The reason for what a line mentions, which the program may have survived."""
+    weak = event.level in ("I", "W") or "Warning: " in event.text
     return msgspec.structs.replace(
         reason,
         failed=not (value.short and BARE.match(event.text)),

@@ -57,6 +57,9 @@ QUOTED = re.compile(
     r"\((?=['\"]))['\"]?(?P<message>.{3,})"
 )
 RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
+# pydantic's: the names of fields, each followed by an indented line.
+FIELDS = re.compile(r"^\d+ validation errors? for ")
+FIELD = re.compile(r"[\w.\[\]`,() -]{1,120}")
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
 # What passes on the failure of another process or thread.
@@ -307,6 +310,7 @@ class ExceptionReader:
             not line.text[:1].isspace()
             and exception.message
             and not exception.message.endswith(":")
+            and not (FIELDS.search(exception.message) and FIELD.fullmatch(text))
         ):
             trace.last = None  # the next line of the log
             return False

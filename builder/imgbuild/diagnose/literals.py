@@ -1,4 +1,4 @@
-"""Texts that matches of a regular expression contain (separate: it reads parsed patterns).
+"""Texts that matches of a regular expression contain.
 
 Most patterns are excluded by them, without a search.
 """

@@ -10,6 +10,7 @@ import msgspec
 
 from imgbuild.diagnose.exceptions import LIKELY, ExceptionReader, LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.paragraphs import Paragraph
 from imgbuild.diagnose.prefixes import LogLine
 from imgbuild.diagnose.watchdog import Watchdogs
 
@@ -101,7 +102,7 @@ class Log(msgspec.Struct, kw_only=True):
 
 def parse(lines: Iterable[LogLine]) -> Log:
     """The log of `lines`."""
-    reader, facts, watchdogs = ExceptionReader(), Facts(), Watchdogs()
+    reader, facts, watchdogs, paragraph = ExceptionReader(), Facts(), Watchdogs(), Paragraph()
     events: list[Event] = []
     shapes: Counter[str] = Counter()
     last: list[LogLine] = []
@@ -113,6 +114,9 @@ def parse(lines: Iterable[LogLine]) -> Log:
         if line.text.strip():
             last.append(line)
             del last[:-25]
+        if paragraph.continues(line.text, len(events[-1].text) if events else 0):
+            events[-1].text += f" {line.text.strip()}"
+            continue
         if (line.hit or count < 3000) and fact_lines < MOST_FACTS:
             fact_lines += 1
             facts.take(line)
@@ -142,14 +146,8 @@ def parse(lines: Iterable[LogLine]) -> Log:
                 events.append(
                     Event(number=line.number, source=line.source, text=text, level=line.level)
                 )
-    before = len(reader.exceptions)
-    reader.close()
-    for index in range(before, len(reader.exceptions)):
-        cut = reader.exceptions[index]
-        events.append(Event(number=cut.number, source=cut.source, text="", exception=index))
-    for event in events:
-        if event.exception is not None:
-            event.text = reader.exceptions[event.exception].text
+                paragraph.starts(text)
+    _complete(events, reader)
     return Log(
         events=events,
         exceptions=reader.exceptions,
@@ -160,3 +158,15 @@ def parse(lines: Iterable[LogLine]) -> Log:
         number=number,
         cut=reader.cut,
     )
+
+
+def _complete(events: list[Event], reader: ExceptionReader) -> None:
+    """Add exceptions that the log's end cuts off, and the texts of all exceptions."""
+    before = len(reader.exceptions)
+    reader.close()
+    for index in range(before, len(reader.exceptions)):
+        cut = reader.exceptions[index]
+        events.append(Event(number=cut.number, source=cut.source, text="", exception=index))
+    for event in events:
+        if event.exception is not None:
+            event.text = reader.exceptions[event.exception].text

@@ -46,6 +46,13 @@ UNEXPECTED = (
 )
 
 
+# Their messages name nothing that an option could change.
+PLAIN = (
+    *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
+    "RecursionError",
+)
+
+
 def reason(exception: LoggedException, facts: Facts) -> Reason | None:
     """The cause of an exception without a rule; None if it has neither place nor message."""
     raised = _raised_in(exception.frames)
@@ -85,7 +92,25 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         cause=cause,
         confidence=confidence,
         source="first",
-        cure=_cure(exception, name, caller),
+        cure=_import_cure(exception, name) or _cure(exception, name, caller),
+    )
+
+
+def _import_cure(exception: LoggedException, package: str) -> str:
+    """The cure if a package fails while it is imported; "" otherwise."""
+    raised = exception.frames[-1] if exception.frames else None
+    imports = any(
+        frame.package and frame.package == (raised.package if raised else "")
+        for frame in exception.frames
+        if frame.name == "<module>"
+    )
+    if not imports or remedies.advice(exception.message) or exception.name == "OSError":
+        return ""
+    names = releases.table().companions.get(package, "the packages that it imports")
+    return (
+        f"{package} fails while it is imported, so its version does not fit those that are"
+        f" installed: update {package}, or install {names} in the range that it requires"
+        f" (imgbuild resolve {package}); delete what it has generated (unsloth_compiled_cache)"
     )
 
 
@@ -202,8 +227,12 @@ def _missing(
     elif exception.name == "KeyError" and (match := KEY.match(text)):
         holder = _looked_up(raised, match["key"])
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
-        cure = "compare the key with those of the data, configuration or weights that this line"
-        cure += " reads; if it is code of a package, a version that fits them is needed"
+        cure = "compare the key with those of the data or configuration that this line reads"
+        if raised and (package := raised.package):
+            name = releases.distribution(package).partition(" ")[0]
+            cure += f"; if {name} looks for it itself, the weights, configuration or data are of"
+            cure += f" another version than it expects: update {name}{_companions(name)}, or use a"
+            cure += " model that it supports"
     elif match := NONE_USED.search(text):
         what = (
             f".{match['name']} of None is used"
@@ -264,7 +293,7 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     kind = "" if silent else remedies.cure(exception.message, package, at)
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
-    if kind and exception.name not in ("KeyError", "UnboundLocalError", "NameError"):
+    if kind and exception.name not in PLAIN:
         return kind
     if exception.name in UNEXPECTED or silent:
         return (
@@ -274,4 +303,10 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
         )
     if exception.name == "NotImplementedError":
         return f"use another option or another version of {package}, which does not implement this"
-    return f"change the options, data or model of {at} as the message requires"
+    checked = f"check what the message names in {at}"
+    if names := releases.table().companions.get(package, ""):
+        return (
+            f"{checked}; if that is right, the versions of {package} and of what it uses do not fit"
+            f" each other: install {package} with {names} in its range (imgbuild resolve {package})"
+        )
+    return f"{checked}, or use another release of {package}: its changelog or issues may name it"

@@ -12,8 +12,8 @@ from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
 
 KEYWORD = re.compile(
-    r"TypeError: (?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword"
-    r" argument '(?P<name>\w+)'"
+    r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
+    r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
 VALIDATED = re.compile(
     r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|"
@@ -21,13 +21,14 @@ VALIDATED = re.compile(
 )
 IMPORT = re.compile(
     r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
-    r" )?['\"](?P<module>[\w.]+)['\"]"
+    r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
     r"(?P<circular>.{0,80}circular import)?"
 )
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
 PACKAGE_ABSENT = re.compile(
-    r"PackageNotFoundError: (?:No package metadata was found for"
-    r" )?(?P<module>[\w.-]+)"
+    r"PackageNotFoundError: (?:No package metadata was found for )?"
+    r"(?:The '(?P<required>[\w.-]+?)(?:[<>=!~,][^']{0,60})?' distribution was not found|"
+    r"(?P<module>[\w.-]+))"
 )
 ATTRIBUTE = re.compile(
     r"(?:module '(?P<module>[\w.]+)'|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
@@ -51,6 +52,14 @@ HYDRA = re.compile(
 )
 CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+MODEL_TYPE = re.compile(
+    r"model type [`'\"](?P<type>[\w.-]+)[`'\"],? but (?:your )?Transformers|"
+    r"^KeyError: '(?P<key>[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*)'$"
+)
+ARCHITECTURE = re.compile(
+    r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
+)
+NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
@@ -72,8 +81,11 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard
-    if (unexpected := _unexpected_object(text, caller)) is not None:
-        return unexpected
+    if (architecture := _architecture(text, facts, caller, code)) is not None:
+        return architecture
+    for own in (_own_name, _unexpected_object, _undefined):
+        if (unexpected := own(text, caller, code)) is not None:
+            return unexpected
     for function in FUNCTIONS:
         answer = function(text, facts)
         if answer is not None:
@@ -210,7 +222,28 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     )
 
 
-def _unexpected_object(text: str, caller: str) -> Reason | None:
+def _own_name(text: str, caller: str, _code: str) -> Reason | None:
+    """The cause if a package lacks a name or module that it imports from itself.
+
+    A release is consistent, so an optional package or a part of the installation is absent.
+    """
+    match = IMPORT.search(text) or MODULE.search(text) if caller else None
+    if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
+        return None
+    package, module = releases.distribution(caller).partition(" ")[0], match["module"]
+    name = match.groupdict().get("name")
+    what = f"{name} of its module {module}" if name else f"its module {module}"
+    return Reason(
+        code="IMG902" if name else "IMG903",
+        cause=f"{package} cannot import {what}: an optional package that it needs is absent, or"
+        f" files of two versions of {package} are mixed",
+        cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
+        f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
+        f" and delete what was generated for another version (unsloth_compiled_cache)",
+    )
+
+
+def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
     """The cause if a package uses an attribute that an object passed to it does not have."""
     match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
     owner = (match["owner"] or "") if match else ""
@@ -219,12 +252,22 @@ def _unexpected_object(text: str, caller: str) -> Reason | None:
     name, package = match["name"], releases.distribution(caller).partition(" ")[0]
     if releases.member(owner, name) is not None:
         return None
+    if f"self.{name}" in code:
+        return Reason(
+            code="IMG905",
+            cause=f"{owner} has no attribute {name}, which the code of {package} reads of itself:"
+            f" {owner} is a subclass that was written for another {package}, or this release has"
+            " a fault",
+            cure=f"use another release of {package} (its issues may name this attribute); if"
+            f" {owner} is of your project, adapt it to the installed {package}",
+        )
     return Reason(
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
         f" object of another class here, or {owner} was written for another version of {package}",
-        cure=f"pass the class that {package} documents (a plain model instead of a wrapper), or"
-        f" install the {package} that {owner} was written for",
+        cure=f"pass an object of the class that {package} documents or one derived from it (a plain"
+        f" model, not a wrapper; its own arguments class), or install the {package} that {owner}"
+        " was written for",
     )
 
 
@@ -245,12 +288,14 @@ def _import(text: str, facts: Facts) -> Reason | None:
     if existence is not None:
         return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
     package = releases.distribution(module)
+    package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
-        cause=f"the installed {package} has no {name} in {module}: the importing package was"
-        " written for a different version of it",
-        cure=f"install the version of {package} that the importing package requires"
-        f" (imgbuild resolve {package} …)",
+        cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
+        f" a different version, or {package} leaves it out because an optional package is absent",
+        cure=f"install the {package} that the importing code requires (imgbuild resolve {package}"
+        f" …), or use the name that its documentation has now; python -c 'import {module}' shows"
+        " what is absent",
     )
 
 
@@ -258,7 +303,7 @@ def _module(text: str, facts: Facts) -> Reason | None:
     match = MODULE.search(text) or PACKAGE_ABSENT.search(text)
     if match is None:
         return None
-    module = match["module"].rstrip(".")
+    module = (match["module"] or match.groupdict().get("required") or "").rstrip(".")
     existence = releases.module_in(module)
     if existence is not None:
         return _of(existence, f"the module {module}", f"do not import {module}", "IMG903", facts)
@@ -364,7 +409,37 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
     )
 
 
-def _undefined(text: str, _facts: Facts) -> Reason | None:
+def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
+    """The cause of a model that transformers or vllm does not have, by their modules of models."""
+    if match := MODEL_TYPE.search(text):
+        kind = match["type"] or match["key"]
+        module = f"transformers.models.{kind.replace('-', '_')}"
+        looked_up = caller == "transformers" and code.startswith("raise KeyError(key)")
+        if match["key"] and not releases.exactly(module) and not looked_up:
+            return None
+        package, what = "transformers", f"the model type {kind}"
+    elif match := ARCHITECTURE.search(text):
+        kind = re.sub(r"For[A-Z]\w*$|(?:LMHead)?Model$", "", match["name"])
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
+        module = f"vllm.model_executor.models.{snake}"
+        package, what = "vllm", f"the architecture {match['name']}"
+    else:
+        return None
+    existence = releases.exactly(module)
+    if existence is not None:
+        return _of(existence, what, "use another model", "IMG902", facts)
+    shown = f"{package} {facts.versions[package]}" if package in facts.versions else package
+    return Reason(
+        code="IMG902",
+        cause=f"the installed {shown} does not have {what}: it is older than the model, or the"
+        " model's code comes with its weights",
+        cure=f"install a newer {package} within what the other packages allow (imgbuild resolve"
+        f" {package} …); if the model's card says so, pass trust_remote_code=True",
+        confidence="high",
+    )
+
+
+def _undefined(text: str, caller: str, _code: str) -> Reason | None:
     """The cause of an undefined name that is a known package or is defined by one."""
     match = UNDEFINED.search(text)
     if match is None:
@@ -373,6 +448,15 @@ def _undefined(text: str, _facts: Facts) -> Reason | None:
     package = ALIASES.get(name, "") or releases.owner(name)
     if not package:
         return None
+    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    if user and user != package and (near := NEAR.search(text)):
+        return Reason(
+            code="IMG902",
+            cause=f"the code of {user} uses {name} of {package}, which is {near[1]} in another"
+            f" release of it: {user} does not support the installed {package}",
+            cure=f"update {user}, or install the {package} that it requires (imgbuild resolve"
+            f" {user} {package})",
+        )
     what = package if name == package.replace("-", "_") else f"{name} (of {package})"
     return Reason(
         code="IMG902",
@@ -383,4 +467,7 @@ def _undefined(text: str, _facts: Facts) -> Reason | None:
     )
 
 
-FUNCTIONS = (*(_keyword, _import, _module, _attribute, _positional, _flag, _hydra, _undefined),)
+FUNCTIONS = (
+    *(_keyword, _import, _module, _attribute, _positional, _flag),
+    _hydra,
+)

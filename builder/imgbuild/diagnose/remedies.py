@@ -1,4 +1,4 @@
-"""Cures that the message of an exception gives or implies (separate: a table of kinds of messages).
+"""Cures that the message of an exception gives or implies.
 
 Many messages have advice ("Consider reducing …"), which is quoted. Others are of a kind with a
 known cure: `data/diagnose/facts/remedies.yaml`.

@@ -134,4 +134,5 @@ def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Ma
 
 def filled(text: str, groups: Mapping[str, str]) -> str:
     """`text` with the values of its placeholders."""
-    return PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
+    full = PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
+    return re.sub(r"(?<=\w) {2,}(?=\w)", " ", full) if "" in groups.values() else full

@@ -19,6 +19,7 @@ from imgbuild.system.amounts import size_text
 
 WIDTH = 100
 SLURM = "imgbuild slurm "
+KUBERNETES = ("imgbuild push ", "imgbuild render ")
 PULL = "docker pull "  # how the command begins that fetches an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
@@ -60,6 +61,11 @@ def lines(guide: Guide) -> Iterator[str]:
         sif = f"imgbuild build {shlex.quote(page.row.target)} --format sif"
         yield from ("", "On a Slurm cluster, with Apptainer:", "", f"    {sif}")
         yield from (f"    {command}" for command in clusters)
+        yield "    sbatch job.sh"
+    if pods := [command for command in page.commands if command.startswith(KUBERNETES)]:
+        yield from ("", "In Kubernetes, with the claims that job.yaml names:", "")
+        yield from (f"    {command}" for command in pods)
+        yield "    kubectl apply -f job.yaml"
     yield from ("", "## Tests", "")
     if page.row.tested:
         yield from (*textwrap.wrap(page.row.tested, WIDTH, break_on_hyphens=False), "")

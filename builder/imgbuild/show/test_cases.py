@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from imgbuild.smoke.records import TIERS, RecordedRun
 
-HEAD = ("GPU", "tier", "passed", "failed", "skipped", "minutes", "driver", "date", "in")
+HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "in")
 NUMBERS = frozenset({2, 3, 4, 5})
 NO_GPU = "none"
+REASON = 160  # characters of a reason, of a case that was skipped
 
 
 def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
@@ -18,7 +19,7 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
         HEAD,
         *(
             (
-                _gpus(run),
+                _models(run),
                 run.tier,
                 str(run.passed),
                 str(run.failed),
@@ -33,31 +34,48 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
     ]
 
 
+def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """The skipped cases of each run by reason, or that its record has only their number.
+
+    Of modules that cannot be imported the reason is why, without the error. It is cut after REASON
+    characters.
+    """
+    for run in sorted(runs, key=_tier):
+        title = f"skipped, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.skipped}"
+        if run.skipped and not run.skips:
+            yield f"{title}; the record has no names"
+            continue
+        if run.skips:
+            yield title
+        reasons: dict[str, list[str]] = {}
+        for each in run.skips:
+            _, _, reason = each.message.partition("; ")  # modules and error; why it is so
+            is_import = each.case.startswith("import ") and reason
+            reasons.setdefault(reason if is_import else each.message, []).append(each.case)
+        for reason, cases in reasons.items():
+            cut = reason if len(reason) <= REASON else f"{reason[:REASON]}…"
+            yield f"  {'; '.join(dict.fromkeys(cases))}: {cut}"
+
+
 def failures(runs: Sequence[RecordedRun]) -> list[str]:
-    """A line for each failed case that a record names, with its message: the first ones first."""
+    """A line for each run with a failed case: the first, and its message."""
     return [
         f"first failure of {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}:"
         f" {run.first.case}: {run.first.message}"
         for run in sorted(runs, key=_tier)
         if run.first is not None
-    ] + [
-        f"also failed in {run.tier}: {each.case}: {each.message}"
-        for run in sorted(runs, key=_tier)
-        for each in run.further
-    ]
-
-
-def skips(runs: Sequence[RecordedRun]) -> list[str]:
-    """A line for each reason for which a tier skipped cases, with their names."""
-    return [
-        f"skipped in {run.tier}: {cases}: {reason}"
-        for run in sorted(runs, key=_tier)
-        for reason, cases in run.skip_reasons.items()
     ]
 
 
 def _tier(run: RecordedRun) -> int:
     return TIERS.index(run.tier)
+
+
+def _models(run: RecordedRun) -> str:
+    """The GPUs of a run without memory and form: "2 H100"."""
+    names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in run.gpu]
+    kinds = {name: names.count(name) for name in sorted(names)}
+    return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items()) or NO_GPU
 
 
 def _gpus(run: RecordedRun) -> str:

@@ -30,7 +30,7 @@ CODES = {
     "fp16-overflow": "IMG730",
     "glibc-too-old": "IMG605 IMG916",
     "hf-hub-transformers4": "IMG704",
-    "index-lag": "IMG611",
+    "index-lag": "IMG910",
     "libcudart-missing": "IMG768 IMG769 IMG770",
     "nccl-hang": "IMG544 IMG908",
     "no-aarch64-wheel": "IMG602 IMG603",

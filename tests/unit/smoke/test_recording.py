@@ -71,7 +71,7 @@ def test_case_notes_are_recorded_and_shown(sample: Sample, imgbuild: Command) ->
     answer_file(sample, noted, SKIPPED)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
     assert recorded(sample)[0].notes == noted.notes
-    assert "Notes of tests Falling back to default tactics." in imgbuild("show", TARGET).stdout
+    assert "  Falling back to default tactics." in imgbuild("show", TARGET, "--tests").stdout
 
 
 def test_failed_run_is_recorded_with_cause(sample: Sample, imgbuild: Command) -> None:

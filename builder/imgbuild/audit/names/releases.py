@@ -226,6 +226,15 @@ def module_in(module: str) -> Existence | None:
     return None
 
 
+def exactly(module: str) -> Existence | None:
+    """The versions that have a module itself; None if all have it, or none."""
+    package = load().get(module.partition(".")[0])
+    spec = package.lookup(package.modules, module) if package is not None else None
+    if package is None or spec is None:
+        return None
+    return Existence(package=package.package, spec=spec, first=package.first, last=package.last)
+
+
 def variable(name: str) -> Existence | None:
     """The versions that read an environment variable; None if its package has no table."""
     package = next(

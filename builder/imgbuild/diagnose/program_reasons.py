@@ -1,0 +1,81 @@
+"""Causes of lines of compilers, apt, git, docker, Slurm and others (separate: not Python's).
+
+`data/diagnose/facts/programs.yaml` has their forms, `program_cures.yaml` the cures by message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from imgbuild.diagnose import literals, remedies, rules
+from imgbuild.diagnose.finding import Reason
+from imgbuild.system import files, yaml_data
+
+MOST_MESSAGE = 300  # characters
+CODE = "IMG911"
+FATAL = re.compile(r"\w{1,20}: fatal: |fatal: ")
+
+
+class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A form of a line. `build`: an exception after it only reports that the build failed."""
+
+    match: str
+    cause: str
+    cure: str = ""
+    build: bool = False
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[tuple[ProgramRow, re.Pattern[str], frozenset[str]], ...]:
+    """The rows with their patterns, and texts of which a match has one."""
+    rows = yaml_data.load(files.data("diagnose/facts/programs.yaml"), tuple[ProgramRow, ...])
+    return tuple((row, re.compile(row.match), literals.required(row.match)) for row in rows)
+
+
+@lru_cache(maxsize=1)
+def cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
+    """The cures of each kind of program, in their order."""
+    path = files.data("diagnose/facts/program_cures.yaml")
+    table = yaml_data.load(path, dict[str, tuple[remedies.Remedy, ...]])
+    return {
+        name: tuple((re.compile(row.match), row.cure) for row in rows)
+        for name, rows in table.items()
+    }
+
+
+def reason(text: str) -> Reason | None:
+    """The cause of a line of another program; None if it has no known form."""
+    text = text.lstrip()
+    low = text.lower()
+    for row, pattern, words in load():
+        if words and not any(word in low for word in words):
+            continue
+        match = pattern.search(text)
+        if match is not None:
+            reason = _of(row, {name: value or "" for name, value in match.groupdict().items()})
+            # What a program ends with explains more than the errors that it printed before.
+            ends = FATAL.match(text) is not None
+            return msgspec.structs.replace(reason, confidence="high") if ends else reason
+    return None
+
+
+def _of(row: ProgramRow, groups: dict[str, str]) -> Reason:
+    message = re.sub(r"\s+", " ", groups.get("message", "")).strip().rstrip(".")
+    groups["message"] = message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]}…"
+    cure = row.cure
+    if kind := rules.PLACEHOLDER.fullmatch(cure):
+        wanted = groups.get("header") or message
+        cure = next(text for pattern, text in cures()[kind[1]] if pattern.search(wanted))
+    elif not cure:
+        cure = remedies.cure(message, "the program", "the command") or "follow the message"
+    return Reason(
+        code=CODE,
+        cause=rules.filled(row.cause, groups).strip(),
+        cure=rules.filled(cure, groups),
+        confidence="high" if row.build else "medium",
+        source="facts" if row.build else "first",
+    )

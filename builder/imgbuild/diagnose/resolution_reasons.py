@@ -1,0 +1,195 @@
+"""Causes of a resolver's explanation: uv's "Because …" and pip's "The conflict …" (separate: text).
+
+The explanation names what depends on what. The cause is the package whose requirements exclude each
+other, or that no index has in the required version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from imgbuild.diagnose.finding import Reason
+
+SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
+REQUIREMENT = rf"[A-Za-z][\w.-]{{0,80}}(?:\[[\w,.-]{{1,60}}\])?(?:{SPEC})?"
+EXPLAINS = re.compile(
+    r"No solution found when resolving|The conflict is caused by|[Bb]ecause .{3,200}(?:depends? on|"
+    r"you require|requires|there (?:is|are) no|only .{3,80} available|has no wheels)"
+)
+SPLIT = re.compile(r"for split \(([^()]{3,300}(?:\([^()]{0,200}\))?[^()]{0,200})\)")
+MARKERS = re.compile(r"\{[^{}]{0,200}\}")
+CONCLUSION = re.compile(r",? (?:we can conclude|it follows) that .{3,400}?(?=And because|$)")
+DEPENDS = re.compile(
+    rf"(?P<by>your project|{REQUIREMENT}(?: \d[\w.+]{{0,30}})?) (?:depends on|requires)"
+    rf" (?P<on>{REQUIREMENT})"
+    rf"(?: and (?P<also>{REQUIREMENT})(?=,| we| And|$))?"
+)
+REQUIRED = re.compile(
+    rf"(?:you require|The user requested(?: \(constraint\))?) (?P<on>{REQUIREMENT})"
+    rf"(?: and (?P<also>{REQUIREMENT})(?=,| we| And|$))?"
+)
+ABSENT = re.compile(
+    rf"there (?:is|are) no versions? of (?P<none>{REQUIREMENT})|"
+    rf"only (?:the following versions of )?(?P<only>{REQUIREMENT})"
+    rf"(?: (?:is|are) available(?:: (?P<list>[^,]{{3,200}}))?)|"
+    rf"(?P<wheel>{REQUIREMENT}) has no (?:usable )?wheels"
+    r"(?: with a matching (?P<tag>[\w ]{3,40}?)(?: tag)?"
+    r" \(e\.g\., `(?P<have>[^`]{3,80})`\))?|"
+    rf"(?P<lost>{REQUIREMENT}) was not found in (?:the package registry|the provided)"
+)
+PYTHON = re.compile(
+    r"(?P<by>[A-Za-z][\w.<>=!~,+-]{1,80}) depends on Python ?"
+    r"(?P<need>[<>=!~][\w.,<>=!~* ]{1,40}\w)|"
+    r"requested Python version \((?P<have>[^)]{3,60})\)"
+)
+
+
+class _Constraint(msgspec.Struct, frozen=True):
+    """What `by` needs of a package; `by` "" is an index, "you" the requirements of the project."""
+
+    by: str
+    on: str
+
+
+def reason(text: str) -> Reason | None:
+    """The cause in an explanation; None if the text is none. `text`: all its lines, joined."""
+    if not EXPLAINS.search(text):
+        return None
+    plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
+    constraints = _constraints(plain)
+    python = _python(plain)
+    if python is not None:
+        return python
+    clash = _clash(constraints)
+    if clash is None:
+        match = re.search(r"[Bb]ecause (.{10,300}?)(?:,? we can conclude|$)", plain)
+        if match is None:
+            return None
+        return _of(
+            match[1].rstrip(", "),
+            "change one of these requirements; imgbuild resolve finds versions that fit each other",
+            certain=False,
+        )
+    first, second = clash
+    split = SPLIT.search(text)
+    if not second.by:
+        return _absent(first, second.on, split[1] if split else "")
+    cause = f"{_needs(first)}, and {_needs(second)}"
+    mine = next((each for each in clash if each.by == "you"), None)
+    other = first if mine is second else second
+    names = " ".join(dict.fromkeys(_name(each.by) for each in clash if each.by != "you"))
+    if mine is not None:
+        cure = f"change the requirement {mine.on}, or use another version of {_name(other.by)}"
+    else:
+        cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
+    return _of(cause, f"{cure}: imgbuild resolve {names} finds versions that fit each other")
+
+
+def _of(what: str, cure: str, *, certain: bool = True) -> Reason:
+    return Reason(
+        code="IMG910",
+        cause=f"the requirements have no solution: {what}",
+        cure=cure,
+        confidence="high" if certain else "medium",
+    )
+
+
+def _needs(each: _Constraint) -> str:
+    return f"you require {each.on}" if each.by == "you" else f"{each.by} needs {each.on}"
+
+
+def _name(requirement: str) -> str:
+    """The package of a requirement."""
+    match = re.match(r"[A-Za-z][\w.-]*", requirement)
+    return match[0].rstrip("-.") if match else requirement
+
+
+def _absent(needed: _Constraint, there: str, split: str) -> Reason:
+    """For a version that no index of the command has; `there`: what the index has.
+
+    `split`: the environment for which uv solves, if it is not all.
+    """
+    cause = f"{_needs(needed)}, and {there}" + (f" (for {split})" if split else "")
+    tagged = re.search(r"\+|dev", needed.on)
+    cure = "use a version that the index has"
+    if "wheels" in there:
+        cure = (
+            "use a Python, base image or architecture for which it has wheels, or another version"
+        )
+    elif tagged:
+        cure += ", or add the index with these builds (those with +cu… and +cpu are on PyTorch's)"
+    elif re.search(r"\d(?:a|b|rc)\d", needed.on):
+        cause += "; it is a pre-release, which is used only where it is allowed"
+        cure = f"allow the pre-release: --prerelease=allow, or require {needed.on} yourself"
+    else:
+        cure += f", another version of {_name(needed.by)}," if needed.by != "you" else ","
+        cure += " or an index that is more complete"
+    if split:
+        cure += "; or leave out that environment: environments in [tool.uv], or a marker"
+    return _of(cause, cure)
+
+
+def _constraints(text: str) -> dict[str, list[_Constraint]]:
+    """What is said of each package, in the order of the text."""
+    found: dict[str, list[_Constraint]] = {}
+    for each in sorted(_all(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
+        _, constraint, package = each
+        rows = found.setdefault(package.lower().replace("_", "-"), [])
+        if constraint not in rows:
+            rows.append(constraint)
+    return found
+
+
+def _all(text: str) -> Iterator[tuple[int, _Constraint, str]]:
+    """Place, constraint and package of each statement."""
+    for pattern in (DEPENDS, REQUIRED):
+        for match in pattern.finditer(text):
+            by = match.groupdict().get("by") or "you"
+            by = "you" if by == "your project" else by.removeprefix("cause: ")
+            for on in (each.rstrip(".") for each in (match["on"], match["also"]) if each):
+                yield match.start(), _Constraint(by, on), _name(on)
+    for match in ABSENT.finditer(text):
+        on = (match["none"] or match["only"] or match["wheel"] or match["lost"]).rstrip(".")
+        there = f"no index has {on}"
+        if match["only"]:
+            there = f"the index has {match['list'] or on} only"
+        elif match["wheel"]:
+            tag = f" for {match['have']} ({match['tag']})" if match["have"] else " for this system"
+            there = f"{on} has no wheels{tag}"
+        yield match.start(), _Constraint("", there), _name(on)
+
+
+def _clash(constraints: dict[str, list[_Constraint]]) -> tuple[_Constraint, _Constraint] | None:
+    """Two constraints of one package that exclude each other; the second may be an index's."""
+    for rows in constraints.values():
+        needs = [row for row in rows if row.by]
+        there = [row for row in rows if not row.by]
+        if needs and there:
+            return needs[0], there[0]
+    for rows in constraints.values():
+        needs = [row for row in rows if row.by and re.search(r"[<>=!~]", row.on)]
+        by = {row.by: row for row in reversed(needs)}
+        if len(by) > 1 and len({row.on for row in needs}) > 1:
+            first, *rest = list(reversed(by.values()))
+            other = next((row for row in rest if row.on != first.on), None)
+            if other is not None:
+                return first, other
+    return None
+
+
+def _python(text: str) -> Reason | None:
+    """The reason if a package does not support the required Python."""
+    needs = have = by = ""
+    for match in PYTHON.finditer(text):
+        needs, by = match["need"] or needs, match["by"] or by
+        have = match["have"] or have
+    if not (needs and have):
+        return None
+    return _of(
+        f"{by} needs Python {needs}, and the Python of this project is {have}",
+        f"raise requires-python (or pass --python) to one that {by} supports, or use another"
+        f" version of {_name(by)}",
+    )

@@ -1,0 +1,156 @@
+"""Lines of other programs than Python, and values that command lines and models reject."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from imgbuild.diagnose import program_reasons, value_reasons
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.finding import LogFinding
+from imgbuild.diagnose.value_reasons import listed, nearest, rejected
+
+
+def first(text: str) -> LogFinding:
+    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "cure"),
+    [
+        ("csrc/slots.cu:3:10: fatal error: cudnn.h: No such file or directory", "cudnn.h", "cudnn"),
+        ("csrc/slots.cc:1:10: fatal error: Python.h: No such file", "Python.h", "python3-dev"),
+        ("csrc/slots.cu(12): error: no member 'fan' in pump", "csrc/slots.cu(12)", "compiler"),
+        ("nvcc fatal   : Value 'c++17' is not defined for option 'std'", "nvcc", "CUDA_HOME"),
+        ("/usr/bin/ld: cannot find -lslots", "libslots.so", "libslots-dev"),
+        ("/usr/bin/ld: cannot find build/slots.o: No such file", "build/slots.o", "MAX_JOBS=1"),
+        (
+            "make: *** No rule to make target 'slots.o', needed by 'all'.  Stop.",
+            "make",
+            "submodule",
+        ),
+        ("E: Unable to locate package libslots9", "libslots9", "apt-get update"),
+        ("fatal: not a git repository (or any of the parent directories): .git", "git", "archives"),
+        ("fatal: unable to access 'https://git.example/a/': Could not resolve host", "git", "DNS"),
+        ("docker: Error response from daemon: dial tcp: i/o timeout", "docker", "mirror"),
+        ("srun: error: Invalid partition name specified", "Slurm's srun", "sinfo"),
+        ("FATAL:   While performing build: invalid reference: a b", "Apptainer", "address"),
+        ("bash: line 4: acmectl: command not found", "acmectl", "activate the environment"),
+        ("curl: (7) Failed to connect to mirror.example port 443", "curl", "proxy"),
+    ],
+)
+def test_the_message_of_a_program_is_the_cause(line: str, cause: str, cure: str) -> None:
+    finding = first(f"Building\n{line}\n")
+    assert finding.code == "IMG911"
+    assert cause in finding.cause
+    assert cure in finding.cure
+
+
+def test_the_message_of_cmake_is_joined() -> None:
+    finding = first(
+        "-- Detecting CXX compiler ABI info - done\n"
+        "CMake Error at CMakeLists.txt:14 (find_package):\n  Could not find MPI (missing:\n"
+        "  MPI_CXX_FOUND)\nCall Stack (most recent call first):\n  CMakeLists.txt:3 (x)\n"
+    )
+    assert "Could not find MPI (missing: MPI_CXX_FOUND)" in finding.cause
+    assert "libopenmpi-dev" in finding.cure
+
+
+def test_the_last_word_of_a_program_comes_before_its_errors() -> None:
+    finding = first("srun: error: fetch_config: lookup\nsrun: fatal: no configuration source\n")
+    assert "no configuration source" in finding.cause
+
+
+def test_a_compiler_comes_before_the_exception_that_repeats_it() -> None:
+    finding = first(
+        "ext.cu:3:10: fatal error: slots/fan.h: No such file or directory\n"
+        "Traceback (most recent call last):\n"
+        '  File "/work/job/train.py", line 3, in <module>\n    load()\n'
+        "RuntimeError: Error building extension 'slots'\n"
+    )
+    assert "slots/fan.h" in finding.cause
+
+
+def test_an_exception_comes_before_a_program_that_is_absent() -> None:
+    finding = first(
+        "bash: line 1: acme-smi: command not found\nTraceback (most recent call last):\n"
+        '  File "/work/job/train.py", line 3, in <module>\n    load()\n'
+        "ValueError: slots must be a power of two\n"
+    )
+    assert "power of two" in finding.cause
+
+
+def test_each_row_has_a_cure() -> None:
+    names = set(program_reasons.cures())
+    for row, pattern, _ in program_reasons.load():
+        assert "message" in pattern.groupindex or row.cure
+        if row.cure.startswith("{"):
+            assert row.cure.strip("{}") in names
+    for rows in program_reasons.cures().values():
+        assert rows[-1][0].pattern == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "cure"),
+    [
+        (
+            "a.py: error: argument --dtype: invalid choice: 'bfloat' (choose from auto, bfloat16)",
+            "'bfloat' is not allowed for --dtype",
+            "use bfloat16 for --dtype",
+        ),
+        ("train.py: error: argument --lr: invalid float value: '1e-5,'", "--lr", "comma"),
+        ("train.py: error: the following arguments are required: --model", "lacks --model", "pass"),
+        ("Error: Missing option '--model'.", "lacks '--model'", "pass"),
+        (
+            "Error: Invalid value for '--mode': 'evl' is not one of 'eval', 'train'.",
+            "'--mode'",
+            "use eval",
+        ),
+    ],
+)
+def test_a_value_that_a_command_line_rejects(text: str, cause: str, cure: str) -> None:
+    finding = first(f"usage: train.py [-h]\n{text}\n")
+    assert finding.code == value_reasons.CODE
+    assert cause in finding.cause
+    assert cure in finding.cure
+
+
+def test_the_first_field_that_a_model_rejects() -> None:
+    finding = first(
+        'Traceback (most recent call last):\n  File "/work/job/a.py", line 6, in <module>\n'
+        "    AcmeConfig()\npydantic_core._pydantic_core.ValidationError: 2 validation errors for"
+        " AcmeConfig\nfan\n  Input should be 'auto', 'half' or 'full' [type=literal_error,"
+        " input_value='fulll', input_type=str]\nslots\n  Input should be a valid integer"
+        " [type=int_parsing, input_value='8k', input_type=str]\n"
+    )
+    assert "AcmeConfig.fan is not allowed" in finding.cause
+    assert finding.cure.startswith("use full for fan (allowed: auto, half, full)")
+
+
+def test_values_that_a_validator_lists() -> None:
+    text = "fan_mode must be one of ['off', 'slow', 'fast'], got 'fasst'"
+    assert listed(text) == ("off", "slow", "fast")
+    assert rejected(text, listed(text)) == "fasst"
+    assert nearest("fasst", listed(text)) == "fast"
+    assert listed("fan must be positive") == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("python3: can't open file '/work/job/a.py': [Errno 2] No such file", "/work/job/a.py"),
+        ("error: can't copy 'build/slots.so': doesn't exist", "the program stopped: can't copy"),
+    ],
+)
+def test_a_program_that_does_not_start_or_ends_with_an_error(line: str, cause: str) -> None:
+    assert cause in first(f"Starting\n{line}\n").cause
+
+
+def test_the_message_of_nccl_is_not_lost_in_a_wrapper() -> None:
+    finding = first(
+        "torch.distributed.DistBackendError: NCCL error in: ../Backend.cpp:13, internal error -"
+        " please report it, NCCL version 2.18.1\n"
+    )
+    assert "NCCL stopped: internal error" in finding.cause
+    assert "NCCL_DEBUG=INFO" in finding.cure

@@ -1,0 +1,81 @@
+"""Explanations of uv and pip: the two requirements that exclude each other."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from imgbuild.diagnose.diagnosis import diagnose
+from imgbuild.diagnose.finding import LogFinding
+
+UV = "  \u00d7 No solution found when resolving dependencies:\n  ╰─▶ "
+
+
+def first(text: str) -> LogFinding:
+    return diagnose(io.BytesIO(text.encode()), "log").findings[0]
+
+
+def test_two_packages_with_ranges_that_exclude_each_other() -> None:
+    finding = first(
+        f"{UV}Because acme-rl==2.1 depends on slots>=4.55.0 and you require acme-rl==2.1, we can\n"
+        "      conclude that you require slots>=4.55.0.\n"
+        "      And because you require slots<4.50, we can conclude that your requirements are\n"
+        "      unsatisfiable.\n"
+    )
+    assert (finding.code, finding.confidence) == ("IMG910", "high")
+    assert "acme-rl==2.1 needs slots>=4.55.0, and you require slots<4.50" in finding.cause
+    assert finding.cure.startswith("change the requirement slots<4.50, or use another version")
+
+
+def test_a_version_that_no_index_has() -> None:
+    finding = first(
+        f"{UV}Because there is no version of slots{{sys_platform == 'linux'}}==0.3+a1.d20 and\n"
+        "      acme-rl==0.11.dev1 depends on slots{sys_platform == 'linux'}==0.3+a1.d20, we can\n"
+        "      conclude that acme-rl==0.11.dev1 cannot be used.\n"
+        "      And because only acme-rl==0.11.dev1 is available and you require acme-rl, we can\n"
+        "      conclude that your requirements are unsatisfiable.\n"
+    )
+    assert "acme-rl==0.11.dev1 needs slots==0.3+a1.d20, and no index has" in finding.cause
+    assert "add the index with these builds" in finding.cure
+
+
+def test_the_environment_of_a_split_is_named() -> None:
+    finding = first(
+        "  x No solution found when resolving dependencies for split (sys_platform == 'darwin'):\n"
+        "  ╰─▶ Because there is no version of slots==2.6.0+cpu and your project depends on\n"
+        "      slots==2.6.0+cpu, we can conclude that your requirements are unsatisfiable.\n"
+    )
+    assert "you require slots==2.6.0+cpu" in finding.cause
+    assert "sys_platform == 'darwin'" in finding.cause
+    assert "environments in [tool.uv]" in finding.cure
+
+
+def test_a_pre_release_is_named_as_that() -> None:
+    finding = first(
+        f"{UV}Because there is no version of slots==0.2.9rc2 and acme-rl==4 depends on"
+        " slots==0.2.9rc2, we can conclude that acme-rl==4 cannot be used.\n"
+    )
+    assert "it is a pre-release" in finding.cause
+    assert "--prerelease=allow" in finding.cure
+
+
+def test_the_conflict_that_pip_explains() -> None:
+    finding = first(
+        "ERROR: Cannot install acme-rl==2.1 and fans==3 because these package versions have"
+        " conflicting dependencies.\n\nThe conflict is caused by:\n"
+        "    acme-rl 2.1 depends on slots>=4.5\n    fans 3 depends on slots<4\n\n"
+        "To fix this you could try to:\n"
+    )
+    assert finding.code == "IMG910"
+    assert "acme-rl 2.1 needs slots>=4.5, and fans 3 needs slots<4" in finding.cause
+
+
+@pytest.mark.parametrize("count", [1, 3000])
+def test_an_explanation_is_bounded(count: int) -> None:
+    text = UV + "".join(
+        f"Because acme-{n} depends on slots=={n}, we can\n      conclude that\n"
+        for n in range(count)
+    )
+    text += "error: the command ended with exit code 1\n"
+    assert len(first(text).cause) < 600
