@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,6 +220,25 @@ def test_cancelled_job_saves_and_cleans_up(
     # Files used by the program are removed only after it has ended.
     assert saved.read_text() == "at the end", log.read_text()
     assert "told to end by Slurm" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (f"{Path(sys.executable).parent}:/usr/bin:/bin", r"^IMG\d+: .*libmpi\.so\.40.*; cure: "),
+        ("/usr/bin:/bin", r"for the cause: imgbuild diagnose /\S+$"),
+    ],
+)
+def test_failed_job_ends_with_its_likely_cause(
+    project: Project, user: dict[str, str], tmp_path: Path, places: str, expected: str
+) -> None:
+    text = "x: error while loading shared libraries: libmpi.so.40: cannot open shared object file"
+    path = script(project, tmp_path, "--", "sh", "-c", f"echo '{text}'; exit 127")
+    head, line, rest = path.read_text().partition("set -euo pipefail\n")
+    path.write_text(f"{head}{line}PATH={places}\n{rest}")
+    status, log = run(project, user, path)
+    assert status == 127, log
+    assert re.search(expected, log, re.MULTILINE), log
 
 
 def test_failed_staging_is_reported_and_cleaned_up(
