@@ -49,6 +49,7 @@ class ImgbuildError(Exception):
     """Base class: `message` names file, place and value; `hint` says what to do about it."""
 
     exit_code = 1
+    log = ""  # the output of a build that failed
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

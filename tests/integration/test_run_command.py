@@ -103,6 +103,27 @@ def test_status_and_streams_are_those_of_command(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\nhello\n", "told\n")
 
 
+LIBRARY = "x: error while loading shared libraries: libmpi.so.40: cannot open shared object file"
+
+
+def test_failed_command_ends_with_its_likely_cause(folder: Path, through: str) -> None:
+    script = f"echo said; echo '{LIBRARY}: No such file or directory' >&2; exit 127"
+    done = run(folder, words(through, script=script))
+    assert (done.returncode, done.stdout) == (127, "said\n")
+    assert LIBRARY in done.stderr
+    (cause,) = [line for line in done.stderr.splitlines() if "; cure: " in line]
+    assert cause.startswith("IMG")
+    assert "libmpi.so.40" in cause
+
+
+def test_no_cause_is_named_without_failure_or_reason(folder: Path) -> None:
+    needs.user_namespaces()
+    passed = run(folder, words("root", script=f"echo '{LIBRARY}' >&2"))
+    unclear = run(folder, words("root", script="echo 'it did not work' >&2; exit 3"))
+    assert (passed.returncode, unclear.returncode) == (0, 3)
+    assert "cure: " not in passed.stderr + unclear.stderr
+
+
 def test_run_result_as_json(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--json"))
     assert done.returncode == 7, done.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,6 +221,23 @@ def test_cancelled_job_saves_and_cleans_up(
     # Files used by the program are removed only after it has ended.
     assert saved.read_text() == "at the end", log.read_text()
     assert "told to end by Slurm" in log.read_text()
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_failed_job_ends_with_its_likely_cause(
+    project: Project, user: dict[str, str], tmp_path: Path, *, present: bool
+) -> None:
+    text = "x: error while loading shared libraries: libmpi.so.40: cannot open shared object file"
+    path = script(project, tmp_path, "--", "sh", "-c", f"echo '{text}'; exit 127")
+    folders = os.environ["PATH"].split(":")
+    places = [folder for folder in folders if not Path(folder, "imgbuild").exists()]
+    places += [str(Path(sys.executable).parent)] if present else []
+    head, line, rest = path.read_text().partition("set -euo pipefail\n")
+    path.write_text(f"{head}{line}PATH={':'.join(places)}\n{rest}")
+    status, log = run(project, user, path)
+    assert status == 127, log
+    expected = r"^IMG\d+: .*libmpi\.so\.40.*; cure: " if present else "imgbuild diagnose /"
+    assert re.search(expected, log, re.MULTILINE), log
 
 
 def test_failed_staging_is_reported_and_cleaned_up(

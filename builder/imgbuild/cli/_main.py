@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from imgbuild.cache.settings import default_root
+from imgbuild.cli._cause import report_cause
 from imgbuild.cli._output import answer, discard, unwritten
 from imgbuild.errors import (
     ImgbuildError,
@@ -139,6 +140,7 @@ def report(error: ImgbuildError) -> int:
         details = [line for each in new for line in (str(each), *excerpt(each))]
     details += [f"suggestion: {each}" for each in nearest]
     console.error("\n  ".join((error.message, *details)), hint=error.hint)
+    report_cause(error.log)
     if console.json:
         document = {
             "error": type(error).__name__,

@@ -11,7 +11,7 @@ import typer
 
 from imgbuild.cli._help import command
 from imgbuild.cli._output import answer, folded
-from imgbuild.cli._verb import verb
+from imgbuild.cli._verb import option, verb
 from imgbuild.diagnose import diagnosis
 from imgbuild.diagnose.finding import LogFinding, LogFindings
 from imgbuild.errors import InputError
@@ -27,8 +27,17 @@ FILES = Annotated[
 ]
 
 
+SHORT = Annotated[
+    bool,
+    option(
+        "--short",
+        "Print one sentence, the first cause and its cure; nothing if none is likely.",
+    ),
+]
+
+
 @verb
-def diagnose(files: FILES = None) -> None:
+def diagnose(files: FILES = None, short: SHORT = False) -> None:
     """Find the first failure in a log, its cause and its cure.
 
     The log may be of any size, be truncated, and have interleaved ranks, colours, and prefixes of
@@ -45,6 +54,8 @@ def diagnose(files: FILES = None) -> None:
 
         imgbuild diagnose --json train.log
 
+        imgbuild diagnose --short slurm-4711.out
+
         imgbuild diagnose /tmp/nccl_trace_rank_*
     """
     names = files or [Path("-")]
@@ -57,6 +68,10 @@ def diagnose(files: FILES = None) -> None:
         result = diagnosis.diagnose(sys.stdin.buffer, "stdin")
     else:
         result = diagnosis.of_paths(names)
+    if short:
+        result = LogFindings(findings=tuple(diagnosis.likely(result)[:1]))
+        answer(result, [diagnosis.in_words(finding) for finding in result.findings])
+        return
     answer(result, folded(_lines(result)))
 
 

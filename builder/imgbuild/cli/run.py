@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
@@ -15,6 +16,7 @@ import msgspec
 import typer
 
 from imgbuild.cache.store import Store
+from imgbuild.cli._cause import report_cause
 from imgbuild.cli._help import RunCommand, command
 from imgbuild.cli._options import (
     DRY_RUN,
@@ -40,6 +42,7 @@ from imgbuild.pipeline import code_at_hand, run_target
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.system import boundary, files
 from imgbuild.system.console import console
+from imgbuild.system.output_tail import OutputTail, tail_of_stderr
 from imgbuild.values import Arch, is_number
 
 ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
@@ -330,6 +333,9 @@ ThroughOption = Annotated[
 ]
 
 
+ENDED = (129, 130, 143)  # by SIGHUP, SIGINT, SIGTERM: their cause is known
+
+
 @functools.partial(verb, output=RunOutput)
 def run(
     selection: OneTarget,
@@ -354,8 +360,9 @@ def run(
     TORCH_HOME, SSL_CERT_FILE and similar variables name are mounted (docs/environment.md).
 
     Options of imgbuild come before the command; a -- marks where the command begins. The exit
-    status is that of the command. With --json the command has no terminal, and its output is part
-    of the result.
+    status is that of the command. If it fails and its stderr is no terminal, the likely cause is
+    named at the end (`imgbuild diagnose`). With --json the command has no terminal, and its output
+    is part of the result.
 
     In a project with one target, its name can be left out.
 
@@ -409,15 +416,18 @@ def in_container(
         answer(shown, [engine_command.text()])
         return
     code_at_hand.warn(session, target.name, chosen, words, container.typed())
-    ran = run_target.run(
-        session,
-        target,
-        chosen,
-        request,
-        through=through,
-        capture=json,
-        kernel_cache=container.kernel_cache,
-    )
+    with contextlib.nullcontext(OutputTail()) if request.tty or json else tail_of_stderr() as tail:
+        ran = run_target.run(
+            session,
+            target,
+            chosen,
+            request,
+            through=through,
+            capture=json,
+            kernel_cache=container.kernel_cache,
+        )
+    if ran.status not in (0, *ENDED):
+        report_cause(ran.stderr if json else tail.text())
     if json:
         answer(RunInImage(target=target.name, arch=chosen, **msgspec.structs.asdict(ran)), [])
     raise typer.Exit(ran.status)

@@ -16,6 +16,7 @@ import typer
 from imgbuild.cache.store import Store
 from imgbuild.cli import _smoke_import
 from imgbuild.cli._array import offered
+from imgbuild.cli._cause import report_cause
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     LOCK,
@@ -36,7 +37,6 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
 from imgbuild.container import driver
-from imgbuild.diagnose import diagnosis
 from imgbuild.errors import ImgbuildError, InputError, Interrupted, SomeFailed
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
@@ -210,8 +210,7 @@ def print_report(report: Report) -> None:
                 console.info(f"the last {TAIL} of {len(lines)} lines of its log (all with -v):")
                 lines = lines[-TAIL:]
             console.info(indent("\n".join(lines), "  "))
-            if sentence := diagnosis.sentence(case.log):
-                console.info(sentence)
+            report_cause(case.log)
 
 
 Tiers = Annotated[

@@ -98,7 +98,9 @@ def bake(
 
     status = process.follow(words, None if terminal else _line, cwd=folder, env=SETTINGS)
     if status != 0:
-        raise _error(target, last, words)
+        error = _error(target, last, words)
+        error.log = "\n".join(last)
+        raise error
 
 
 def _error(target: str, last: Iterable[str], words: list[str]) -> ImgbuildError:

@@ -56,10 +56,19 @@ def diagnose(stream: BinaryIO, name: str) -> LogFindings:
 
 def sentence(text: str) -> str:
     """The first finding of a log as a sentence; "" if its confidence is low, or there is none."""
-    first = next(iter(diagnose(io.BytesIO(text.encode("utf-8", "replace")), "log").findings), None)
-    if first is None or first.confidence == "low":
-        return ""
-    return f"{first.code}: {first.cause}; cure: {first.cure}"
+    found = likely(diagnose(io.BytesIO(text.encode("utf-8", "replace")), "log"))
+    return in_words(found[0]) if found else ""
+
+
+def likely(result: LogFindings) -> tuple[LogFinding, ...]:
+    """The findings, unless the confidence of the first one is low."""
+    low = not result.findings or result.findings[0].confidence == "low"
+    return () if low else result.findings
+
+
+def in_words(finding: LogFinding) -> str:
+    """A finding as one sentence."""
+    return f"{finding.code}: {finding.cause}; cure: {finding.cure}"
 
 
 def of_paths(paths: Sequence[Path]) -> LogFindings:

@@ -336,7 +336,9 @@ def build_failure(package: str, version: str, output: str) -> NoSolution:
     removed = _REMOVED.search(output.rpartition("\n")[2])
     if removed is None:
         hint = "its entry under sdists: in the matrix may need env or requires"
-        return NoSolution(message, reasons=tail, hint=hint)
+        error = NoSolution(message, reasons=tail, hint=hint)
+        error.log = output
+        return error
     name = removed["module"] or f"{removed['owner']}.{removed['name']}"
     reason = f"it uses {name}, removed from this Python: this version requires an older Python"
     hint = f"exclude it (imgbuild init --exclude {package}, or exclude: in the row)"

@@ -232,7 +232,17 @@ leave() {
   [ ${#late[@]} -eq 0 ] || kill -TERM "${late[@]}"  # of srun: what is left of its step is killed
   [ -z "${KEEP_PID:-}" ] || echo end >&"${KEEP[1]}"
   wait
+  [ "$status" -eq 0 ] || [ -n "$told" ] || explain >&2
   exit "$status"
+}
+
+# What this shell writes is the job's log: one sentence on the cause, if it is likely.
+explain() {
+  local log
+  log=$(readlink "/proc/$$/fd/1")
+  [ -f "$log" ] || return 0
+  if command -v imgbuild >/dev/null; then timeout 60 imgbuild diagnose --short -- "$log"
+  else echo "$SLURM_JOB_NAME: for the cause: imgbuild diagnose $log"; fi
 }
 steps() { jobs -rp | grep -vx "${KEEP_PID:-}"; }
 told=

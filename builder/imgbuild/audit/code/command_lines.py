@@ -30,6 +30,8 @@ _ASSIGNMENT = re.compile(r"\w+=")
 _WRAPPERS = frozenset(
     ("srun", "sudo", "nohup", "exec", "env", "timeout", "numactl", "nsys", "mpirun", "time")
 ) | frozenset(("docker", "podman", "apptainer", "singularity", "imgbuild", "uv", "xargs", "poetry"))
+_CONTAINERS = frozenset(("docker", "podman", "apptainer", "singularity", "imgbuild"))
+_NUMBER = re.compile(r"\d[\d.]*[smhd]?")
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 
 
@@ -109,7 +111,10 @@ class _CommandLines:
                 message = f"runs {word.text} of {program.package}, which is not in the package set"
                 yield word, ABSENT, message, "", Severity.WARNING
                 return
-            if program is not None and (at == start or self._is_start(program, command[at + 1 :])):
+            behind = command[start:at]
+            if program is not None and (
+                at == start or self._is_start(program, behind, command[at + 1 :])
+            ):
                 yield from self._of_program(program, command[at + 1 :])
                 return
             if _PYTHON.fullmatch(word.text):
@@ -118,12 +123,18 @@ class _CommandLines:
             if not wrapped:
                 return
 
-    def _is_start(self, program: PackageProgram, words: Command) -> bool:
-        """Whether a word inside another command starts the program, judged by the next words."""
+    def _is_start(self, program: PackageProgram, before: Command, words: Command) -> bool:
+        """Whether a word behind a launcher starts the program, judged by the words around it."""
         if not program.subcommands:
             return bool(words)
         parser = self._parser(program)
-        return bool(words) and parser is not None and words[0].text in parser.words
+        if not words or parser is None:
+            return False
+        if words[0].text in parser.words:
+            return True
+        commands = (each for each in parser.words if len(each) > 1)
+        likely = nearest(words[0].text, commands) or _has_flags(parser, words[1:])
+        return bool(likely) and _is_first(before)
 
     def _of_python(self, words: Command) -> Iterator[Problem]:
         """The finding for `python -m MODULE …`; flags of Python precede it."""
@@ -208,6 +219,28 @@ def _by_name() -> Mapping[str, PackageProgram]:
 
 def _program(name: str) -> PackageProgram | None:
     return _by_name().get(name)
+
+
+def _is_first(before: Command) -> bool:
+    """Whether only a launcher with its options, or a container's image, precedes a program."""
+    last = before[-1].text
+    if last == "--" or last in _WRAPPERS:
+        return True
+    if not _CONTAINERS.isdisjoint(word.text.rpartition("/")[2] for word in before):
+        return not last.startswith("-") and any(part in last for part in (".sif", ".sqsh", "/"))
+    texts = [word.text for word in before if word.text not in _WRAPPERS]
+    pairs = zip(["", *texts], [*texts, "-"], strict=True)
+    ends = last.startswith("-") and "=" not in last  # the word is the value of an option
+    return not ends and all(
+        text.startswith("-") or "=" in text or _NUMBER.fullmatch(text) or previous.startswith("-")
+        for previous, text in pairs
+    )
+
+
+def _has_flags(parser: Parser, words: Command) -> bool:
+    """Whether options follow, all of which the program has."""
+    flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
+    return bool(flags) and all(_plain(flag) in parser.flags for flag in flags)
 
 
 def _plain(flag: str) -> str:

@@ -1,4 +1,4 @@
-"""Findings in Python files, cached by the files that they depend on (separate: graph and cache).
+"""Findings in Python files, cached by the files that they depend on.
 
 The findings in a file depend on the package set, on the file, on the user's modules that it uses,
 directly or through others, and on the names of all files.

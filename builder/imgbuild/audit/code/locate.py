@@ -1,4 +1,4 @@
-"""The column of a finding: locates its node in the syntax tree (separate: reads trees)."""
+"""The column of a finding: locates its node in the syntax tree."""
 
 from __future__ import annotations
 

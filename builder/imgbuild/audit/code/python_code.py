@@ -10,7 +10,7 @@ import msgspec
 
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
-from imgbuild.audit.code import other_sets, overridden
+from imgbuild.audit.code import other_sets, overridden, rejected_names
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
 from imgbuild.audit.code.locate import CodeTree
@@ -83,7 +83,7 @@ def check(
     findings: dict[str, list[CodeFinding]] = {text.file: [] for text in new.values()}
     for file, group in by_file.items():
         findings[file] += _of_file(look, places[file], group)
-    for each in overridden.check(code, others, new):
+    for each in (*overridden.check(code, others, new), *rejected_names.check(code, new)):
         findings[each.file].append(each)
     for file, entries in findings.items():
         known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))

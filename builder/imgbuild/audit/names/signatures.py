@@ -61,6 +61,11 @@ _KEEPS = frozenset(
         "copy_func",
         "deprecate_args",
         "deprecate_kwargs",
+        # of ray, which return the function or pass all arguments on
+        "PublicAPI",
+        "DeveloperAPI",
+        "client_mode_hook",
+        "client_mode_wrap",
     ]
 )
 # A decorator of transformers that takes one more keyword, under the name that it used to have.

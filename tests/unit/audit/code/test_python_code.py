@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from imgbuild.report import Severity
-from tests.support.audited_code import Findings, shown
+from tests.support import audited
+from tests.support.audited_code import Findings, findings, shown
 
 SCRIPT = """\
 from trl import SFTTrainer, SFTConfig, load
@@ -266,3 +268,39 @@ def test_a_method_that_a_subclass_defines_otherwise_is_not_checked_for_an_annota
     code = "from made import make\nengine = make()\nengine.send([])\nengine.stop(1)\n"
     findings = audit({"a.py": code}, {"made==1.0": {"made/__init__.py": made}})
     assert shown(findings) == ["IMG103 4:1"]
+
+
+EXPIRED = "__expired_attributes__ = {'float_': 'Use `np.float64` instead.', 'asfarray': 'No.'}\n"
+NUMPY = """
+from ._expired import __expired_attributes__
+float64 = float
+
+def __getattr__(attr):
+    if attr == "testing":
+        import numpy.testing as testing
+        return testing
+    if attr in __expired_attributes__:
+        raise AttributeError(f"removed: {__expired_attributes__[attr]}")
+    raise AttributeError(attr)
+"""
+
+
+def test_names_rejected_by_a_table(tmp_path: Path) -> None:
+    packages: dict[str, audited.Files] = {
+        "numpy==2.2": {"numpy/__init__.py": NUMPY, "numpy/_expired.py": EXPIRED}
+    }
+    source = """
+import numpy as np
+from numpy import asfarray
+x = np.float_(3), np.float64(3), np.testing
+try:
+    y = np.float_
+except AttributeError:
+    y = np.float64
+if hasattr(np, "float_"):
+    z = np.float_
+"""
+    found = findings(tmp_path, {"a.py": source}, packages)
+    assert shown(found) == ["IMG101 3:19", "IMG101 4:5 float64"]
+    assert found[1].message == "uses numpy.float_, which numpy 2.2 does not have"
+    assert found[1].remedy == "Use `np.float64` instead."

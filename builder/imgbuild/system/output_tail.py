@@ -1,0 +1,79 @@
+"""The end of what programs write to this process's stderr, which they still write to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+MOST = 256 << 10  # bytes that are kept
+CHUNK = 64 << 10
+LINGERING = 1.0  # seconds in which a process that outlives the command may write
+
+
+class OutputTail:
+    """The last bytes that were written; empty if stderr is a terminal."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append, and drop what is before the last `MOST` bytes."""
+        self._bytes += data
+        del self._bytes[:-MOST]
+
+    def text(self) -> str:
+        """The bytes as text."""
+        return self._bytes.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def tail_of_stderr() -> Iterator[OutputTail]:
+    """Copy what this process and its children write to stderr, in this context.
+
+    A terminal is left as it is. Where stdout is the same file, it is copied too, so that the order
+    is kept.
+    """
+    tail = OutputTail()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    streams = [2, 1] if _are_same() else [2]
+    if os.isatty(2):
+        yield tail
+        return
+    saved = os.dup(2)
+    reading, writing = os.pipe()
+    for stream in streams:
+        os.dup2(writing, stream)
+    os.close(writing)
+    copier = threading.Thread(target=_copy, args=(reading, saved, tail), daemon=True)
+    copier.start()
+    try:
+        yield tail
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream in streams:
+            os.dup2(saved, stream)
+        copier.join(LINGERING)
+        if not copier.is_alive():
+            os.close(saved)
+
+
+def _are_same() -> bool:
+    try:
+        return os.path.sameopenfile(1, 2)
+    except OSError:  # one of them is closed
+        return False
+
+
+def _copy(reading: int, target: int, tail: OutputTail) -> None:
+    """Copy until the last writer closes the pipe, or nobody reads `target`."""
+    with contextlib.suppress(OSError):
+        while data := os.read(reading, CHUNK):
+            tail.add(data)
+            while data:
+                data = data[os.write(target, data) :]
+    os.close(reading)
