@@ -106,7 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     session = open_session(None, Options())
     report = audit_lock.audit_target(
-        session.project, session.matrix, given.target, given.arch, open_inputs(session)
+        session.project, given.target, given.arch, open_inputs(session)
     )
     notes = draw(report.findings, given.number, given.seed)
     verdicts = tried(session, given.target, given.arch, notes, given.through)

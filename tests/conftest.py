@@ -172,6 +172,16 @@ def _failed_files(config: pytest.Config) -> set[str]:
     return files
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if isinstance(collector, pytest.Directory) and report.result is not None:
+        report.result = schedule.turned(collector.config, report.result)
+    return report
+
+
 def pytest_collection_finish() -> None:
     """What was collected stays until the end: the garbage collector need not visit it again."""
     gc.freeze()

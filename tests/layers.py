@@ -35,7 +35,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "urllib3": ("http.*", "cache.download"),
     "urllib.request": ("http.*", "cache.download"),
     "http.client": ("http.*", "cache.download"),
-    "http.server": ("container.loopback", "index.server"),
+    "http.server": ("index.server",),
     "socketserver": ("index.server",),
     "socket": ("http.*", "cache.download", "index.server", "system.terminal"),
 }

@@ -157,11 +157,12 @@ def test_a_protocol_has_no_single_implementation_in_its_own_folder():
     }
     protocols = {name for name, (_, node) in classes.items() if "Protocol" in _bases(node)}
     assert protocols
+    members = {name: _members(name, classes) for name in classes}
     single = []
     for protocol in protocols:
-        needed = _members(protocol, classes)
+        needed = members[protocol]
         implementations = {
-            other for other in classes.keys() - protocols if needed <= _members(other, classes)
+            other for other in classes.keys() - protocols if needed <= members[other]
         }
         if len(implementations) == 1:
             (other,) = implementations

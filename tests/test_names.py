@@ -148,55 +148,6 @@ def _dotted(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
 
 
-def test_protocols_have_implementations_elsewhere() -> None:
-    """One whose only implementation is in its own folder hides a class from its neighbour."""
-    known = modules()
-    wrong = []
-    for name, tree in known.items():
-        for node in tree.body:
-            if not isinstance(node, ast.ClassDef) or "Protocol" not in map(ast.unparse, node.bases):
-                continue
-            required = {item.name for item in node.body if isinstance(item, Definition)}
-            required |= {
-                item.target.id for item in node.body
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-            }  # fmt: skip
-            classes = [place for place, members in _classes().items() if required <= members]
-            folder = name.rpartition(".")[0]
-            if len(classes) == 1 and classes[0][0].rpartition(".")[0] == folder:
-                wrong.append(f"{name}.{node.name}: {'.'.join(classes[0])}")
-    assert not wrong, "\n".join(wrong)
-
-
-@cache
-def _classes() -> dict[tuple[str, str], frozenset[str]]:
-    """Module and name of each class that is no protocol, with its members; those of tests too."""
-    return {
-        (name, node.name): frozenset(_members(node))
-        for name, tree in (*modules().items(), *_test_modules())
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases)
-    }
-
-
-def _test_modules() -> Iterator[tuple[str, ast.Module]]:
-    for path, tree in trees("tests/*.py").items():
-        yield str(path.relative_to(ROOT)), tree
-
-
-def _members(node: ast.ClassDef) -> set[str]:
-    """The methods, fields and attributes that a class has."""
-    members = set()
-    for item in ast.walk(node):
-        if isinstance(item, Definition):
-            members.add(item.name)
-        elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            members.add(item.target.id)
-        elif isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
-            members.add(item.attr)
-    return members
-
-
 def test_fillers_of_each_kind_are_found() -> None:
     source = (
         "def f(found, *, kept_parts=()):\n"

@@ -87,7 +87,7 @@ def test_shellcheck_is_content():
     assert scripts
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
     program = linter if linter.exists() else needs.tool("shellcheck")
-    words = ("ci", "script", "--all", "--all-published", "--registry", "registry.example/rl")
+    words = ("ci", "script", "cu124-vllm", "--all-published", "--registry", "registry.example/rl")
     for more in ((), ("--on", "slurm", "--sign-key", "it's a key", "--sbatch=--qos=high")):
         script = subprocess.run(
             [sys.executable, "-m", "imgbuild", *words, *more],

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+import looked_up_names
 from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, installation
 from imgbuild.attest.sbom import packages
@@ -38,6 +39,7 @@ from imgbuild.audit.packages.package_set import open_package_set, wheels_of
 from imgbuild.audit.packages.published import (
     DEBS,
     METADATA,
+    NAMES,
     DebFacts,
     InstalledDifference,
     PublishedFacts,
@@ -49,7 +51,7 @@ from imgbuild.audit.packages.published import (
     package_facts,
 )
 from imgbuild.audit.source.facts import ElfFacts
-from imgbuild.cache.facts_file import FactsFile, facts_path, write_facts
+from imgbuild.cache.facts_file import FactsFile, facts_path, replace_entry, write_facts
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.lock import lock_file
@@ -314,6 +316,18 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     return entries | {kind: facts.entries()[kind] for kind in SMALL}
 
 
+def add_names(locks: Sequence[Lock], path: Path) -> None:
+    """Add the names that the audits of `locks` look up to the file at `path`."""
+    session = open_session(None, Options())
+    before = FactsFile.open(path).entry(NAMES) or msgspec.msgpack.encode({})
+    sets = msgspec.msgpack.decode(before, type=dict[Sha256, tuple[str, ...]])
+    for lock in locks:
+        key, names = looked_up_names.of_lock(lock, architectures(lock)[0], open_inputs(session))
+        sets[key] = names
+        replace_entry(path, NAMES, msgspec.msgpack.encode(dict(sorted(sets.items()))))
+        print(f"{lock.target}: {len(names)} names", flush=True)
+
+
 def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     """The entries of the file at `path`, with missing wheels, packages and bases added."""
     session = open_session(None, Options())
@@ -401,6 +415,9 @@ def main() -> int:
     parser.add_argument(
         "--missing", action="store_true", help="only add missing entries, without modules"
     )
+    parser.add_argument(
+        "--names", action="store_true", help="only add the names that audits of targets look up"
+    )
     options = parser.parse_args()
     path: Path = options.output
     locks = chosen_locks(options.target)
@@ -409,6 +426,9 @@ def main() -> int:
         for line in lacking:
             print(f"{path} lacks {line}; run: {REMEDY}", file=sys.stderr)
         return 4 if lacking else 0
+    if options.names:
+        add_names(locks, path)
+        return 0
     if options.small or options.missing:
         write_facts(path, (read_small if options.small else with_missing)(locks, path))
         return 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -378,8 +377,6 @@ TEST_RUN = (
 
 
 def _test_run(run: RecordedRun) -> tuple[str, ...]:
-    gpus = Counter(run.gpu)
-    named = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in sorted(gpus.items()))
     failure = f"{run.first.case}: {run.first.message}" if run.first else ""
     return (
         run.started[:10],
@@ -390,7 +387,7 @@ def _test_run(run: RecordedRun) -> tuple[str, ...]:
         f"{run.passed}, {run.failed}, {run.skipped}",
         f"{run.seconds:.0f}",
         run.through,
-        ", ".join(part for part in (named, run.driver) if part),
+        ", ".join(part for part in (run.gpus, run.driver) if part),
         failure.replace("<", "&lt;"),
     )
 

@@ -158,7 +158,7 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     assert "another" in resolution.versions  # of the extra
     project = Project(matrix=work.folder / "matrix.yaml")
     lock, digests = lock_target(
-        project, work.matrix, lock, Inputs(work.matrix, work.context()), processes=2, drop=False
+        project, lock, Inputs(work.matrix, work.context()), processes=2, drop=False
     )
     base, *others = digests.arch[host_arch()].layers
     store = work.context().store

@@ -32,11 +32,13 @@ def runs(path: Path) -> list[Block]:
 SLOW = (
     "docs/apptainer.md", "docs/extend.md", "docs/howto/add-a-target.md",
     "docs/howto/air-gapped.md", "docs/howto/project-forms.md", "docs/registry.md",
+    "docs/tutorial.md",
 )  # fmt: skip
 FILES = [
     pytest.param(path, id=name, marks=[pytest.mark.long] if name in SLOW else [])
     for path in small_documents()
-    if runs(path) and (name := path.relative_to(ROOT).as_posix())
+    if "<!-- run: " in path.read_text(encoding="utf-8")
+    and (name := path.relative_to(ROOT).as_posix())
 ]
 
 

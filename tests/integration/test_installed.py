@@ -221,6 +221,14 @@ def test_wheel_has_data_files_without_derived_ones(wheel: Path) -> None:
     ]  # fmt: skip
 
 
+def test_wheel_has_templates(wheel: Path) -> None:
+    """A project without templates uses these."""
+    here, there = ROOT / "images/templates", "imgbuild/data/templates/"
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name.partition(there)[2] for name in opened.namelist() if name.startswith(there)}
+    assert packed == {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
+
+
 def test_wheel_has_facts_of_published_files(wheel: Path) -> None:
     committed = facts_path()
     with zipfile.ZipFile(wheel) as opened:

@@ -87,10 +87,15 @@ def test_backend_version_requirements_and_scripts_are_locked(
     assert not (tmp_path / "ran-on-the-host").exists()
     assert "running the build backend of my-trainer" in messages
     assert trainer.run("lock", "--check", ROW).returncode == 0
+    (trainer.folder / "training.py").write_text("print(1)\n")  # the backend does not read it
     assert "running the build backend" not in lock(trainer, "9")
     trainer.run("build", ROW)
     ran = trainer.run("run", ROW, "--through", "root", "--", "trainer")
     assert ran.stdout == "0.3 42\n"
+    backend = trainer.folder / "own.py"
+    backend.write_text(backend.read_text().replace("another", "helper"))
+    assert "running the build backend" in lock(trainer, "9")
+    assert "another" not in versions(trainer)
 
 
 def test_git_tag_version_follows_from_history_or_variable(

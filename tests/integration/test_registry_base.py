@@ -99,7 +99,11 @@ class Sample:
     base: str
 
 
-@pytest.fixture(scope="module", params=["oci", "docker"])
+# Docker's format differs in its media types alone: what reads or keeps these runs with both.
+both_formats = pytest.mark.parametrize("sample", ["oci", "docker"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", params=["oci"])
 def sample(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -128,6 +132,7 @@ def manifest_of(image: str, arch: Arch) -> dict[str, list[dict[str, object]]]:
     return manifest
 
 
+@both_formats
 @pytest.mark.parametrize("arch", Arch)
 def test_base_layers_are_copied_unchanged(sample, arch):
     below = manifest_of(sample.base, arch)["layers"]
@@ -153,6 +158,7 @@ def test_both_base_types_have_expected_layers(pushed):
     assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
+@both_formats
 def test_user_exists_and_wheel_works_in_docker(sample):
     docker = needs.docker()
     loaded = json.loads(
@@ -219,6 +225,7 @@ def test_empty_cache_yields_same_digest(sample, tmp_path):
     assert images.verified(tmp_path / "again").digest == layout.read(sample.output).digest
 
 
+@both_formats
 def test_base_only_image(sample, tmp_path):
     sample.project.run(
         "build", TARGET, "--arch", "all", "--only", "base", "--output", str(tmp_path / "base")

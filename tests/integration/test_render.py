@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -364,38 +363,3 @@ def test_lock_renders_files_and_check_reports_stale_ones(project, tmp_path):
         stray.unlink()
         project.run("render", TARGET)
     project.run("render", TARGET, "--check")
-
-
-@pytest.mark.parametrize(
-    ("words", "result"),
-    [
-        (["--online"], "--output FOLDER"),
-        (["--registry", "host/name"], "--registry needs --online"),
-        (["--check", "--online", "--output", "x"], "--check cannot be combined"),
-        (["--format", "script", "--check"], "cannot be combined with --format script"),
-        (["--arch", "x86_64"], "is for all its architectures"),
-        (["--online", "--output", "x"], "no registry has its base"),
-    ],
-)
-def test_contradicting_flags_are_refused(project, words, result):
-    """Refused immediately, without requests: no index is available here."""
-    alone = Project(project.folder, "http://127.0.0.1:1/simple", cache=None)
-    assert result in alone.run("render", TARGET, *words, status=2).stderr
-
-
-def test_installed_imgbuild_has_templates(tmp_path):
-    """Installed from a wheel, outside any checkout; the project has no templates."""
-    root = Path(__file__).parents[2]
-    source = Path(shutil.copytree(root / "builder", tmp_path / "source/builder"))
-    shutil.copy(root / "pyproject.toml", source.parent)
-    shutil.copy(root / "README.md", source.parent)
-    shutil.copy(root / "LICENSE", source.parent)
-    out = ("--wheel", "--out-dir", tmp_path / "dist")
-    build = [find_uv_bin(), "build", "--quiet", "--system-certs", *out]
-    subprocess.run([*build, source.parent], check=True)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    here, there = root / "images/templates", "imgbuild/data/templates/"
-    packed = {name.partition(there)[2] for name in names if there in name}
-    assert packed == {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}

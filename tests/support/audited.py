@@ -56,6 +56,7 @@ def package_set(
     partial: bool = False,
     unread_versions: Mapping[str, str] | None = None,
     library: Library | None = None,
+    kind: type[PackageSet] = PackageSet,
 ) -> PackageSet:
     """A package set of `packages`: "name==version" → path in the wheel → content."""
     paths: dict[str, Path] = {}
@@ -77,6 +78,7 @@ def package_set(
         locate=lambda item: paths[item.sha256],
         partial=partial,
         unread_versions=unread_versions,
+        kind=kind,
     )
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from imgbuild import project_paths
 from imgbuild.lock.published import load
 from imgbuild.matrix.model import Matrix, PackageIndex
+from imgbuild.pipeline import choose_target
+from imgbuild.pipeline.choose_target import ChoiceRequest
+from imgbuild.project_paths import Project
+from imgbuild.resolve.choose import LockedFacts
 from tests.support.local_index import LocalIndex
 
 ARM = "cp311-cp311-manylinux_2_17_aarch64"
@@ -27,6 +33,28 @@ def write(index: LocalIndex, folder: Path) -> str:
 
 def catalogue_with(index: LocalIndex, folder: Path) -> Matrix:
     """The catalogue's matrix, whose default index is `index`, written to `folder`."""
-    matrix = load(project_paths.catalogue().matrix)
+    matrix = _catalogue()
     place = PackageIndex(url=write(index, folder), upload_times="none")
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, matrix.default_index: place})
+
+
+@functools.cache
+def _catalogue() -> Matrix:
+    return load(project_paths.catalogue().matrix)
+
+
+_FACTS: dict[str, list[LockedFacts]] = {}
+
+
+def keep_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the locks of the catalogue be read once for each kind of host, not in every test."""
+    read = choose_target.facts_of
+
+    def _facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
+        assert project.images == project_paths.catalogue().images
+        key = repr((ask.arch, ask.host))
+        if key not in _FACTS:
+            _FACTS[key] = read(project, matrix, ask)
+        return list(_FACTS[key])
+
+    monkeypatch.setattr(choose_target, "facts_of", _facts_of)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from imgbuild.oci import layout
+from tests.support import prepared_program
 from tests.support.local_index import LocalIndex
 from tests.support.servers import Site
 
@@ -114,15 +115,7 @@ class Project:
         self, *arguments: str, status: int = 0, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run imgbuild; its exit status must be `status`, without a traceback."""
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environment(),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = prepared_program.run(arguments, cwd=self.folder, env=self.environment(), stdin=stdin)
         assert done.returncode == status, done.stdout + done.stderr
         assert "\nTraceback" not in f"\n{done.stderr}", (
             done.stderr

@@ -2,10 +2,14 @@
 
 - Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
   at once would fill a disk. They start first.
+- Checks of the source run in one process, which reads a thousand files once.
 - The other tests of a file run in one process, because they share fixtures and what they have read.
 - The files of integration tests follow, those that take longest first. Unit tests and checks of the
   repository run until the engines are installed, and at the end, so that all processes end at
   about the same time.
+
+Each process begins to collect at another file. pytest compiles a file of tests once, with its
+assertions, and keeps the result: so each process compiles a part of the files, not all of them.
 
 pytest-xdist's distributor does not collect tests: the workers write the groups of the tests that
 they collected to a file, which the distributor reads.
@@ -26,14 +30,15 @@ from tests.support import needs
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
 WHOLE_IMAGE = 12  # gigabytes
-IMAGES = "images"
+IMAGES, SOURCE = "images", "source"
+READS_SOURCE = ("test_code_digest.py", "test_context.py", "test_layout.py", "test_names.py")
 # The files that take over 20 seconds, the longest first.
 LONGEST = (
     "slurm_jobs", "docs", "ci", "debian_oracle", "run_command", "engine", "tool", "sdist", "extend",
     "extend_builders", "registry_base", "slurm_server", "slurm_array", "builders", "render", "push",
     "direct_requirements", "resolve_command", "foreign_folder", "faults", "recording", "refusals",
-    "smoke_copied", "site_browser", "installed", "smoke", "project_rows", "sif_apptainer",
-    "audit_workers",
+    "smoke_copied", "site_browser", "site_answers", "installed", "smoke", "project_rows",
+    "sif_apptainer", "audit_workers",
 )  # fmt: skip
 
 
@@ -63,15 +68,28 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
             super()._reschedule(node)
 
 
+def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
+    """What a folder holds, from another place in each process on."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return nodes
+    begin = len(nodes) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    return nodes[begin:] + nodes[:begin]
+
+
 def sort(items: list[pytest.Item]) -> None:
-    """Put whole images first, then integration tests by the time that their files take."""
+    """Put whole images first, then integration tests by the time that their files take.
+
+    Every process must have the same order, whatever file it began with.
+    """
     ranks = {str(INTEGRATION / f"test_{name}.py"): rank for rank, name in enumerate(LONGEST)}
 
-    def key(item: pytest.Item) -> tuple[int, int]:
+    def key(item: pytest.Item) -> tuple[int, int, str]:
         name = group(item)
         if not _integration(name):
-            return 2, 0
-        return (0, 0) if name == IMAGES else (1, ranks.get(name, len(ranks)))
+            return 2, 0, str(item.path)
+        rank = (0, 0) if name == IMAGES else (1, ranks.get(name, len(ranks)))
+        return *rank, str(item.path)
 
     items.sort(key=key)
 
@@ -79,7 +97,9 @@ def sort(items: list[pytest.Item]) -> None:
 def group(item: pytest.Item) -> str:
     """The name of the group that one process runs."""
     sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
-    return IMAGES if max(sizes, default=0) >= WHOLE_IMAGE else str(item.path)
+    if max(sizes, default=0) >= WHOLE_IMAGE:
+        return IMAGES
+    return SOURCE if item.path.name in READS_SOURCE else str(item.path)
 
 
 def _integration(name: str) -> bool:

@@ -20,13 +20,12 @@ from tests.support.doc_blocks import (
     SCRIPTS,
     Block,
     Command,
+    Mark,
     blocks,
     commands,
     small_documents,
 )
 
-BLOCKS = [block for path in small_documents() for block in blocks(path)]
-MARKED = [block for block in BLOCKS if block.language != PICTURE]
 # Options that the test named by a block does not use, and the file that does: CI's Slurm has no
 # partitions and no GPUs.
 OPTIONS = {
@@ -45,59 +44,75 @@ OPTIONS = {
 }
 
 
+@functools.cache
+def documented() -> list[Block]:
+    """The blocks of all documents."""
+    return [block for path in small_documents() for block in blocks(path)]
+
+
+@functools.cache
+def marked() -> list[Block]:
+    """The blocks that need a mark."""
+    return [block for block in documented() if block.language != PICTURE]
+
+
 def names(blocks: list[Block]) -> list[str]:
     return [block.place for block in blocks]
 
 
 def test_the_docs_have_blocks() -> None:
-    assert {"README.md", "CONTRIBUTING.md", "cli.md"} <= {block.path.name for block in MARKED}
-    assert {"run", "run by", "not run"} == {block.mark.kind for block in MARKED if block.mark}
+    assert {"README.md", "CONTRIBUTING.md", "cli.md"} <= {block.path.name for block in marked()}
+    assert {"run", "run by", "not run"} == {block.mark.kind for block in marked() if block.mark}
 
 
 def test_every_block_has_a_language() -> None:
-    assert names([block for block in BLOCKS if not block.language]) == []
+    assert names([block for block in documented() if not block.language]) == []
 
 
 def test_every_block_is_run_or_has_a_reason() -> None:
-    assert names([block for block in MARKED if block.mark is None]) == []
+    assert names([block for block in marked() if block.mark is None]) == []
 
 
 def test_text_blocks_contain_no_commands() -> None:
-    summaries = [block for block in BLOCKS if block.language == PICTURE]
+    summaries = [block for block in documented() if block.language == PICTURE]
     assert names([block for block in summaries if re.search(r"(?m)^\s*\$ ", block.text)]) == []
 
 
-@pytest.mark.parametrize("block", MARKED, ids=[block.place for block in MARKED])
-def test_marks_are_valid(block: Block) -> None:
-    mark = block.mark
-    if mark is None:
-        return  # test_every_block_is_run_or_has_a_reason reports it
+def test_marks_are_valid() -> None:
+    strange = [block for block in marked() if block.mark and not _valid(block, block.mark)]
+    assert names(strange) == []
+
+
+def _valid(block: Block, mark: Mark) -> bool:
     if mark.kind == "not run":
-        assert mark.said in REASONS
-    elif mark.kind == "run by":
-        assert (ROOT / mark.said).is_file()
-    else:
-        assert mark.environment in ENVIRONMENTS
-        if block.language != "python":  # which may be a file or a script
-            assert bool(mark.verb) != (block.language in SCRIPTS)
+        return mark.said in REASONS
+    if mark.kind == "run by":
+        return (ROOT / mark.said).is_file()
+    if mark.environment not in ENVIRONMENTS:
+        return False
+    # A block of Python may be a file or a script.
+    return block.language == "python" or bool(mark.verb) != (block.language in SCRIPTS)
 
 
-ELSEWHERE = [
-    (block, item, block.mark.said)
-    for block in MARKED
-    if block.mark and block.mark.kind == "run by" and block.language == "console"
-    for item in commands(block)
-]
+@functools.cache
+def elsewhere() -> list[tuple[Block, Command, str]]:
+    """The commands of blocks that a named file runs."""
+    return [
+        (block, item, block.mark.said)
+        for block in marked()
+        if block.mark and block.mark.kind == "run by" and block.language == "console"
+        for item in commands(block)
+    ]
 
 
 def test_a_named_test_contains_the_programs_of_the_block() -> None:
     """The file that is named has each program, script and target of make that the block has."""
     strange = [
         f"{block.place}: {item.words}"
-        for block, item, path in ELSEWHERE
+        for block, item, path in elsewhere()
         if not re.search(rf"\b{_call_pattern(item)}\b", (ROOT / path).read_text())
     ]
-    assert ELSEWHERE
+    assert elsewhere()
     assert strange == []
 
 
@@ -110,16 +125,16 @@ def _call_pattern(command: Command) -> str:
 
 def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
     """As words of a call, in the test or what it imports; an option may have a test of its own."""
-    documented = [
-        (block, item, ROOT / path) for block, item, path in ELSEWHERE if _verb_and_options(item)
+    options = [
+        (block, item, ROOT / path) for block, item, path in elsewhere() if _verb_and_options(item)
     ]
     strange = [
         f"{block.place}: {path.name} lacks {word}"
-        for block, item, path in documented
+        for block, item, path in options
         for word in _verb_and_options(item)
         if word not in _given(path) and word not in _given(OPTIONS.get(word, path))
     ]
-    assert len(documented) > 10
+    assert len(options) > 10
     assert strange == []
 
 
@@ -166,7 +181,7 @@ def _imported(tree: ast.Module) -> list[Path]:
 def test_blocks_that_run_have_no_placeholders() -> None:
     holes = [
         f"{block.place}: {item.words}"
-        for block in MARKED
+        for block in marked()
         if block.mark and block.mark.kind == "run" and not block.mark.verb
         for item in commands(block)
         if "…" in item.words or re.search(r"<[A-Z]", item.words)

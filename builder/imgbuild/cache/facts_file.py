@@ -95,11 +95,25 @@ def installed_facts() -> FactsFile:
 
 def write_facts(path: Path, entries: Mapping[str, bytes]) -> None:
     """Write `entries`, MessagePack by name, to `path` deterministically."""
+    _write(path, {name: _packed(data) for name, data in entries.items()})
+
+
+def replace_entry(path: Path, name: str, data: bytes) -> None:
+    """Replace or add one entry of the file at `path`; the others are not compressed again."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {member: archive.read(member) for member in archive.namelist()}
+    _write(path, entries | {name: _packed(data)})
+
+
+def _packed(data: bytes) -> bytes:
+    return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
+
+
+def _write(path: Path, entries: Mapping[str, bytes]) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = _comment()
-        for name, data in sorted(entries.items()):
-            packed = lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
+        for name, packed in sorted(entries.items()):
             archive.writestr(zipfile.ZipInfo(name, _TIME), packed)
     write_bytes(path, buffer.getvalue())
 

@@ -11,6 +11,7 @@ from imgbuild.ci import results
 from imgbuild.ci.choosing import JobPlan
 from imgbuild.ci.jobs import CiJob, TargetJobs
 from imgbuild.ci.results import JobResult
+from imgbuild.show.table import markdown_table
 from imgbuild.system import quoting
 from imgbuild.system.control_characters import visible
 from imgbuild.system.process import pasted
@@ -149,15 +150,14 @@ def rows(summary: Overview) -> list[tuple[str, ...]]:
 
 def markdown(summary: Overview) -> str:
     """The overview as Markdown, for the summary page of a run."""
-    lines = ["| target | outcome | where | first error |", "| --- | --- | --- | --- |"]
+    lines: list[tuple[str, ...]] = [("target", "outcome", "where", "first error")]
     for outcome in summary.targets:
         mark = MARKS.get(outcome.outcome, "✅")
         job, step = quoting.code_span(outcome.job), quoting.markdown(outcome.step)
-        where = f"{job} {step}".rstrip() if outcome.job else ""
-        error = quoting.markdown(" ".join(outcome.error.split())[:200])
-        target = quoting.markdown(outcome.target)
-        lines.append(f"| {target} | {mark} {outcome.outcome} | {where} | {error} |")
-    return "\n".join((*lines, ""))
+        where = quoting.Quoted(f"{job} {step}".rstrip() if outcome.job else "")
+        error = " ".join(outcome.error.split())[:200]
+        lines.append((outcome.target, f"{mark} {outcome.outcome}", where, error))
+    return "\n".join((*markdown_table(lines), ""))
 
 
 def issue(outcome: TargetOutcome) -> str:

@@ -96,7 +96,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
             "slurm: an array job with a task for each target, whose results are collected. Nodes"
             " must have this folder, the cache and imgbuild's Python at the same paths."
         ),
-    ] = ExecutionPlace.LOCAL
+    ] = "local"
     throttle: Annotated[
         int,
         option(

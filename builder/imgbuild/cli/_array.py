@@ -12,7 +12,6 @@ import msgspec
 import typer
 
 from imgbuild.cli._allocation import Cluster, requested
-from imgbuild.cli._options import ExecutionPlace
 from imgbuild.cli._output import answer
 from imgbuild.cli._verb import Output, configure, parameters, taken
 from imgbuild.codec import write_bytes
@@ -56,7 +55,7 @@ def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
     def _verb(**given: Any) -> None:
         cluster = taken(Cluster, given)
-        if cluster.on is ExecutionPlace.LOCAL:
+        if cluster.on == "local":
             if cluster != Cluster():
                 message = f"imgbuild {name}: options of Slurm need --on slurm"
                 raise InputError(message, hint="add --on slurm, or leave them out")

@@ -15,7 +15,7 @@ from imgbuild.pipeline.session import Options, open_session
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import Graph
-from imgbuild.values import Arch, normalize, of_machine
+from imgbuild.values import Arch, of_machine
 
 
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
@@ -44,9 +44,5 @@ def graphs(
         if lacking:
             inputs = open_inputs(open_session(selection.matrix, Options(offline=offline), names))
             records |= locked_packages.read(lock, lacking, inputs)
-        requires = {
-            normalize(wheel.package): records[wheel.sha256].requires or ()
-            for wheel in wheels
-            if wheel.sha256 in records
-        }
+        requires = locked_packages.requirements(wheels, records)
         yield lock, dependencies.graph(lock, arch, requires)

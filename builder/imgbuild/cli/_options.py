@@ -36,32 +36,11 @@ from imgbuild.matrix.notes import nearest
 from imgbuild.project_paths import find
 from imgbuild.values import Arch, is_number
 
-
-class Through(enum.StrEnum):
-    """What runs an image."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
-    ROOT = "root"
-    HERE = "here"
-
-
+Through = Literal["docker", "podman", "apptainer", "root", "here"]  # what runs an image
 Engine = Literal["docker", "podman", "apptainer", "root"]  # what runs any command
-
-
-class Builder(enum.StrEnum):
-    """What builds an image: imgbuild itself, or Docker from the rendered Dockerfile."""
-
-    EMBEDDED = "embedded"
-    DOCKER = "docker"
-
-
-class ImagePart(enum.StrEnum):
-    """A part of an image."""
-
-    BASE = "base"
-    WHEELS = "wheels"
+Builder = Literal["embedded", "docker"]  # imgbuild itself, or Docker from the rendered Dockerfile
+ImagePart = Literal["base", "wheels"]
+ExecutionPlace = Literal["local", "slurm"]
 
 
 class Tier(enum.StrEnum):
@@ -71,13 +50,6 @@ class Tier(enum.StrEnum):
     CPU = "cpu"
     GPU = "gpu"
     MULTI_GPU = "multi-gpu"
-
-
-class ExecutionPlace(enum.StrEnum):
-    """Where work is done."""
-
-    LOCAL = "local"
-    SLURM = "slurm"
 
 
 def _arch(text: object) -> tuple[Arch, ...]:

@@ -8,13 +8,15 @@ import msgspec
 
 from imgbuild.cli._output import GAP, aligned, count, folded, terminal_width
 from imgbuild.cves.check import Vulnerability
+from imgbuild.system.amounts import first_of
 from imgbuild.update.newer import NewerVersion
 from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
-HEAD = ("package", "has", "can take", "newest", "what stops it")
+HEAD = ("package", "has", "allowed", "newest", "what stops it")
+UNAUDITED = "allowed: by METADATA and learned constraints; no code was read"
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
 NONE = "-"
@@ -54,9 +56,20 @@ def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
     return [
         *folded([_title(report)]),
         *_table(rows),
+        *folded(_unaudited(report, shown)),
         *folded(_solved(report.solved)),
         *folded(_targets(report)),
     ]
+
+
+def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
+    """What "allowed" means, unless the versions were solved; `base` is None for a file."""
+    if report.solved or not any(each.takes for each in shown):
+        return
+    audits = (
+        "imgbuild resolve" if report.base is None else f"imgbuild outdated {report.name} --solve"
+    )
+    yield f"{UNAUDITED}; solved and audited by: {audits}"
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
@@ -86,9 +99,9 @@ def _title(report: OutdatedReport) -> str:
     newer = [each for each in report.packages if not each.error]
     machine = [", ".join(report.arch), f"Python {report.python}"]
     machine += [f"CUDA {report.cuda}"] if report.cuda else []
-    free = sum(bool(each.takes) for each in newer)
+    allowed = sum(bool(each.takes) for each in newer)
     words = f"{len(newer)} of {count(report.looked_up, 'package')} have newer versions"
-    return f"{report.name} ({', '.join(machine)}): {words}, {free} can be taken"
+    return f"{report.name} ({', '.join(machine)}): {words}, METADATA allow {allowed}"
 
 
 def _row(each: NewerVersion) -> tuple[str, ...]:
@@ -98,9 +111,8 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
     if each.takes and each.moves:
-        more = len(each.moves) - REASONS
-        moves = ", ".join(each.moves[:REASONS]) + (f" and {more} more" if more > 0 else "")
-        words.append(f"{each.takes} also changes {moves}")
+        words.append(f"{each.takes} also changes {first_of(each.moves, REASONS)}")
+    words += [each.elsewhere] if each.elsewhere else []
     return (each.package, each.version, each.takes or NONE, each.newest, "; ".join(words))
 
 

@@ -19,6 +19,7 @@ from imgbuild.values import normalize
 SHOWN = 3  # targets of the table
 LEFT_OUT = 12  # lines of what was not read
 CHOICES = 40  # extras and groups
+FEW = 4  # packages of a target that is not the first
 CHANGES = 8  # lines of what changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
@@ -80,6 +81,8 @@ def lines(choice: Choice | None, matrix: Path) -> list[str]:
         *table(choice.candidates[:SHOWN]),
         "",
         *folded(changes(choice.chosen)),
+        *folded(kept(choice.chosen, matrix)),
+        *folded(map(in_short, choice.candidates[1:SHOWN])),
         "",
         f"# {matrix.name}",
         *_row(matrix),
@@ -117,6 +120,27 @@ def changes(chosen: Candidate) -> list[str]:
     if len(chosen.changed) > CHANGES:
         lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json has all")
     return lines
+
+
+def kept(chosen: Candidate, matrix: Path) -> list[str]:
+    """How to keep all versions of the target, where only lines of the project require others."""
+    if not chosen.changed or any(change.by for change in chosen.changed):
+        return []
+    relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
+    return [f"to keep the versions of {chosen.target}: rm {matrix.name} && imgbuild init {relax}"]
+
+
+def in_short(other: Candidate) -> str:
+    """What another target lacks or has otherwise, in a line."""
+    changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
+    parts = [f"add {', '.join(_few(other.added))}"] if other.added else []
+    parts += [f"change {', '.join(_few(changed))}"] if changed else []
+    return f"{other.target}: {'; '.join(parts) or 'nothing to add or change'}"
+
+
+def _few(words: Sequence[str]) -> list[str]:
+    more = len(words) - FEW
+    return [*words[:FEW], f"{more} more"] if more > 0 else [*words]
 
 
 def _row(matrix: Path) -> list[str]:

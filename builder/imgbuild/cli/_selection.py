@@ -64,6 +64,14 @@ def choose(
     return selected
 
 
+def single(names: Sequence[str]) -> str:
+    """The name of the one selected target; InputError if there are several."""
+    if len(names) > 1:
+        message = f"several targets match: {', '.join(names)}"
+        raise InputError(message, hint="name one of them")
+    return names[0]
+
+
 def _only(project: Project) -> Sequence[str]:
     """The only target of the matrix of a user's project; none if there are several."""
     names = targets(project) if project.writable else []

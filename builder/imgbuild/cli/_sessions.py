@@ -22,14 +22,6 @@ def select_targets(
     return session.select(patterns, everything=selection.everything, arches=selection.arches)
 
 
-def single(selected: Sequence[Selected]) -> str:
-    """The name of the one selected target."""
-    if len(selected) > 1:
-        message = f"several targets match: {', '.join(item.name for item in selected)}"
-        raise InputError(message, hint="name one of them")
-    return selected[0].name
-
-
 def same_image(selected: Sequence[Selected], layout: Path | None) -> None:
     """InputError if `layout` is given for several targets."""
     if layout is not None and len(selected) > 1:

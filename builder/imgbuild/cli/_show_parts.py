@@ -24,7 +24,7 @@ from imgbuild.plan.plan import (
 )
 from imgbuild.show import layer_bars, revisions, side_by_side, test_cases
 from imgbuild.show.layer_bars import LayerBar
-from imgbuild.show.page import Page
+from imgbuild.show.page import Page, distinct_notes
 from imgbuild.show.revisions import Revision
 from imgbuild.show.table import short
 from imgbuild.smoke import recording
@@ -211,6 +211,10 @@ def show_tests(selection: Selection) -> None:
             lines += aligned(test_cases.rows(each.runs), right=test_cases.NUMBERS)
             lines += folded(other_digests(each.runs, each.digest))
             lines += folded(test_cases.failures(each.runs))
+            lines += folded(test_cases.skips(each.runs))
+            notes = distinct_notes(note for run in each.runs for note in run.notes)
+            lines += folded(["log lines about absent parts:"] if notes else [])
+            lines += folded(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")
     answer(tests, lines)

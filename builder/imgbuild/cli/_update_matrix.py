@@ -115,7 +115,7 @@ def update_matrix(
         processes=session.options.jobs,
         advisories=Advisories(chosen.osv, inputs.context, now).fixed,
     )
-    starts = run.candidates(session.project, session.matrix, names, inputs, options)
+    starts = run.candidates(session.project, names, inputs, options)
     if dry_run:
         _print_planned(session, starts, inputs, options)
         return
@@ -161,7 +161,7 @@ def _print_planned(
     planned = [
         PlannedUpdate(
             source=start.source,
-            trials=run.planned(session.project, session.matrix, start, inputs, options),
+            trials=run.planned(session.project, start, inputs, options),
             waiting=run.waiting(start),
         )
         for start in starts

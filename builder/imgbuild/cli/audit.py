@@ -58,7 +58,7 @@ from imgbuild.show import findings
 from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
-from imgbuild.values import Arch, is_number
+from imgbuild.values import Arch, is_number, of_machine
 from imgbuild.wheel.tags import Tags
 
 READ = "packages"  # the test case that fails if a package was not read
@@ -90,6 +90,16 @@ def _case(name: str, errors: Sequence[str]) -> Case:
 STDIN_FILE = "-"
 PINS = "pins"  # the name of those on the command line
 OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
+
+
+class _Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """For what a package set is audited: a machine, some checks, and a user's code."""
+
+    arch: Arch
+    matrix: Path | None
+    checks: Sequence[str]
+    offline: bool
+    code: Code | None
 
 
 class PackageSetOptions(Group, frozen=True, kw_only=True):
@@ -143,8 +153,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     def audit(
         self,
         pinned: Sequence[str],
-        arches: Sequence[Arch],
-        matrix: Path | None,
+        selection: Selection,
         checks: Sequence[str],
         *,
         offline: bool,
@@ -154,29 +163,21 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
 
         With `code`, of what the user's code does with them.
         """
+        arches = selection.arches
         if len(arches) > 1:
             message = f"one package set has one architecture, not {', '.join(arches)}"
             raise InputError(message, hint="pass --arch once")
         arch = arches[0] if arches else Arch.parse(platform.machine())
-        if self.environment is not None:
-            return self._environment(arch, matrix, checks, offline=offline, code=code)
-        return self._pins(pinned, arch, matrix, checks, offline=offline, code=code)
+        subject = _Subject(
+            arch=arch, matrix=selection.matrix, checks=checks, offline=offline, code=code
+        )
+        return self._pins(pinned, subject) if self.environment is None else self._installed(subject)
 
-    def _pins(
-        self,
-        pinned: Sequence[str],
-        arch: Arch,
-        matrix: Path | None,
-        checks: Sequence[str],
-        *,
-        offline: bool,
-        code: Code | None,
-    ) -> Report:
+    def _pins(self, pinned: Sequence[str], subject: _Subject) -> Report:
+        matrix = subject.matrix
         files = self.requirements or ()
         name = ", ".join((*_names(files), *([PINS] if pinned else [])))
-        python = self._python(matrix)
-        request = self._request(name, python, arch, matrix, checks, offline=offline, code=code)
-
+        request = self._request(name, self._python(matrix), subject)
         try:
             listed = read_pins(_texts(files, pinned), request.machine)
         except NotPinned:
@@ -193,20 +194,14 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             request = msgspec.structs.replace(request, terms=terms, indexes=solved.indexes)
         else:
             request = open_requirements.with_indexes(listed, request, lambda: _matrix(matrix))
-        with console.step(f"auditing {count(len(listed.pins), 'pin')} of {name} for {arch}"):
+        with console.step(
+            f"auditing {count(len(listed.pins), 'pin')} of {name} for {subject.arch}"
+        ):
             return audit_set.audit_pins(
                 listed, request, partial=not self.requirements, matrix=_builds(listed, matrix)
             )
 
-    def _environment(
-        self,
-        arch: Arch,
-        matrix: Path | None,
-        checks: Sequence[str],
-        *,
-        offline: bool,
-        code: Code | None,
-    ) -> Report:
+    def _installed(self, subject: _Subject) -> Report:
         where = None if self.environment == ACTIVE else self.environment
         python = None if self.python is None else python_of(self.python)
         environment = open_environment(where, python=python)
@@ -216,32 +211,20 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             )
             raise InputError(message, hint="leave --python out")
         name = where or str(environment.folders[0])
-        request = self._request(
-            name, environment.python, arch, matrix, checks, offline=offline, code=code
-        )
+        request = self._request(name, environment.python, subject)
         with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
             return audit_set.audit_environment(environment, request)
 
-    def _request(
-        self,
-        name: str,
-        python: str,
-        arch: Arch,
-        matrix: Path | None,
-        checks: Sequence[str],
-        *,
-        offline: bool,
-        code: Code | None,
-    ) -> SetRequest:
-        glibc = self._glibc(python, matrix)
-        context = Context.open(console, offline=offline)
+    def _request(self, name: str, python: str, subject: _Subject) -> SetRequest:
+        glibc, code = self._glibc(python, subject.matrix), subject.code
+        context = Context.open(console, offline=subject.offline)
         return SetRequest(
-            machine=Tags(python=python, glibc=glibc, arch=arch),
+            machine=Tags(python=python, glibc=glibc, arch=subject.arch),
             index=functools.cache(uv.default_index),
             context=context,
             terms=Terms(target=name, cuda=cuda_of(self.cuda, None) or ""),
-            checks=checks,
-            offline=offline,
+            checks=subject.checks,
+            offline=subject.offline,
             again=self.again,
             code=None
             if code is None
@@ -386,7 +369,8 @@ def audit(
     `waive:`.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
-    compared with the packages. For a row of your own project, its code is always audited too.
+    compared with the packages, for this machine's architecture unless --arch names another. For a
+    row of your own project, its code is always audited too.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
     a package that is named or installed could not be read.
@@ -417,10 +401,7 @@ def audit(
     reports: list[Report]
     if free:
         _refuse(packages, pinned, selection, keep=keep, replaced=replace)
-        audited = packages.audit(
-            pinned, selection.arches, selection.matrix, checks, offline=offline, code=user_code
-        )
-        reports = [audited]
+        reports = [packages.audit(pinned, selection, checks, offline=offline, code=user_code)]
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
@@ -519,11 +500,10 @@ def _audit_targets(
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
     if code is not None:
-        return audit_targets(session, selected, inputs, code)
+        return audit_targets(session, _native(selection, selected), inputs, code)
     reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
-            session.matrix,
             item.name,
             each,
             inputs,
@@ -537,9 +517,16 @@ def _audit_targets(
     rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
     if rows:
         code = audit_code.read_code([session.project.root], again=again)
-        reports += audit_targets(session, rows, inputs, code)
+        reports += audit_targets(session, _native(selection, rows), inputs, code)
     prune.trim(inputs.store)
     return reports
+
+
+def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected]:
+    """The targets for this machine's architecture, unless one is named: code has no other."""
+    if selection.arches:
+        return list(selected)
+    return [msgspec.structs.replace(item, arches=of_machine(item.arches)) for item in selected]
 
 
 def _locked(

@@ -88,7 +88,7 @@ ProjectOption = Annotated[
 @verb
 def build(
     selection: BuildSelection,
-    builder: BuilderOption = Builder.EMBEDDED,
+    builder: BuilderOption = "embedded",
     origin: OriginOption = None,
     output: OutputOption = None,
     form: Form = "oci",
@@ -140,7 +140,7 @@ def build(
         mirror_only=mirror_only,
         plain_http=tuple(plain_http or ()),
     )
-    docker = builder is Builder.DOCKER
+    docker = builder == "docker"
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     if project:
@@ -164,7 +164,7 @@ def build(
     _refuse_part(part, form, docker=docker)
     if selection.arch is None:
         selected = [native(item) for item in selected]
-    if part is ImagePart.WHEELS:
+    if part == "wheels":
         _answer_wheels(session, selected, output)
         return
     if project:
@@ -173,7 +173,7 @@ def build(
         opened.report_templates(session.project)
         built = docker_build.build_all(session, selected, output)
     else:
-        built = build_all(session, selected, output, form=form, only_base=part is ImagePart.BASE)
+        built = build_all(session, selected, output, form=form, only_base=part == "base")
     lines = [f"{item.target} {item.digest} {item.output}" for item in built]
     answer(built, folded(lines))
 
@@ -185,7 +185,7 @@ def _refuse_beside(origin: str, given: Sequence[object]) -> None:
 
 
 def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> None:
-    if part is not None and (docker or (part is ImagePart.WHEELS and form != "oci")):
+    if part is not None and (docker or (part == "wheels" and form != "oci")):
         message = f"--only {part} cannot be combined with --builder or --format"
         raise InputError(message, hint="leave out --builder and --format")
     if docker and form != "oci":

@@ -62,7 +62,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
             "slurm: tests that need GPUs run as Slurm arrays on nodes that have the folder of the"
             " matrix, the cache and imgbuild at the same paths; the rest on this machine."
         ),
-    ] = ExecutionPlace.LOCAL
+    ] = "local"
     through: Annotated[
         Through | None, THROUGH("As in `imgbuild smoke`, except `here`: jobs test images.")
     ] = None
@@ -167,13 +167,13 @@ def _script_options(
     if not how.no_push and not place:
         message = "no repository is named to push images to"
         raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
-    if how.through is Through.HERE:
+    if how.through == "here":
         message = "--through here: jobs test images, not the active environment"
         raise InputError(message, hint="leave it out, or name what runs the image")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
         raise InputError(message, hint="leave one of them out")
-    slurm = how.on is ExecutionPlace.SLURM
+    slurm = how.on == "slurm"
     if not slurm and request != AllocationOptions():
         message = "options of Slurm need --on slurm"
         raise InputError(message, hint="add --on slurm, or leave them out")
@@ -182,7 +182,7 @@ def _script_options(
     return ScriptOptions(
         results=_ci_options.results_folder(project, how.results),
         registry="" if how.no_push else str(parse_repository(place)),
-        through=how.through.value if how.through else "",
+        through=how.through or "",
         timeout_factor=how.timeout_factor,
         key=how.sign_key,
         keyless=how.keyless,

@@ -91,13 +91,13 @@ def _with_docker(
     comparisons = []
     for item in selected:
         target = item if named else native(item)
-        folder = session.project.below(f"build/{Builder.EMBEDDED}/{item.name}")
+        folder = session.project.below(f"build/embedded/{item.name}")
         left_path = build_all(session, [target], folder)[0].output
         with docker_build.temporary(session, target) as built:
             for arch in target.arches:
                 left, right = (image.read(place, arch) for place in (left_path, built.path))
                 with console.step(f"comparing {item.name} for {arch}"):
-                    names = (Builder.EMBEDDED.value, Builder.DOCKER.value)
+                    names = ("embedded", "docker")
                     comparison = compare(left, right, accepted, names=names, reporter=console)
                 comparisons.append(Compared(name=item.name, arch=arch, comparison=comparison))
     return comparisons
@@ -176,7 +176,7 @@ def diff(
     selection: Filter,
     names: NamesOption = None,
     files: FilesOption = False,
-    builder: BuilderOption = Builder.EMBEDDED,
+    builder: BuilderOption = "embedded",
     accept: AcceptOption = None,
     full: FullOption = False,
     plain_http: PlainHttp = None,
@@ -205,7 +205,7 @@ def diff(
 
         imgbuild diff --builder docker cu124-vllm
     """
-    docker = builder is Builder.DOCKER
+    docker = builder == "docker"
     all_names = [*(names or []), *selection.named]
     if not docker and (len(all_names) != 2 or selection.everything):
         message = f"expected two images, got {len(all_names)}"

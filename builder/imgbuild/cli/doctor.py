@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from imgbuild.cache.store import Store
-from imgbuild.cli import _machine
+from imgbuild.cli import _doctor_lines, _machine
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     ARCH,
@@ -26,8 +26,8 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import aligned, answer, folded
-from imgbuild.cli._selection import SelectedLock, at_most_one, choose
-from imgbuild.cli._sessions import single, single_arch
+from imgbuild.cli._selection import SelectedLock, at_most_one, choose, single
+from imgbuild.cli._sessions import single_arch
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import Group, option, verb
 from imgbuild.container import driver
@@ -35,18 +35,18 @@ from imgbuild.doctor import collect, image
 from imgbuild.doctor.collect import Collected
 from imgbuild.doctor.host import Host, read_host
 from imgbuild.doctor.image import InspectOptions
-from imgbuild.doctor.targets import Diagnosis, TargetNeeds, comparable, diagnose, offer, only
+from imgbuild.doctor.targets import Diagnosis, TargetNeeds, diagnose, offer, only
 from imgbuild.errors import InputError, WorkFailed
 from imgbuild.lock import lock_file, published
+from imgbuild.matrix.select import select
 from imgbuild.pipeline.session import built_layout, open_session
 from imgbuild.project_paths import Project
-from imgbuild.show.table import RETIRED
+from imgbuild.show import table
+from imgbuild.show.table import TableRow
 from imgbuild.smoke.runner import ImageUnderTest
 from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.values import Arch
-
-WIDTH = 80  # columns of a list of targets
 
 
 class AnotherMachine(Group, frozen=True, kw_only=True):
@@ -151,7 +151,8 @@ def doctor(
     names = {item.lock.target for item in chosen}
     all_of = diagnose(host, _offers(project, every))
     diagnosis = only(all_of, names)
-    answer(diagnosis, folded(_lines(diagnosis)), _style)
+    rows = {} if console.json else _rows(project, host)
+    answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
         console.info(f"versions of these: imgbuild list{another.filters() or ' --fits'}")
     if patterns:
@@ -201,7 +202,7 @@ def _look(
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")
     session = open_session(selection.matrix, names=selection.named)
-    name = single(session.select(selection.named))
+    name = single([item.name for item in session.select(selection.named)])
     locked = lock_file.read_lock(session.project.images, name)
     if sif is not None:
         report = image.in_sif(locked, Arch.parse(platform.machine()), sif, options, console)
@@ -215,26 +216,23 @@ def _look(
         raise typer.Exit(WorkFailed.exit_code)
 
 
-def _lines(diagnosis: Diagnosis) -> Iterable[str]:
+def _lines(diagnosis: Diagnosis, rows: Mapping[str, TableRow]) -> Iterable[str]:
     yield from _machine_rows(diagnosis.host)
     yield from (f"note: {remark}" for remark in diagnosis.remarks)
     yield ""
+    yield from _doctor_lines.lines(diagnosis, rows)
 
-    for (judged, texts), names in _groups(diagnosis).items():
-        yield from textwrap.wrap(
-            f"{judged}: {', '.join(names)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
+
+def _rows(project: Project, host: Host) -> dict[str, TableRow]:
+    """The locked targets with their images for the architecture of `host`, as tables have them."""
+    matrix = published.load(project.matrix)
+    selected = select(matrix, [], everything=True, arches=[])
+    return {
+        row.target: table.shown(
+            project, msgspec.structs.replace(row, arch=tuple({*row.arch} & {host.arch}))
         )
-        yield from (f"  {text}" for text in texts)
-    yield ""
-    retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
-    yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
-    yield from [""] if retired else []
-    if diagnosis.best:
-        yield f"use: {diagnosis.best}"
-    elif not comparable(diagnosis.host):
-        yield "no recommendation without a GPU and its driver"
-    else:
-        yield f"no target is compatible with {diagnosis.host.phrase}"
+        for row in table.rows(matrix, published.shown(matrix, selected))
+    }
 
 
 def _style(line: str) -> list[tuple[str, str]]:
@@ -243,18 +241,6 @@ def _style(line: str) -> list[tuple[str, str]]:
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]
     return [(line, "")]
-
-
-def _groups(diagnosis: Diagnosis) -> dict[tuple[str, tuple[str, ...]], list[str]]:
-    """Targets with the same result, reasons and remarks, in the order of the results."""
-    fits = "fits" if comparable(diagnosis.host) else "unknown"
-    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for verdict in diagnosis.verdicts:
-        judged = fits if verdict.fits else "does not fit"
-        texts = (*verdict.reasons, *verdict.remarks)
-        mark = RETIRED if verdict.retired else ""
-        groups.setdefault((judged, texts), []).append(verdict.target + mark)
-    return groups
 
 
 def _print_collected() -> None:

@@ -21,7 +21,7 @@ from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import at_most_one
 from imgbuild.cli._verb import SELECT, Group, option, verb
 from imgbuild.doctor.host import Host, HostGpu, accelerators
-from imgbuild.errors import ImgbuildError, InputError, NoSolution
+from imgbuild.errors import ImgbuildError, InputError, NoSolution, NothingSelected
 from imgbuild.http.client import Http
 from imgbuild.lock.published import load
 from imgbuild.pipeline import choose_target, declared_files
@@ -29,8 +29,10 @@ from imgbuild.pipeline.choose_target import Choice, ChoiceRequest, Chooser
 from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
+from imgbuild.project_paths import Project
 from imgbuild.resolve import choose, init, repositories, request
 from imgbuild.resolve.first_matrix import WantedExtension
+from imgbuild.show import status
 from imgbuild.solve import repository_name
 from imgbuild.system.console import console
 from imgbuild.system.syntax import parse_requirement
@@ -68,8 +70,8 @@ TargetOption = Annotated[
 LockOption = Annotated[
     str | None,
     LOCK(
-        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild. Default:"
-        " the catalogue that comes with imgbuild."
+        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild, to choose"
+        " from its targets. Default: the catalogue that comes with imgbuild."
     ),
 ]
 ImageOption = Annotated[
@@ -225,6 +227,14 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """The targets to choose from: `place` is the `from` of the chosen one, `image` its layers."""
+
+    catalogue: Project
+    place: str
+    image: str
+
+
 @verb
 def init_project(
     project: ProjectOptions,
@@ -263,8 +273,9 @@ def init_project(
     if refresh:
         _refresh()
         return
-    if extends is None and lock is not None:
-        message = f"--lock {lock} needs --extends"
+    catalogue = _catalogue(lock)
+    if extends is None and catalogue is None:
+        message = f"--lock {lock} has no {MATRIX}: it needs --extends"
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
@@ -279,15 +290,20 @@ def init_project(
             extras=project.extra or (),
             groups=project.group or (),
         )
-        if lock is not None or not declared_files.declares_anything(files.declared):
-            if extends is None and lock is None:
+        place = lock or init.INSTALLED
+        if catalogue is None or not declared_files.declares_anything(files.declared):
+            if extends is None:
                 declared_files.require_read(files.declared)
             for line in _project_report.read_lines(files):
                 console.info(line)
-            _extend(path, init.name_for(name or "my-image"), extends, lock, image, additions)
+            name = init.name_for(name or "my-image")
+            target = extends if catalogue is None else _of_catalogue(catalogue, extends)
+            _extend(path, name, target or "", place, image, additions)
             return
-        started = _start(path, init.name_for(name or "."), files, ask, image, additions, context)
+        source = Source(catalogue=catalogue, place=place, image=image)
+        started = _start(path, init.name_for(name or "."), files, ask, source, additions, context)
     answer(started, _project_report.lines(started.choice, path))
+    console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
 
 
 def _start(
@@ -295,7 +311,7 @@ def _start(
     name: str,
     files: ReadFiles,
     ask: ChoiceRequest,
-    image: str,
+    source: Source,
     additions: Additions,
     context: Context,
 ) -> Started:
@@ -305,9 +321,8 @@ def _start(
     more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
     additions = msgspec.structs.replace(additions, add=list(more))
     declared = declared_files.with_added(files.declared, more)
-    catalogue = project_paths.catalogue()
-    matrix = load(catalogue.matrix)
-    chooser = Chooser(catalogue, matrix, declared, ask, context)
+    matrix = load(source.catalogue.matrix)
+    chooser = Chooser(source.catalogue, matrix, declared, ask, context)
     choice = chooser.choose(files.folder)
     _report(declared, choice)
     system = additions.system or ()
@@ -330,7 +345,7 @@ def _start(
     copies = declared_files.copy(files, path.parent)
     try:
         below = init.begin(
-            path, row, extends=target, place=init.INSTALLED, image=image, http=Http()
+            path, row, extends=target, place=source.place, image=source.image, http=Http()
         )
     except BaseException:
         for copy in copies:
@@ -338,7 +353,6 @@ def _start(
         raise
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
     wrote += [*init.write_beside(path.parent), *copies]
-    console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
     return Started(
         name=row.name,
         target=target,
@@ -446,8 +460,8 @@ def _row(
 def _extend(
     path: Path,
     name: str,
-    extends: str | None,
-    lock: str | None,
+    extends: str,
+    place: str,
     image: str,
     additions: Additions,
 ) -> None:
@@ -460,9 +474,7 @@ def _extend(
         system=tuple(additions.system or ()),
         files=init.files_of(additions.file or ()),
     )
-    if extends is None or lock is None:
-        extends, lock = _of_catalogue(extends), init.INSTALLED
-    below = init.begin(path, extension, extends=extends, place=lock, image=image, http=Http())
+    below = init.begin(path, extension, extends=extends, place=place, image=image, http=Http())
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
@@ -480,13 +492,25 @@ def _has_more(word: str) -> bool:
     return bool(requirement.extras or requirement.url or requirement.marker)
 
 
-def _of_catalogue(extends: str | None) -> str:
+def _catalogue(lock: str | None) -> Project | None:
+    """The checkout at `lock`, without `lock` the installed catalogue; None for locks alone."""
+    if lock is None:
+        return project_paths.catalogue()
+    path = Path(lock).expanduser()
+    return project_paths.find(path) if (path / MATRIX).is_file() else None
+
+
+def _of_catalogue(catalogue: Project, extends: str | None) -> str:
     """The selected target of the catalogue; NothingSelected if it has no such lock."""
-    catalogue = project_paths.catalogue()
     if extends is None:
         targets = load(catalogue.matrix).targets
         stacks = {name: target.recommended for name, target in targets.items()}
         return init.recommended(catalogue, stacks, Arch.parse(platform.machine()))
+    if extends not in catalogue.locked_targets():
+        matrix = load(catalogue.matrix)
+        if extends in matrix.targets:
+            message = f"{extends} is not locked"
+            raise NothingSelected(message, hint=status.lock_remedy(matrix, extends))
     init.require_target(catalogue, extends)
     return extends
 

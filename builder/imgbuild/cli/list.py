@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
@@ -54,7 +54,12 @@ With = Annotated[
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
 Gpu = Annotated[str | None, GPU("Only targets with code for it.")]
 Driver = Annotated[str | None, DRIVER("Only targets that run on it.")]
-PythonVersion = Annotated[str | None, PYTHON("Only targets with it; '3' selects all of Python 3.")]
+PythonVersion = Annotated[
+    list[str] | None,
+    PYTHON(
+        "Only targets with it: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with commas."
+    ),
+]
 Fits = Annotated[
     bool,
     option(
@@ -88,10 +93,16 @@ class Filters(Group, frozen=True, kw_only=True):
             *([f"--cuda {self.cuda}"] if self.cuda else []),
             *([f"--gpu {self.gpu}"] if self.gpu else []),
             *([f"--driver {self.driver}"] if self.driver else []),
-            *([f"--python {self.python}"] if self.python else []),
+            *(f"--python {each}" for each in self.python or ()),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
         ]
+
+    @property
+    def arches(self) -> list[Arch]:
+        """The architecture of the machines that have the GPU, if it is built with one alone."""
+        arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
+        return [arch] if arch else []
 
     def test(self, project: Project) -> Callable[[TableRow, Condition | None], bool]:
         """Whether a row in a state matches; InputError if a filter cannot be read.
@@ -101,16 +112,14 @@ class Filters(Group, frozen=True, kw_only=True):
         needed = [_requirement(requirement) for requirement in self.package or ()]
         model = _machine.gpu(self.gpu) if self.gpu is not None else None
         driver = _machine.driver(self.driver) if self.driver is not None else ""
-        if self.python is not None and not re.fullmatch(r"3(\.\d{1,2})?", self.python, re.ASCII):
-            message = f"--python {self.python}: expected a version such as 3.11"
-            raise InputError(message, hint="`imgbuild list --wide` shows the versions")
+        pythons = _pythons(self.python or ())
         runs_here = _judge(project) if self.fits else None
 
         def _matches(row: TableRow, condition: Condition | None) -> bool:
             return (
                 (not self.state or condition in self.state)
                 and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
-                and (self.python is None or self.python in (row.python, row.python.split(".")[0]))
+                and (not pythons or any(each.contains(row.python) for each in pythons))
                 and (not needed or _has(project, row, needed))
                 and ((model is None and not driver) or _runs_on(project, row, model, driver))
                 and (runs_here is None or runs_here(row))
@@ -146,9 +155,26 @@ class Filters(Group, frozen=True, kw_only=True):
             nearest = f"reasons: imgbuild doctor {words}; {nearest}"
         message = f"no target matches {' '.join(given) or 'the selection'}"
         pythons = {base.python for base in matrix.bases.values()}
-        if self.python and ".".join(self.python.split(".")[:2]) not in pythons:
+        wanted = _pythons(self.python or ())
+        if wanted and not any(each.contains(has) for each in wanted for has in pythons):
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")
+
+
+def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
+    """The releases of Python that `--python` names; a part with a comma is a list of versions."""
+    specs = []
+    for text in given:
+        for part in [text] if text[:1] in "<>=!~" else text.split(","):
+            name = part.strip()
+            text_of = name if name[:1] in "<>=!~" else f"=={name}.*"
+            try:
+                specs.append(SpecifierSet(text_of))
+            except InvalidSpecifier as error:
+                message = f"--python {text}: expected a version such as 3.11, or '>=3.12'"
+                hint = "`imgbuild list --wide` shows the versions"
+                raise InputError(message, hint=hint) from error
+    return specs
 
 
 def _requirement(text: str) -> Requirement:
@@ -173,15 +199,13 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
 
 
 def _locked(project: Project, target: str) -> list[dict[str, str]]:
-    if not lock_file.lock_path(project.images, target).exists():
-        return []
-    return [each.versions for each in lock_file.read_lock(project.images, target).arch.values()]
+    lock = lock_file.find_lock(project.images, target)
+    return [each.versions for each in lock.arch.values()] if lock is not None else []
 
 
 def _offer(project: Project, target: str) -> TargetNeeds | None:
-    if not lock_file.lock_path(project.images, target).exists():
-        return None
-    return targets.offer(project.images, lock_file.read_lock(project.images, target))
+    lock = lock_file.find_lock(project.images, target)
+    return targets.offer(project.images, lock) if lock is not None else None
 
 
 def _runs_on(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> bool:
@@ -257,10 +281,13 @@ def list_targets(
 
     Without a name all targets are listed, except those that are retired because a newer one takes
     their place; --all lists these too. A target with * is recommended for its stack; these are
-    first. The column "tested" has the highest tier of smoke tests that passed for the current
-    digest, or the GPU that they ran on; runs on images of equal configuration count, and --wide
-    names their digests. A wide terminal has more columns: the oldest driver, what a pull downloads,
-    other packages. Filters are combined: a target must match all of them.
+    first. The column "tested" has the GPUs and the month of the highest tier of smoke tests that
+    passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
+    run of a tier failed; "-" for an image without a test record, "not locked" without an image.
+    Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
+    equal configuration count, and --wide names their digests. Months are left out where the
+    terminal is narrow; a wide one has more columns: the oldest driver, what a pull downloads, other
+    packages. Filters are combined: a target must match all of them.
 
     A target is locked, stale, not locked, or needs something that the default index does not have:
     another index, or a wheel that you supply. --json has all values of the matrix, the reasons for
@@ -278,6 +305,8 @@ def list_targets(
 
         imgbuild list --driver 535 --gpu A100 --python 3.11
 
+        imgbuild list --python '>=3.12' --with vllm
+
         imgbuild list --state needs --state stale
 
         imgbuild list cu130-vllm --json
@@ -289,8 +318,9 @@ def list_targets(
     project = selection.project()
     read = published.load(project.matrix)
     patterns = selection.named
+    arches = selection.arches or filters.arches
     selected = select(
-        read, patterns, everything=selection.everything or not patterns, arches=selection.arches
+        read, patterns, everything=selection.everything or not patterns, arches=arches
     )
     matches = filters.test(project)
     every = table.ordered(table.rows(read, published.shown(read, selected)))
@@ -310,7 +340,7 @@ def list_targets(
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing(read, selection.arches)
+        raise filters.nothing(read, arches)
     if runs:
         _answer_runs(selection, [row.target for row in rows], runs)
         return
@@ -320,10 +350,13 @@ def list_targets(
         lines = aligned(table.cells(rows), width=sys.maxsize)
     else:
         width = terminal_width()
-        lines = aligned(table.narrow(rows, None if width == sys.maxsize else width))
+        also = ["Python"] if filters.python else []
+        lines = aligned(table.narrow(rows, None if width == sys.maxsize else width, also))
     answer(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not wide and not console.json and any(row.recommended for row in rows):
         console.info("* recommended; columns of other packages: imgbuild list --wide")
+    if form == "text" and not wide and not console.json and not all(row.images for row in rows):
+        console.info("not locked: imgbuild show TARGET names the reasons")
     if hidden and form == "text" and not console.json:
         console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
 
@@ -335,7 +368,7 @@ def _style(line: str) -> list[tuple[str, str]]:
         return [(line, "bold")]
     head = "bold green" if name.endswith(table.MARK) else ""
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
-    tail = {"failed": "red", "not locked": "dim"}.get(last, "")
+    tail = {"failed": "red", "not locked": "dim", "no lock": "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
 
 

@@ -26,6 +26,7 @@ from imgbuild.cves.check import CveCase
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock import lock_file, published
+from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load, project_row
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
@@ -44,7 +45,7 @@ from imgbuild.update.newer_targets import NewerTarget
 from imgbuild.update.other_updates import BaseUpdates, KnownVulnerabilities
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.update.version_sets import LockedElsewhere
-from imgbuild.values import Arch, Sha256, normalize
+from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
@@ -71,9 +72,10 @@ def outdated(
 ) -> None:
     """List newer versions than a target, a project or a file has.
 
-    For each package that is required: the newest version on its index, the newest that can be
-    taken while all pinned packages stay as they are, and what stops the newest. Final versions
-    count that were not yanked. Only pages of the index and METADATA are read. For targets also
+    For each package that is required: the newest version on its index, the newest that METADATA
+    allow while all pinned packages stay as they are, and what stops the newest. Final versions
+    count that were not yanked. Only pages of the index and METADATA are read: whether the code of
+    an allowed version works with the other packages is known only after --solve. For targets also
     updates of the base's Debian packages and known vulnerabilities, where their servers answer.
 
     Without names: the targets of the project in this folder.
@@ -153,10 +155,21 @@ def _of_target(
         tasks: list[Callable[[], object]] = [
             lambda: rows.extend(newer.look(compared, names, indexes, context, bar.advance)),
             lambda: bases.append(other_updates.base_updates(lock, base, item.arches[0], context)),
-            lambda: advisories.extend(other_updates.vulnerabilities([case], records, context)),
+            lambda: advisories.append(other_updates.vulnerabilities(case, records, context)),
         ]
         threads.each(tasks, lambda task, _: task(), threads=len(tasks))
-    outdated_rows = tuple(row for row in rows if row.outdated)
+    locks = [lock_file.read_lock(session.project.images, name)
+             for name in session.project.locked_targets()]  # fmt: skip
+    outdated_rows = tuple(
+        msgspec.structs.replace(
+            row,
+            elsewhere=newer_targets.locked_with(
+                row.package, row.takes, lock, item.arches[0], locks
+            ),
+        )
+        for row in rows
+        if row.outdated
+    )
     return OutdatedReport(
         name=lock.target,
         arch=item.arches,
@@ -168,16 +181,17 @@ def _of_target(
         vulnerabilities=advisories[0],
         solved=_solved(session, compared, outdated_rows, known, context) if solve else (),
         retired=" ".join(target.retired.split()),
-        targets=_newer_targets(session, item),
+        targets=_newer_targets(session, item, locks),
     )
 
 
-def _newer_targets(session: Session, item: SelectedLock) -> tuple[NewerTarget, ...]:
+def _newer_targets(
+    session: Session, item: SelectedLock, locks: Sequence[Lock]
+) -> tuple[NewerTarget, ...]:
     """Targets of the matrix with newer versions; none for a row of a project, which is moved."""
     project, matrix = session.project, session.matrix
     if project_row(matrix, item.lock.target) is not None:
         return ()
-    locks = [lock_file.read_lock(project.images, name) for name in project.locked_targets()]
     return newer_targets.find(project, matrix, item.lock, item.arches[0], locks)
 
 
@@ -194,11 +208,7 @@ def _requires(
             console.warn(
                 f"what {count(len(lacking), 'package')} require is unknown: {error.message}"
             )
-    return {
-        normalize(wheel.package): records[wheel.sha256].requires or ()
-        for wheel in wheels
-        if wheel.sha256 in records
-    }
+    return locked_packages.requirements(wheels, records)
 
 
 def _others(session: Session, item: SelectedLock) -> list[LockedElsewhere]:
@@ -273,23 +283,11 @@ def _of_files(
     tags = _tags(declared, python, arch, matrix)
     demanded = demands.demands(declared, tags.markers)
     context = Context.open(console)
-    of_files = (
-        declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
-        if declared.indexes
-        else None
-    )
+    of_files = declared_files.find_indexes(declared.indexes, demanded, matrix, tags, context)
     name = matrix.default_index
-    addresses = {
-        name: IndexAddress(
-            name=name, address=matrix.indexes[name].url or uv.default_index(), timed=False
-        )
-    }
-    indexes = Indexes(
-        {**(of_files.addresses if of_files is not None else {}), **addresses},
-        of_files.packages if of_files is not None else {},
-        name,
-        context.http,
-    )
+    address = matrix.indexes[name].url or uv.default_index()
+    places = {**of_files.addresses, name: IndexAddress(name=name, address=address, timed=False)}
+    indexes = Indexes(places, of_files.packages, name, context.http)
     title = ", ".join(map(str, files))
     with console.progress(
         f"looking up {count(len(demanded), 'package')} of {title}",

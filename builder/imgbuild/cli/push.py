@@ -137,7 +137,7 @@ def push(
     """
     names, place = split_places(places)
     how = Options(jobs=processes(jobs), offline=offline)
-    if part is ImagePart.WHEELS:
+    if part == "wheels":
         message = "--only wheels: only an image or its base can be pushed"
         raise InputError(message, hint="use --only base, or omit --only")
     if sif:
@@ -161,7 +161,7 @@ def push(
     key = _key(sign_key)
     day = datetime.datetime.now(datetime.UTC).date()
     chosen = select_targets(selection, session, names)
-    plans = pushes.plans(session, chosen, date=day, only_base=part is ImagePart.BASE)
+    plans = pushes.plans(session, chosen, date=day, only_base=part == "base")
     work = pushes.work(
         session, repository, mount_from or [], plain_http or [],
         tag=not digest_only, attach=attach, key=key,

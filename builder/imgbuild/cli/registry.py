@@ -1,17 +1,24 @@
-"""`imgbuild registry`: list and tag the images of a registry; `gc` and `mirror` are beside it."""
+"""`imgbuild registry`: list, tag and delete images in a registry; `mirror` has its own module."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from imgbuild.cli import registry_gc, registry_mirror
+from imgbuild.cli import registry_mirror
 from imgbuild.cli._help import VerbGroup, add, group
 from imgbuild.cli._options import FORMAT, PlainHttp, Reference
 from imgbuild.cli._output import aligned, answer, count, folded
-from imgbuild.cli._verb import verb
+from imgbuild.cli._targets import MatrixFile
+from imgbuild.cli._verb import option, verb
+from imgbuild.errors import InputError
+from imgbuild.pipeline.opened import open_project
+from imgbuild.project_paths import MATRIX
+from imgbuild.publish import gc as old_images
 from imgbuild.publish import listing as listings
 from imgbuild.publish import pull_page, tag
 from imgbuild.publish.listing import ListedTag, Listing
@@ -106,8 +113,65 @@ def tag_image(
     answer(tagged, folded(f"{parsed.repository}:{item.name} {item.digest}" for item in tagged))
 
 
+@verb
+def gc(
+    place: Annotated[
+        str, typer.Argument(metavar="HOST/REPOSITORY", help="A repository of images.")
+    ],
+    keep_days: Annotated[
+        int,
+        option(
+            "--keep-days",
+            "Keep dated tags of the last DAYS days.",
+            metavar="DAYS",
+            min=0,
+            often=True,
+            setting=True,
+        ),
+    ] = 90,
+    delete: Annotated[
+        bool, option("--delete", "Delete the listed images, with their tags.", often=True)
+    ] = False,
+    plain_http: PlainHttp = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """List or delete old dated images of this project's targets.
+
+    An image is old if each of its tags has the form TARGET-YYYYMMDD, with a day before the last
+    --keep-days days. Images that a current lock names, images with any other tag, and images of
+    other projects are kept. Nothing is deleted without --delete; the blobs are deleted by the
+    registry's own garbage collection.
+
+    Examples:
+
+        imgbuild registry gc registry.example/rl
+
+        imgbuild registry gc registry.example/rl --keep-days 30 --delete
+    """
+    repository = parse_repository(place)
+    project = open_project(matrix)
+    if not project.writable:
+        message = f"no {MATRIX} in {Path.cwd()} or any parent folder: what to keep is not known"
+        hint = "run it in the repository whose locks name the images, or pass --matrix FILE"
+        raise InputError(message, hint=hint)
+    today = datetime.datetime.now(datetime.UTC).date()
+    client = Client(plain_http=plain_http or (), origin=True, reporter=console)
+    before = today - datetime.timedelta(days=keep_days)
+    locked = old_images.locked(project)
+    sweep = old_images.find(client, repository, project.locked_targets(), locked, before)
+    if delete:
+        sweep = old_images.delete(client, repository, sweep)
+    number = count(len(sweep.old), "old image")
+    state = "deleted" if sweep.deleted else "to be deleted with --delete"
+    console.info(f"{repository}: {sweep.kept} kept, {number} {state if sweep.old else ''}".rstrip())
+    if sweep.deleted and sweep.old:
+        console.info(old_images.AFTER)
+    rows = [("tags", "digest"), *((",".join(image.tags), image.digest) for image in sweep.old)]
+    answer(sweep, aligned(rows) if sweep.old else [])
+
+
 add(app, "ls", ls)
 add(app, "tag", tag_image)
-add(app, "gc", registry_gc.gc)
+add(app, "gc", gc)
 app.add_typer(registry_mirror.app, name="mirror")
 COMMAND = group(app)

@@ -121,7 +121,7 @@ def render(
     ] = None,
     check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
-    """Write locked targets as Dockerfiles or in other formats.
+    """Write locked targets as Dockerfiles, Kubernetes jobs, Compose files or in other formats.
 
     dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json.
     bake: a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
@@ -130,7 +130,9 @@ def render(
 
     compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image as `imgbuild run` and
     `imgbuild slurm` do: by digest, with its GPUs, shared memory, a folder of models, compiled code,
-    and secrets by their names. The command follows --. docs/howto/starting-points.md has examples.
+    and secrets by their names. The command follows --. Formats of Kubernetes name the image in a
+    registry: `imgbuild push` first, then `kubectl apply -f FILE`; comments in the file name the
+    claims and secrets that it needs.
 
     Examples:
 
@@ -143,6 +145,8 @@ def render(
         imgbuild render cu124-vllm --format script > cu124-vllm.sh
 
         imgbuild render cu124-vllm --format compose --port 8000 -- vllm serve MODEL
+
+        imgbuild render cu124-vllm --format k8s-job --gpus 8 --registry HOST/REPO -- python train.py
 
         imgbuild render cu130-verl0.9 --format kuberay --nodes 2 --gpus 8 -- python train.py
     """

@@ -38,8 +38,9 @@ from imgbuild.resolve import declared_requests, locked, request, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
-from imgbuild.resolve.locked import LockedTarget
+from imgbuild.resolve.locked import LockedTarget, NearTarget
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -246,11 +247,13 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    If locked targets satisfy the request, prints these. Else, or with --solve, solves: prints
-    the requested packages, a row to add to matrix.yaml, and with --full every package with the
-    reason for its version. No wheel is downloaded: metadata and Python code are checked on the
-    server, shared objects (ELF, CUDA) are not; `imgbuild lock` of the row checks these too. Only
-    the cache is written. It keeps the answer until the next day (UTC); --again solves again.
+    If locked targets satisfy the request, prints these. Else names a target that has all packages,
+    one of them at another version, and solves, as with --solve; this takes up to 6 minutes where
+    packages were not read before. Prints the requested packages, a row to add to matrix.yaml, and
+    with --full every package with the reason for its version. No wheel is downloaded: metadata and
+    Python code are checked on the server, shared objects (ELF, CUDA) are not; `imgbuild lock` of
+    the row checks these too. Only the cache is written. It keeps the answer until the next day
+    (UTC); --again solves again.
 
     If there is no solution on an architecture, the reasons and suggestions are printed; the exit
     status is 8. A set with a package that is over a year older than the others is accepted only
@@ -297,6 +300,8 @@ def resolve(
             resolved = of_locks(ask, session.matrix, targets_found)
             answer(resolved, locked_lines(resolved, everything=everything))
             return
+        near = locked.nearest_target(ask, session.project, session.matrix)
+        _report_near(near, of_files=bool(places))
     inputs = open_inputs(session)
     learned = constraints.read(session.project.images)
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
@@ -306,6 +311,23 @@ def resolve(
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
         raise typer.Exit(NoSolution.exit_code)
+
+
+def _report_near(near: NearTarget | None, *, of_files: bool) -> None:
+    """Print the target that almost satisfies the request, and that solving takes minutes."""
+    if near is not None and near.others:
+        has = ", ".join(
+            f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()
+        )
+        words = (
+            [f"--relax {name}" for name in near.others] if of_files else ["--extends", near.target]
+        )
+        start = f"imgbuild init {' '.join(words)}"
+        console.info(f"nearest locked target: {near.target} has {has}; to start from it: {start}")
+    console.info(
+        "no locked target satisfies the request: solving, with an audit of code; up to 6 minutes"
+        " where packages were not read before"
+    )
 
 
 def _is_place(word: str) -> bool:
@@ -347,9 +369,8 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
     names = {item.package for item in requests}
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:
-        more = f" and {len(bounds) - BOUNDS} more" if len(bounds) > BOUNDS else ""
-        shown = ", ".join(bounds[:BOUNDS])
-        console.info(f"bounds of packages that no line requires are not used: {shown}{more}")
+        shown = first_of(bounds, BOUNDS)
+        console.info(f"bounds of packages that no line requires are not used: {shown}")
     releases = cuda_releases(declared, markers)
     cut_off = declared.cut_off.day if declared.cut_off is not None else None
     if declared.indexes:

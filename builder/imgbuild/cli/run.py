@@ -28,8 +28,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import answer
-from imgbuild.cli._selection import arch_of
-from imgbuild.cli._sessions import single
+from imgbuild.cli._selection import arch_of, single
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import CONTAINER, Definition, Group, RunOutput, option, verb
 from imgbuild.container import driver, path_variables
@@ -394,7 +393,8 @@ def in_container(
     """
     patterns = [name] if name else []
     session = open_session(matrix, Options(jobs=processes(0)), patterns)
-    target = run_target.find(session, single(session.select(patterns)), where.layout)
+    name = single([item.name for item in session.select(patterns)])
+    target = run_target.find(session, name, where.layout)
     chosen = arch_of(target.arches, target.place, where.arch)
     dry_run, through = where.dry_run, where.through
     json = console.json

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -131,16 +130,8 @@ def _wrapped(text: str, more: str = "") -> list[str]:
     )  # fmt: skip
 
 
-class Form(enum.StrEnum):
-    """The document to write."""
-
-    CYCLONEDX = "cyclonedx"
-    SPDX = "spdx"
-
-    @property
-    def ending(self) -> str:
-        """How its file's name ends."""
-        return {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}[self.value]
+Form = Literal["cyclonedx", "spdx"]  # of an SBOM
+ENDINGS: Mapping[Form, str] = {"cyclonedx": ".cdx.json", "spdx": ".spdx.json"}
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +162,7 @@ def show_sbom(selection: Selection, form: Form, output: Path | None) -> None:
         if output is None:
             written.append(msgspec.structs.replace(sbom, document=msgspec.json.decode(data)))
             continue
-        place = output / f"{sbom.target}-{sbom.arch}{form.ending}" if several else output
+        place = output / f"{sbom.target}-{sbom.arch}{ENDINGS[form]}" if several else output
         codec.write_bytes(place, data)
         written.append(msgspec.structs.replace(sbom, output=place))
     lines = [f"{item.target} {item.arch} {item.digest} {item.output}" for item in written]
@@ -182,7 +173,7 @@ def _sboms(
     project: Project, chosen: Sequence[SelectedLock], form: Form
 ) -> Sequence[tuple[Written, bytes]]:
     recorded = packages.read_packages(project.images)
-    write = {Form.CYCLONEDX: cyclonedx.document, Form.SPDX: spdx.document}[form]
+    write = {"cyclonedx": cyclonedx.document, "spdx": spdx.document}[form]
     written = []
     for item in chosen:
         target_digests = image_digests.read_digests(project.images, item.lock)
@@ -257,7 +248,8 @@ def show(
 
     --history lists the commits of the checkout that gave the target another digest. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, for the current digest or for an
-    image of equal configuration, whose digest is named.
+    image of equal configuration, whose digest is named, and the skipped cases with the reasons.
+    "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no engine).
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from imgbuild.registry import image_reference
 from imgbuild.registry.image_reference import Repository
 from imgbuild.site import catalogue, history, write
 from imgbuild.system.console import console
+
+SOURCE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 
 
 @verb
@@ -57,8 +60,16 @@ def site(
         str,
         option(
             "--title",
-            "The name of the site. Default: that of the repository or the folder.",
+            "The name of the site. Default: that of the repository of --registry.",
             metavar="TEXT",
+        ),
+    ] = "",
+    source: Annotated[
+        str,
+        option(
+            "--source",
+            "The address of the repository in a browser, to which the pages link: https://...",
+            metavar="URL",
         ),
     ] = "",
 ) -> None:
@@ -67,7 +78,8 @@ def site(
     A page for each target: versions, digests, layers, tests by GPU, differences from similar
     targets, vulnerabilities, history, commands to copy. And the whole matrix as a picture, a table
     with filters, and forms that answer in the browser what runs on a machine, which image fits a
-    requirements.txt, and why versions are not together. The pages need no server. In a git checkout
+    requirements.txt, what differs between two images, and why versions are not together. The pages
+    need no server. In a git checkout
     the history is that of images/TARGET/digests.json.
 
     The folder is replaced as a whole. --title and texts of the matrix are written as text.
@@ -80,6 +92,9 @@ def site(
 
         imgbuild site --cves cves.json
     """
+    if source and not SOURCE.fullmatch(source):
+        message = f"--source {source!r} is not the address of a page"
+        raise InputError(message, hint="such as: --source https://github.com/OWNER/REPOSITORY")
     project = open_project(matrix, [])
     place = output.absolute() if output is not None else project.below("build/site")
     write.require_replaceable(place)
@@ -91,7 +106,13 @@ def site(
     reports = catalogue.read_reports(cves) if cves is not None else ()
     with console.step("writing the site"):
         made = catalogue.read_catalogue(
-            sources, repository, collected, reports, title=title, reporter=console
+            sources,
+            repository,
+            collected,
+            reports,
+            title=title,
+            source=source,
+            reporter=console,
         )
         result = write.make(sources, made, collected, place, documents=documents)
     numbers = (count(result.pages, "page"), count(result.targets, "target"))

@@ -21,7 +21,7 @@ from imgbuild.cli._options import (
     SharedMemory,
 )
 from imgbuild.cli._output import answer, answer_file
-from imgbuild.cli._selection import choose
+from imgbuild.cli._selection import choose, single
 from imgbuild.cli._targets import OneTarget
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
@@ -260,9 +260,7 @@ def _script(
 ) -> JobScript:
     """The script of `job`, in the image of the one target `name`."""
     chosen = choose(project, [name] if name else [], everything=False, arches=[])
-    if len(chosen) > 1:
-        message = f"several targets match: {', '.join(item.lock.target for item in chosen)}"
-        raise InputError(message, hint="name one of them")
+    single([item.lock.target for item in chosen])
     lock = chosen[0].lock
     environment, passed = jobs.variables(env)
     target_digests = image_digests.read_digests(project.images, lock)

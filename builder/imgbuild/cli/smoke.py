@@ -139,7 +139,7 @@ def image_reports(
     def _test_image(only: Arch) -> ImageUnderTest:
         return ImageUnderTest(lock=image.lock(), arch=only, store=store, reporter=console)
 
-    if options.through is Through.HERE:
+    if options.through == "here":
         return runner.smoke_here(_test_image(_here(arch)), tiers, how=how)
     if options.sif is not None:
         test_image = _test_image(container.arch_of(options.sif))
@@ -151,10 +151,10 @@ def image_reports(
         recording.require_locked(
             image.project, test_image.lock, test_image.arch, config, str(built.path)
         )
-    if options.through is Through.APPTAINER:
+    if options.through == "apptainer":
         return sif.smoke_sif(test_image, built, tiers, how=how)
     return runner.smoke(
-        test_image, built, tiers, through=options.through and options.through.value, how=how,
+        test_image, built, tiers, through=options.through, how=how,
         arbitrary_user=options.arbitrary,
     )  # fmt: skip
 
@@ -339,7 +339,7 @@ def smoke(
     _refuse(sif, layout, through, tier, model, case, arbitrary=arbitrary_user, record=record)
     if junit is not None:
         files.require_writable([junit], hint="choose another file with --junit")
-    through = Through.APPTAINER if sif is not None else through
+    through = "apptainer" if sif is not None else through
     options = SmokeOptions(
         tiers=_tiers(tier, through),
         through=through,
@@ -377,16 +377,16 @@ def _refuse(
     model: Path | None, case: str, *, arbitrary: bool, record: bool,
 ) -> None:  # fmt: skip
     """InputError for options that cannot be combined."""
-    if arbitrary and through is Through.HERE:
+    if arbitrary and through == "here":
         message = "--arbitrary-user and --through here cannot be combined"
         raise InputError(message, hint="leave --arbitrary-user out, or test an image")
-    if sif is not None and (layout is not None or through not in (None, Through.APPTAINER)):
+    if sif is not None and (layout is not None or through not in (None, "apptainer")):
         message = f"--sif-file {sif} cannot be combined with --layout or another --through"
         raise InputError(message, hint="leave --layout and --through out")
     if record and (model is not None or case != "*"):
         message = "--record needs a whole tier with the models of the tests"
         raise InputError(message, hint="leave --model and --case out")
-    if record and (sif is not None or through is Through.HERE):
+    if record and (sif is not None or through == "here"):
         message = "--record cannot be combined with --sif-file or --through here"
         raise InputError(
             message, hint="test the layout of the image; --through apptainer makes its SIF"

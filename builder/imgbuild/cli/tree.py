@@ -12,6 +12,7 @@ from imgbuild.cli import _dependencies
 from imgbuild.cli._help import command
 from imgbuild.cli._options import Offline, complete_target
 from imgbuild.cli._output import answer, fitted
+from imgbuild.cli._selection import single
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
@@ -68,9 +69,7 @@ def tree(
             message, hint=f"name a package, for example: imgbuild tree {name} numpy --invert"
         )
     chosen = _dependencies.locked(selection, [name])
-    if len(chosen) > 1:
-        message = f"several targets match: {', '.join(lock.target for lock, _ in chosen)}"
-        raise InputError(message, hint="name one of them")
+    single([lock.target for lock, _ in chosen])
     lock, arch = chosen[0]
     if package is not None:
         package = dependencies.package_name(package, lock.arch[arch].versions, lock.target)

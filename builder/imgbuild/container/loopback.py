@@ -1,4 +1,4 @@
-"""A registry on 127.0.0.1 from which an engine pulls an image (separate: it listens on a port).
+"""A registry on 127.0.0.1 from which an engine pulls an image (separate: a protocol).
 
 It implements the part of the OCI distribution API that a pull needs: GET and HEAD of manifests and
 blobs, with ranges. An engine requests only missing layers.
@@ -7,16 +7,15 @@ blobs, with ranges. An engine requests only missing layers.
 from __future__ import annotations
 
 import contextlib
-import http.server
 import re
 import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from imgbuild.index.server import LocalHandler, listening
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch
@@ -39,16 +38,15 @@ class LoopbackImage(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.repository}:{self.tag}"
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LocalHandler):
     files: dict[str, tuple[Descriptor, Path]]
     seen: threading.Event
     sent: Callable[[int], object]
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  # the base class's name
         self._answer(body=True)
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self) -> None:  # noqa: N802  # the base class's name
         self._answer(body=False)
 
     def _answer(self, *, body: bool) -> None:
@@ -95,16 +93,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(f"HTTP/1.1 {int(code)} Bad Request\r\nContent-Length: 0\r\n\r\n".encode())
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        del format, args
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        del request, client_address  # the engine reports a lost connection
-
 
 @contextlib.contextmanager
 def serve(
@@ -126,14 +114,5 @@ def serve(
     seen = threading.Event()
     attributes = {"files": files, "seen": seen, "sent": staticmethod(sent)}
     handler = type("Handler", (_Handler,), attributes)
-    with _Server(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(
-            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-        )
-        thread.start()
-        try:
-            host = f"127.0.0.1:{server.server_address[1]}"
-            yield LoopbackImage(repository=f"{host}/{NAME}", tag=tag, requested=seen.is_set)
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(handler) as host:
+        yield LoopbackImage(repository=f"{host}/{NAME}", tag=tag, requested=seen.is_set)

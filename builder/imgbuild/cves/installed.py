@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.attest.sbom import purl
 from imgbuild.attest.sbom.packages import Package
@@ -16,6 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb
 from imgbuild.plan.plan import installed_wheels
+from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, Sha256, normalize
 
 PYPI = "PyPI"
@@ -135,7 +136,5 @@ def _source(deb: Deb, record: Package | None) -> tuple[str, str]:
 
 def public_version(version: str) -> str:
     """`version` without its local part; unchanged if it is not valid by PEP 440."""
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version
+    parsed = parse_version(version)
+    return version if parsed is None else parsed.public

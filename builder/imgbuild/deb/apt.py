@@ -101,14 +101,15 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
 def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:
     """The `names` that are not in the suite of `base`, each with a similar name, or "".
 
-    Errors as for `resolve_debs`.
+    A similar one starts with the same two letters. Errors as for `resolve_debs`.
     """
     packages = {package["Package"] for package in _listed(base, arch, context)[0]}
-    return {
-        name: next(iter(difflib.get_close_matches(name, packages, n=1, cutoff=0.75)), "")
-        for name in names
-        if name not in packages
-    }
+    similar: dict[str, str] = {}
+    for name in names:
+        if name not in packages:
+            near = [package for package in packages if package[:2] == name[:2]]
+            similar[name] = next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.75)), "")
+    return similar
 
 
 def security_updates(

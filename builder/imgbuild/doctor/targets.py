@@ -192,6 +192,8 @@ def _driver_reasons(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
+    if not host.driver and floors.driver:
+        yield f"needs driver {floors.driver} or newer"
     branch, floor = gpus.numbers(host.driver), gpus.numbers(floors.driver)
     if len(branch) == 1 and branch == floor[:1] and floor[1:] > (0,):
         yield f"of the driver's branch {host.driver}, release {floors.driver} or newer is needed"
@@ -206,13 +208,14 @@ def driver_text(driver: str, floors: Floors) -> str:
     release, for GPUs for which it has no machine code.
     """
     own, full = gpus.load().own(floors.cuda), floors.driver_full
-    runs = f"driver {driver} runs it by minor version compatibility, from {floors.driver} on"
-    if own in ("", full):
-        return f"{runs}; PTX and all functions of CUDA {floors.cuda} need {full} or newer"
-    return (
-        f"{runs}; all functions of CUDA {floors.cuda} need {own} or newer, and PTX in its"
-        f" libraries {full}"
+    runs = (
+        f"runs on driver {driver} by minor version compatibility, from {floors.driver} on, with one"
+        " restriction: code fails that has the driver compile PTX or calls functions new in CUDA"
+        f" {floors.cuda}"
     )
+    if own in ("", full):
+        return f"{runs}; {full} or newer has no restriction"
+    return f"{runs}; {own} or newer has all functions, {full} compiles all PTX"
 
 
 def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:

@@ -6,6 +6,7 @@ The reasons for excluded files are also used in error messages.
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -53,13 +54,18 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     """Why `file` is excluded apart from its upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
-    try:
-        specifiers = SpecifierSet(file.requires_python or "")
-    except InvalidSpecifier:
-        return None  # uv has a different parser for such old specifiers
-    if not specifiers.contains(rules.tags.markers["python_full_version"], prereleases=True):
+    if not _accepts_python(file.requires_python or "", rules.tags.markers["python_full_version"]):
         return f"requires Python {file.requires_python}"
     return None
+
+
+@functools.lru_cache(maxsize=10_000)  # the files of a package have few values
+def _accepts_python(requires_python: str, python: str) -> bool:
+    try:
+        specifiers = SpecifierSet(requires_python)
+    except InvalidSpecifier:
+        return True  # uv has a different parser for such old specifiers
+    return specifiers.contains(python, prereleases=True)
 
 
 def same_version(version: Version | None, pin: str | None) -> bool:

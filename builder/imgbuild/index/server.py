@@ -51,13 +51,22 @@ def amended(data: bytes, requirements: Sequence[str]) -> bytes:
     return mark + added + data.removeprefix(mark)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class LocalHandler(http.server.BaseHTTPRequestHandler):
+    """Answers requests of a program of this machine, without a log."""
+
     protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
+        """Print nothing: a line for each request would dominate the output of -v."""
+        del format, args
+
+
+class _Handler(LocalHandler):
     catalogue: Catalogue
     amend: Amend
     base: str
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # the base class's name
         try:
             status, kind, data = self._answer(urllib.parse.unquote(self.path))
         except Exception as error:  # noqa: BLE001 - raised again when uv has ended
@@ -89,16 +98,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     return 200, "application/octet-stream", amended(data, more)
         return 404, "text/plain", b"only pages and metadata are served"
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        del format, args  # a log line for each request would dominate the output of -v
-
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # uv reports those itself
+        if not isinstance(sys.exception(), ConnectionError):  # the client reports those itself
             super().handle_error(request, client_address)
 
 
@@ -107,15 +113,21 @@ def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
     """Serve `catalogue` on 127.0.0.1, amended; yields the URL of its simple index."""
     parts = {"catalogue": catalogue, "amend": staticmethod(amend)}
     handler = type("Handler", (_Handler,), parts)
+    with listening(handler) as address:
+        handler.base = f"http://{address}"  # type: ignore[attr-defined]  # the port is known now
+        yield f"{handler.base}/simple/"  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def listening(handler: type[LocalHandler]) -> Iterator[str]:
+    """Answer requests with `handler` until the end of the block; yields 127.0.0.1 with the port."""
     with _Server(("127.0.0.1", 0), handler) as server:
-        base = f"http://127.0.0.1:{server.server_address[1]}"
-        handler.base = base  # type: ignore[attr-defined]  # set once the port is known
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
         thread.start()
         try:
-            yield f"{base}/simple/"
+            yield f"127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()
             thread.join()

@@ -14,8 +14,8 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.audit.judge import Terms, audit, extras_of
-from imgbuild.audit.main_path.closure import MainPath, main_path
-from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.main_path.additions import path_of_additions
+from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.cache.context import Context
@@ -46,6 +46,7 @@ READABLE = ("metadata", "imports", "calls", "support", "rules")
 CLEAN = "audit-settled"
 JUDGING = (
     "imgbuild.audit.judge",
+    "imgbuild.audit.main_path.additions",
     "imgbuild.learn.removed_attributes",
 )  # the inputs of a report
 EACH = 4  # limit of findings between the same two packages per round
@@ -251,7 +252,9 @@ def audit_of(
 ) -> Report:
     """Errors on the main path, from code, METADATA and older releases of the packages.
 
-    `published` are packages whose locked versions were audited together.
+    `published` are packages whose locked versions were audited together. If that audit cannot
+    depend on the others, only code that these run is audited; other warnings and notes about the
+    published packages are then omitted.
     """
     package_set = package_set_of(resolution, release_catalogue)
 
@@ -260,7 +263,8 @@ def audit_of(
             package_set, path, lambda: release_catalogue, published=published
         )
 
-    path = main_path(package_set, with_named(package_set, terms.named))
+    known = release_catalogue.library.published
+    path = path_of_additions(package_set, terms.named, published, known)
     return audit(package_set, terms, checks=READABLE, path=path, past=_past, published=published)
 
 

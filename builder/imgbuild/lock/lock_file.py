@@ -115,6 +115,11 @@ def lock_path(images: Path, target: str) -> Path:
     return images / target / FILE
 
 
+def find_lock(images: Path, target: str) -> Lock | None:
+    """The lock of `target` as of `read_lock`; None if there is none."""
+    return read_lock(images, target) if lock_path(images, target).exists() else None
+
+
 def read_lock(images: Path, target: str) -> Lock:
     """Read the lock of `target`; LockStale if it is missing or its format differs.
 

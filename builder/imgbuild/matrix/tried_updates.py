@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild import codec
 from imgbuild.matrix.fields import Form, Name
 from imgbuild.matrix.fields import Version as VersionText
+from imgbuild.system.syntax import parse_version
 
 FILE = "updates.json"
 WHAT = "list of updates"
@@ -127,16 +128,9 @@ def write(images: Path, updates: Updates, below: Path) -> None:
 
 def _key(key: tuple[str, str]) -> tuple[str, Version | None, str]:
     package, version = key
-    return package, _version(version) or Version("0"), version
-
-
-def _version(text: str | None) -> Version | None:
-    try:
-        return Version(text) if text is not None else None
-    except InvalidVersion:
-        return None
+    return package, parse_version(version) or Version("0"), version
 
 
 def _passed(version: str, current: str | None) -> bool:
-    refused, has = _version(version), _version(current)
+    refused, has = parse_version(version), parse_version(current)
     return refused is not None and has is not None and refused <= has

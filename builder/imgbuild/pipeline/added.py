@@ -79,7 +79,7 @@ def problems(
         ]
         lacking = [each for each in asked if each.package not in versions]
         blocked = obstacles(lacking, pages, tags)
-        reasons += source_packages.reasons(item, blocked, lacking, pages, tags, context)
+        reasons += source_packages.reasons(item, blocked, lacking, pages, tags)
         for deb, near in unknown_debs(session.matrix, target.base, system, arch, context).items():
             reasons.append(f"Debian has no package {deb}" + (f"; nearest: {near}" if near else ""))
     return list(dict.fromkeys(reasons))

@@ -55,7 +55,6 @@ JUDGING = (
 
 def audit_target(
     project: Project,
-    matrix: Matrix,
     name: str,
     arch: Arch,
     inputs: Inputs,

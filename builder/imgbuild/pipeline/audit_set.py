@@ -40,6 +40,7 @@ from imgbuild.project import releases
 from imgbuild.report import Finding, Report, Unread
 from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.request import today
+from imgbuild.system.amounts import first_of
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Sha256, sha256
 from imgbuild.wheel.tags import Tags
@@ -436,9 +437,8 @@ def _unread_binaries(
     ]
     unread = []
     if remote:
-        shown = ", ".join(remote[:3]) + (f" and {len(remote) - 3} more" if remote[3:] else "")
         why = "their wheels were not downloaded"
-        unread.append(Unread(what=f"shared objects of {shown}", why=why))
+        unread.append(Unread(what=f"shared objects of {first_of(remote, 3)}", why=why))
     if len(remote) < len(compiled):
         what = "GPU code, and libraries outside of the packages"
         unread.append(Unread(what=what, why="only a locked target has GPUs and a base"))

@@ -19,7 +19,6 @@ from imgbuild.deb import apt
 from imgbuild.doctor.host import Host
 from imgbuild.doctor.targets import judge, offer
 from imgbuild.errors import InputError, NothingSelected, ToolMissing
-from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import DebianBase, Matrix
@@ -45,6 +44,7 @@ from imgbuild.resolve.project_indexes import ProjectIndexes
 from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
 from imgbuild.resolve.required_sdists import required_sdists
 from imgbuild.resolve.source_only import Advice, WheelNeeds
+from imgbuild.show import status
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
 from imgbuild.system import threads
@@ -139,12 +139,16 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
     )
 
 
-def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest) -> list[LockedFacts]:
+def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest, matrix: Matrix) -> list[LockedFacts]:
     """The eligible targets; NothingSelected, with the available ones, if there are none."""
     if ask.target is not None:
         named = [each for each in facts if each.target == ask.target]
         if named:
             return named
+        row = matrix.targets.get(ask.target)
+        if row is not None and ask.arch in row.arch:
+            message = f"{ask.target} is not locked"
+            raise NothingSelected(message, hint=status.lock_remedy(matrix, ask.target))
         message = f"no locked target {ask.target} for {ask.arch}"
         raise NothingSelected(
             message, hint=f"available: {', '.join(each.target for each in facts)}"
@@ -209,8 +213,7 @@ class Chooser:
         """METADATA of the wheel that a demand means; empty if there is none."""
         pages, tags = self.pages, self._tags(python)
         wheel = pages.pinned(demand, tags) if demand.pin else pages.newest(demand, tags)
-        http, store = self._context.http, self._context.store
-        return metadata(wheel, http, store) if wheel is not None else b""
+        return pages.metadata(wheel) if wheel is not None else b""
 
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
         """The torch that the image will have, and its CUDA release: the project's, or `facts`'.
@@ -223,14 +226,9 @@ class Chooser:
         named = self.cuda() or (facts.cuda,)
         if demand is None or demand.source or (demand.allows(has or "0") and facts.cuda in named):
             return has or "2.0", facts.cuda
-        http, store = self._context.http, self._context.store
         tags = self._tags(facts.python)
-        build = engine_torch.build(
-            self.pages.wheels(demand, tags),
-            lambda wheel: metadata(wheel, http, store),
-            tags.markers,
-            named,
-        )
+        wheels = self.pages.wheels(demand, tags)
+        build = engine_torch.build(wheels, self.pages.metadata, tags.markers, named)
         if build is None:
             return demand.pin or has or "2.0", max(named, key=gpus.numbers)
         return build.version.public, build.cuda or facts.cuda
@@ -253,7 +251,7 @@ class Chooser:
         """The nearest target; `folder` is the project's, whose imports are read."""
         facts = facts_of(self._project, self._matrix, self._ask)
         self._read_indexes({name for each in facts for name in each.versions}, folder)
-        facts = selected(facts, self._ask)
+        facts = selected(facts, self._ask, self._matrix)
         facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
@@ -272,7 +270,7 @@ class Chooser:
                 *obstacles(asked, self.pages, tags),
                 *url_wheels.unfit(asked, tags),
                 *contradictions(self._required(nearest, asked), demanded, self._declared),
-                *required_sdists(asked, have, self.pages, tags, self._context),
+                *required_sdists(asked, have, self.pages, tags),
             ]
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
@@ -299,7 +297,7 @@ class Chooser:
             indexes=self._indexes,
             obstacles=tuple(
                 self._suggested(each)
-                for each in source_packages.named(blocked, self.pages, self._context)
+                for each in source_packages.named(blocked, self.pages)
                 if each.package not in settled
             ),
         )
@@ -315,7 +313,7 @@ class Chooser:
             if each.installed and each.package not in self._ask.exclude
         ]
         self._indexes = project_indexes.find(
-            self._declared.indexes, wanted, self.pages, tags, self._context,
+            self._declared.indexes, wanted, self.pages, tags,
             published=published, folder=folder,
         )  # fmt: skip
         addresses, assigned = self._indexes.addresses, self._indexes.packages
@@ -379,7 +377,7 @@ class Chooser:
                 changes.setdefault(change.package, change)
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
         tags = self._tags(facts.python)
-        ranges = range_conflicts(added, facts, self.pages, tags, self._context)
+        ranges = range_conflicts(added, facts, self.pages, tags)
         every = {each.package: each for each in (*ranges, *changes.values())}
         return [each for each in every.values() if each.package not in overrides]
 
@@ -413,7 +411,7 @@ class Chooser:
         self, blocked: Sequence[Obstacle], facts: LockedFacts, folder: Path
     ) -> tuple[list[Advice], dict[str, str]]:
         """The packages with only an sdist: those that compile CUDA, and those that can be built."""
-        cuda, sdists = source_packages.split(blocked, self.pages, self._context)
+        cuda, sdists = source_packages.split(blocked, self.pages)
         torch, release = self._torch(facts)
         needs = WheelNeeds(
             python=".".join(facts.python.split(".")[:2]),
@@ -425,7 +423,7 @@ class Chooser:
         def _requiring(package: str) -> list[str]:
             tags = self._tags(facts.python)
             added = [d for d in self.demands(facts.python) if d.package not in facts.versions]
-            return source_packages.requiring(package, added, self.pages, tags, self._context)
+            return source_packages.requiring(package, added, self.pages, tags)
 
         return source_packages.advise(cuda, needs, folder, _requiring), sdists
 

@@ -300,7 +300,7 @@ def find_indexes(
     """
     pages = IndexPages(matrix, context, today())
     of_files = project_indexes.find(
-        indexes, demands, pages, tags, context,
+        indexes, demands, pages, tags,
         published=published, folder=Path(), taken=matrix.indexes,
     )  # fmt: skip
     for line in of_files.failures:

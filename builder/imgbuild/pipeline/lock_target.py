@@ -30,7 +30,6 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import downloads
 from imgbuild.pipeline.audit_lock import audit_lock
 from imgbuild.plan import current, image_digests, records
@@ -45,11 +44,12 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
 
 
-def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -> Lock:
+def settle_target(project: Project, name: str, inputs: Inputs) -> Lock:
     """The lock of target `name`, from METADATA and Python code; no file is downloaded.
 
     Learned constraints are kept even if the target fails, since they are facts about the packages.
     """
+    matrix = inputs.matrix
 
     def _keep(learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
         add_constraints(project.images, learned, inputs.store)
@@ -68,7 +68,7 @@ def settle_target(project: Project, matrix: Matrix, name: str, inputs: Inputs) -
 
 
 def lock_target(
-    project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
+    project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, TargetDigests]:
     """Write the digests of `lock` from `settle_target`; settle again after new constraints.
 
@@ -77,20 +77,20 @@ def lock_target(
     """
     name = lock.target
     while True:
-        recorded = published.known_constraints(matrix, project.images)
+        recorded = published.known_constraints(inputs.matrix, project.images)
         if any(
             constraints.violations(recorded, resolution.versions)
             for resolution in lock.arch.values()
         ):
-            lock = settle_target(project, matrix, name, inputs)
+            lock = settle_target(project, name, inputs)
         lock = folders.completed_lock(lock, inputs)
         with console.step(f"computing the digests of {name}"):
             layers = _locked_layers(project, lock, inputs, processes=processes, drop=drop).layers
             refuse_conflicts(lock, inputs)
-        reports = _audited(project, matrix, lock, inputs, drop=drop)
+        reports = _audited(project, lock, inputs, drop=drop)
         if reports is not None:
             break
-        lock = settle_target(project, matrix, name, inputs)
+        lock = settle_target(project, name, inputs)
     floors = {Arch(report.arch): report.floors for report in reports}
     target_digests = image_digests.digests_of(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
@@ -99,15 +99,13 @@ def lock_target(
     return lock, target_digests
 
 
-def _audited(
-    project: Project, matrix: Matrix, lock: Lock, inputs: Inputs, *, drop: bool
-) -> list[Report] | None:
+def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> list[Report] | None:
     """Reports of the audit without errors; None if it yielded new constraints, else AuditFailed.
 
     For an extension only checks that need complete files remain: the published packages were
     audited before, and the others in `settle_target`.
     """
-    recorded = published.known_constraints(matrix, project.images)
+    recorded = published.known_constraints(inputs.matrix, project.images)
     checks = [check for check in CHECKS if lock.extends is None or check not in READABLE]
     reports = [
         audit_lock(lock, arch, inputs, recorded, checks=checks, drop=drop) for arch in lock.arch
@@ -116,10 +114,10 @@ def _audited(
     for report in reports:
         if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:
             arch = Arch(report.arch)
-            problem = SolveProblem(matrix, lock.target, arch, inputs.context, learned)
+            problem = SolveProblem(inputs.matrix, lock.target, arch, inputs.context, learned)
             taught = learn_from_errors(problem, errors)
             add_constraints(project.images, taught, inputs.store)
-            learned = published.known_constraints(matrix, project.images)
+            learned = published.known_constraints(inputs.matrix, project.images)
     if learned == recorded:
         refuse_errors(lock.target, reports)
         return reports

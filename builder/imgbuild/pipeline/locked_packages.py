@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.attest.sbom import packages
@@ -16,7 +16,7 @@ from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.system import threads
 from imgbuild.system.amounts import count
 from imgbuild.system.console import console
-from imgbuild.values import Sha256
+from imgbuild.values import Sha256, normalize
 
 
 def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Package]:
@@ -41,13 +41,23 @@ def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Pa
     return records
 
 
+def requirements(
+    wheels: Sequence[Wheel], records: Mapping[Sha256, Package]
+) -> dict[str, Sequence[str]]:
+    """Package → what its wheel requires; those without a record are left out."""
+    return {
+        normalize(wheel.package): records[wheel.sha256].requires or ()
+        for wheel in wheels
+        if wheel.sha256 in records
+    }
+
+
 def _fetch(lock: Lock, wheels: Sequence[Wheel], http: Ranges, inputs: Inputs) -> None:
     """Read METADATA of `wheels` on their indexes; the cache keeps it."""
     title = f"reading requirements of {count(len(wheels), 'package')} of {lock.target}"
     with console.progress(title, len(wheels), unit="packages") as bar:
 
-        def _metadata_task(wheel: Wheel, stop: threads.Stop) -> None:
-            stop.check()
+        def _metadata_task(wheel: Wheel, _: threads.Stop) -> None:
             place = f"{LATER}{wheel.sha256}"
             file = IndexFile(name=wheel.file, url=place, sha256=wheel.sha256)
             remote_wheel.metadata(file, http, inputs.store)

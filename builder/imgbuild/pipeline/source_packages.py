@@ -11,9 +11,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import project_paths
-from imgbuild.cache.context import Context
 from imgbuild.index import cuda_releases
-from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock import lock_file
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.published import Overlay
@@ -30,26 +28,24 @@ LOOKED_UP = 100  # limit of packages whose METADATA is searched for requirements
 LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
-def named(blocked: Sequence[Obstacle], pages: IndexPages, context: Context) -> list[Obstacle]:
+def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
     """`blocked`, with those of which the index has only a placeholder named so."""
     return [
         msgspec.structs.replace(each, reason=sdist_code.PLACEHOLDER)
-        if each.cause == "source" and sdist_code.code_of(each, pages, context) == "placeholder"
+        if each.cause == "source" and sdist_code.code_of(each, pages) == "placeholder"
         else each
         for each in blocked
     ]
 
 
-def split(
-    blocked: Sequence[Obstacle], pages: IndexPages, context: Context
-) -> tuple[list[Obstacle], dict[str, str]]:
+def split(blocked: Sequence[Obstacle], pages: IndexPages) -> tuple[list[Obstacle], dict[str, str]]:
     """The `blocked` packages that compile CUDA code; and package → reason of pure Python ones."""
     cuda, sdists = [], {}
     for each in blocked:
         if source_only.is_source_project(each.package) and each.cause in ("source", "python"):
             cuda.append(each)
         elif each.cause == "source":
-            code = sdist_code.code_of(each, pages, context)
+            code = sdist_code.code_of(each, pages)
             if code == "cuda":
                 cuda.append(each)
             elif code == "python":
@@ -93,11 +89,7 @@ def advise(
 
 
 def requiring(
-    package: str,
-    demands: Sequence[PackageDemand],
-    pages: IndexPages,
-    tags: Tags,
-    context: Context,
+    package: str, demands: Sequence[PackageDemand], pages: IndexPages, tags: Tags
 ) -> list[str]:
     """The `demands` whose METADATA requires `package`, with the wheels."""
     added = [
@@ -106,9 +98,7 @@ def requiring(
         if demand.installed and not demand.source
         if (wheel := pages.newest(demand, tags)) is not None
     ][:LOOKED_UP]
-    texts = threads.each(
-        added, lambda pair, _: metadata(pair[1], context.http, context.store), threads=8
-    )
+    texts = threads.each(added, lambda pair, _: pages.metadata(pair[1]), threads=8)
     return [
         f"{demand} ({wheel.name})"
         for (demand, wheel), text in zip(added, texts, strict=True)
@@ -126,7 +116,6 @@ def reasons(
     demands: Sequence[PackageDemand],
     pages: IndexPages,
     tags: Tags,
-    context: Context,
 ) -> list[str]:
     """Why `demands` of a row cannot be satisfied, with advice about packages without wheels."""
     lock = row.published.lock
@@ -139,12 +128,12 @@ def reasons(
     )
 
     def _requiring(package: str) -> list[str]:
-        return requiring(package, demands, pages, tags, context)
+        return requiring(package, demands, pages, tags)
 
-    cuda, sdists = split(blocked, pages, context)
+    cuda, sdists = split(blocked, pages)
     advice = {each.package: each for each in advise(cuda, needs, row.folder, _requiring)}
     lines = []
-    for each in named(blocked, pages, context):
+    for each in named(blocked, pages):
         if each.package in advice:
             item = advice[each.package]
             where = f"{', '.join(map(str, each.places))}: " if any(map(str, each.places)) else ""

@@ -11,7 +11,7 @@ locks targets one after another; `pipeline.build` builds them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,20 +22,30 @@ from imgbuild.deb import apt
 from imgbuild.errors import ImgbuildError, ImpossibleRequirements, NoSolution
 from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.matrix.model import Base, DebianBase
 from imgbuild.matrix.select import Selected
-from imgbuild.pipeline import impossible, lock_target
+from imgbuild.pipeline import lock_target, source_packages
 from imgbuild.pipeline.downloads import downloads
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.opened import report_templates
 from imgbuild.pipeline.session import Session
 from imgbuild.plan import current
 from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.project import fetch
+from imgbuild.project.model import DeclaredName
 from imgbuild.render import bake, write
+from imgbuild.resolve import repositories
+from imgbuild.resolve.demands import demands
+from imgbuild.resolve.feasible import IndexPages, obstacles
 from imgbuild.show import image_diff, revisions
+from imgbuild.solve import repository_name
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system import files
+from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
 
 SHOWN_UPDATES = 5
 
@@ -75,8 +85,8 @@ def lock_all(
             done[item.name] = current
             continue
         with _attempt(session, item.name, inputs, failed, single=count == 1):
-            impossible.refuse(matrix, item.name, inputs.context)
-            settled[item.name] = lock_target.settle_target(project, matrix, item.name, inputs)
+            _refuse_impossible(item.name, inputs)
+            settled[item.name] = lock_target.settle_target(project, item.name, inputs)
     total = downloads(project, list(settled.values()), inputs)
     if settled:
         total.transfer.announce()
@@ -84,7 +94,7 @@ def lock_all(
         inputs = inputs.counting(total.transfer, spared=total.later[name])
         with _attempt(session, name, inputs, failed, single=count == 1):
             done[name] = lock_target.lock_target(
-                project, matrix, lock, inputs, processes=session.options.jobs, drop=drop
+                project, lock, inputs, processes=session.options.jobs, drop=drop
             )[1]
             console.info(f"{name}: locked ({len(done) + len(failed)} of {count})")
         if drop:
@@ -197,7 +207,56 @@ def report_security_updates(locks: Iterable[tuple[Lock, Base]], context: Context
 def _updates_text(
     lock: Lock, date: str, updates: tuple[apt.SecurityUpdate, ...], total: int
 ) -> str:
-    named = ", ".join(f"{update.package} {update.fixed}" for update in updates[:SHOWN_UPDATES])
-    more = f" and {len(updates) - SHOWN_UPDATES} more" if len(updates) > SHOWN_UPDATES else ""
+    named = first_of([f"{each.package} {each.fixed}" for each in updates], SHOWN_UPDATES)
     count = "has a security update" if len(updates) == 1 else "have security updates"
-    return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}{more}"
+    return f"{lock.base.name}: {len(updates)} of {total} packages {count} ({date}): {named}"
+
+
+def _refuse_impossible(name: str, inputs: Inputs) -> None:
+    """ImpossibleRequirements, with file, line and reason of each, for a row of a project.
+
+    Packages kept by `extends`, and those of other indexes than the default, are not looked up.
+    """
+    matrix, context = inputs.matrix, inputs.context
+    row = published.project_row(matrix, name)
+    if row is None:
+        return
+    target, lock = matrix.targets[name], row.published.lock
+    declared = row.requirements.declared
+    left_out = {
+        *(versions_of(lock) if row.row.extends is not None else ()),
+        *map(normalize, (*row.row.exclude, *row.row.relax)),
+        *(each.package for each in declared.requirements if each.kind == "override"),
+        *target.indexes,
+    }
+    tags = Tags(python=lock.base.python, glibc=lock.base.glibc, arch=target.arch[0])
+    asked = [each for each in demands(declared, tags.markers) if each.package not in left_out]
+    pages = IndexPages(matrix, context, target.as_of)
+    blocked = obstacles(asked, pages, tags)
+    names, failures = repository_name.read_all(declared.unnamed, context)
+    failures += repositories.failures(asked, context)
+    reasons = [
+        *source_packages.reasons(row, blocked, asked, pages, tags),
+        *_unnamed(declared.unnamed, names),
+    ]
+    if failures and not reasons:
+        raise repositories.refusal(failures)
+    reasons += repositories.reasons(failures)
+    if not reasons:
+        return
+    message = f"{name} has requirements that are not on the index for Python {lock.base.python}"
+    hint = (
+        "change them in the project's files, or exclude one in matrix.yaml:"
+        " exclude: {PACKAGE: REASON}"
+    )
+    raise ImpossibleRequirements(message, reasons=tuple(reasons), hint=hint)
+
+
+def _unnamed(declared: Sequence[DeclaredName], names: Mapping[str, str]) -> list[str]:
+    """The repositories required without a name, with the entries for the row."""
+    return [
+        f"{each.place}: {address} has no name: write it as {names[address]} @ …, or into the row:"
+        f' names: {{"{address}": {names[address]}}}'
+        for each in declared
+        if (address := fetch.repository(each.name)) in names
+    ]

@@ -27,7 +27,7 @@ from imgbuild.oci.layout import ImageFiles, Layout
 from imgbuild.pipeline.build import build_all, placed, refuse_one_file, report_built
 from imgbuild.pipeline.session import Session
 from imgbuild.system import files
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import count, first_of
 from imgbuild.system.console import console
 from imgbuild.values import Arch, Digest, digest_of
 
@@ -152,19 +152,16 @@ def _report(committed: CommittedFolder, content: CommittedFiles) -> None:
     paths = committed_files.differences(committed, content)
     if paths:
         differ = f"{count(len(paths), 'file')} of {folder} {'differ' if paths[1:] else 'differs'}"
-        console.warn(f"{differ} from commit {commit}, which is in the image: {_shown(paths)}")
+        console.warn(
+            f"{differ} from commit {commit}, which is in the image: {first_of(paths, SHOWN)}"
+        )
     if content.submodules:
-        console.warn(f"submodules are not in the image: {_shown(content.submodules)}")
+        console.warn(f"submodules are not in the image: {first_of(content.submodules, SHOWN)}")
     if content.pointers:
         text = "the image contains only git-lfs pointers for these files"
-        console.warn(f"{text}: {_shown(content.pointers)}")
+        console.warn(f"{text}: {first_of(content.pointers, SHOWN)}")
     if content.left_out:
-        names = _shown([repr(path) for path in content.left_out])
+        names = first_of([repr(path) for path in content.left_out], SHOWN)
         console.warn(
             f"files with names or targets that are invalid in an image are excluded: {names}"
         )
-
-
-def _shown(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return ", ".join(paths[:SHOWN]) + more

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.project import addresses, platforms
 from imgbuild.project.model import DeclaredRequirement
+from imgbuild.system.syntax import parse_version
 from imgbuild.values import normalize
 
 
@@ -59,9 +60,8 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
     yield Version("99999")
     for clause in (clause for each in specifiers for clause in each):
         text = clause.version.removesuffix(".*")
-        try:
-            version = Version(text)
-        except InvalidVersion:
+        version = parse_version(text)
+        if version is None:
             continue
         yield version
         yield Version(

@@ -21,6 +21,7 @@ from imgbuild.project.kinds import FOREIGN, is_requirements, reason_to_leave
 from imgbuild.project.model import DeclaredRequirement, Place
 from imgbuild.project.reading import Reading
 from imgbuild.project.uv_settings import DEVELOPMENT
+from imgbuild.system.amounts import first_of
 
 INSTALLED = "installed by the Dockerfile, named by no other file; add it if it is needed"
 NAMED = "name it with --from to read it"
@@ -104,12 +105,11 @@ def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
     _taken(child, name)
     pairs = list(agreement.contradictions(reading.requirements, child.requirements))
     if pairs:
-        shown = "; ".join(
+        texts = [
             f"{other.text} ({other.place}) against {declared.text} ({declared.place})"
-            for declared, other in pairs[:SHOWN]
-        )
-        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
-        reason = f"contradicts other files of the project: {shown}{more}"
+            for declared, other in pairs
+        ]
+        reason = f"contradicts other files of the project: {first_of(texts, SHOWN, '; ')}"
         reading.leave_out(Place(file=name), name, reason)
         return
     if not lock and _declares(reading) and agreement.is_lock(child.requirements):
@@ -243,8 +243,7 @@ def _note_missing(reading: Reading, child: Reading, name: str) -> None:
         elif each.kind == "requirement":
             by_file.setdefault(each.place.file, []).append(each.package)
     for file, packages in by_file.items():
-        more = f" and {len(packages) - SHOWN} more" if len(packages) > SHOWN else ""
-        reason = f"installed by {name}; only it names {', '.join(packages[:SHOWN])}{more}; {NAMED}"
+        reason = f"installed by {name}; only it names {first_of(packages, SHOWN)}; {NAMED}"
         reading.leave_out(Place(file=file), f"-r {file}", reason)
 
 

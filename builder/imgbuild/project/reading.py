@@ -10,7 +10,6 @@ import msgspec
 from packaging.markers import InvalidMarker, Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from imgbuild.errors import Problem
 from imgbuild.http.credentials import redact
@@ -28,7 +27,7 @@ from imgbuild.project.model import (
     Place,
 )
 from imgbuild.project.project_files import ProjectFiles, SourceProblem, above, relative
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import parse_requirement, parse_version
 from imgbuild.values import normalize
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -389,8 +388,6 @@ def _parses(text: str) -> bool:
         return False
 
 
-def _local(version: str) -> str | None:
-    try:
-        return Version(version).local
-    except InvalidVersion:  # such as 2.6.*
-        return None
+def _local(text: str) -> str | None:
+    version = parse_version(text)  # None for 2.6.*
+    return version.local if version is not None else None

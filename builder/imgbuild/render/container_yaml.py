@@ -30,6 +30,7 @@ _Dumper.add_representer(str, _text)
 
 
 def document(value: Any, comment: str) -> str:
-    """A YAML document of `value`, after a line of comment."""
+    """A YAML document of `value`, after lines of comment."""
     text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=1 << 30, allow_unicode=False)
-    return f"# {comment}\n{text}"
+    head = "".join(f"# {line}\n" for line in comment.split("\n"))
+    return f"{head}{text}"

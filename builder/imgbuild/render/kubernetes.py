@@ -38,7 +38,7 @@ def job(container: ContainerSettings, comment: str) -> str:
         "metadata": {"name": container.name},
         "spec": {"backoffLimit": 0, "template": _template(container, restart=True)},
     }
-    return container_yaml.document(value, comment)
+    return container_yaml.document(value, _comment(container, comment))
 
 
 def jobset(container: ContainerSettings, comment: str) -> str:
@@ -72,7 +72,7 @@ def jobset(container: ContainerSettings, comment: str) -> str:
         "metadata": {"name": name},
         "spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [workers]},
     }
-    return container_yaml.document(value, comment)
+    return container_yaml.document(value, _comment(container, comment))
 
 
 def rayjob(container: ContainerSettings, comment: str) -> str:
@@ -112,7 +112,7 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
             "rayClusterSpec": cluster,
         },
     }
-    return container_yaml.document(value, comment)
+    return container_yaml.document(value, _comment(container, comment))
 
 
 def entrypoint(words: tuple[str, ...]) -> str:
@@ -129,6 +129,21 @@ def entrypoint(words: tuple[str, ...]) -> str:
         message = f"--format kuberay: a shell would change these words of the command: {shown}"
         raise InputError(message, hint="put the command into a script in the workspace")
     return " ".join(words)
+
+
+def _comment(container: ContainerSettings, comment: str) -> str:
+    """`comment`, and what the cluster must have before `kubectl apply -f FILE`."""
+    secrets = ", ".join(container.secrets)
+    return "\n".join(
+        (
+            comment,
+            f"The image must be in its registry: imgbuild push {container.target} HOST/REPOSITORY",
+            f"Two PersistentVolumeClaims: workspace ({container.workdir}), models ({MODELS})",
+            *([f"Secret {SECRET}, each key may be absent: {secrets}"] if secrets else []),
+            "kernels has compiled code; with a claim in place of emptyDir it outlives the pod.",
+            "Start it: kubectl apply -f FILE",
+        )
+    )
 
 
 def _template(

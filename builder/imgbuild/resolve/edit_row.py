@@ -1,6 +1,6 @@
 """Changes what a row of a user's `matrix.yaml` adds, with comments and order kept.
 
-The only importer of ruamel.yaml, which reads and writes a document without losing comments.
+Only `edited` reads and writes with ruamel.yaml, which keeps comments.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def add(
                 _append(row, "packages", deb)
                 changes.append(f"Debian package {deb} added to {name}")
 
-    _edited(path, name, _edit)
+    _write_edited(path, name, _edit)
     return changes
 
 
@@ -78,7 +78,7 @@ def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]
             _drop_empty(row, "packages")
             changes.append(f"Debian package {deb} removed from {name}")
 
-    _edited(path, name, _edit)
+    _write_edited(path, name, _edit)
     return changes
 
 
@@ -174,7 +174,7 @@ def moved(path: Path, data: bytes, move: RowMove) -> bytes:
     return _written(path, data, _edit)
 
 
-def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
+def _write_edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
     """Write the matrix with row `name` edited."""
     before = boundary.content(path)
     codec.write_bytes(path, _written(path, before, lambda whole: edit(whole["targets"][name])))
@@ -187,24 +187,34 @@ def _edited(path: Path, name: str, edit: Callable[[Row], None]) -> None:
 
 def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
     """The document `data` of `path`, edited."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     text = data.decode()
     crlf = text.count("\r\n") * 2 > text.count("\n")
     text = text.replace("\r\n", "\n")
+    indented = OFFSET.search(text) is not None
+    changed = edited(text, edit, str(path), hint="edit it by hand", indented=indented)
+    return (changed.replace("\n", "\r\n") if crlf else changed).encode()
+
+
+def edited(
+    text: str, edit: Callable[[Any], None], what: str, *, hint: str, indented: bool = True
+) -> str:
+    """The YAML document `text` after `edit`, with its comments; InputError names it as `what`.
+
+    `indented`: the items of its lists are indented below their key.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
     editor = YAML()
     editor.preserve_quotes = True
     editor.width = WIDE
-    indented = OFFSET.search(text) is not None
     editor.indent(mapping=2, sequence=4 if indented else 2, offset=2 if indented else 0)
     try:
         document = editor.load(text)
         edit(document)
     except YAMLError as error:
-        message = f"{path}: cannot be edited: {str(error).splitlines()[0]}"
-        raise InputError(message, hint="edit it by hand") from error
+        message = f"{what} cannot be edited: {str(error).splitlines()[0]}"
+        raise InputError(message, hint=hint) from error
     written = io.StringIO()
     editor.dump(document, written)
-    changed = written.getvalue()
-    return (changed.replace("\n", "\r\n") if crlf else changed).encode()
+    return written.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -76,14 +77,23 @@ def required(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
     """What METADATA of a package requires with its extras, and with those that they require."""
+    machine = tuple(sorted(markers.items()))
+    return list(_required(demand.package, demand.extras, metadata, machine))
+
+
+@functools.lru_cache(maxsize=2000)  # the same for each target of a Python
+def _required(
+    package: str, named: tuple[str, ...], metadata: bytes, machine: tuple[tuple[str, str], ...]
+) -> tuple[Requirement, ...]:
+    markers = dict(machine)
     extras: set[str] = set()
-    more = set(demand.extras)
+    more = set(named)
     while more - extras:
         extras |= more
         own = cuda_releases.active(metadata, markers, extras)
         more = {extra for each in own for extra in each.extras
-                if normalize(each.name) == demand.package}  # fmt: skip
-    return cuda_releases.active(metadata, markers, extras)
+                if normalize(each.name) == package}  # fmt: skip
+    return tuple(cuda_releases.active(metadata, markers, extras))
 
 
 def _torch(

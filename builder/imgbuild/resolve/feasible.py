@@ -12,17 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.index.candidates import Rules, best, is_sdist, usable
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.remote_wheel import metadata
 from imgbuild.matrix.model import Matrix
 from imgbuild.project.model import Place
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.solve import refusal, uv
 from imgbuild.system import threads
+from imgbuild.system.syntax import parse_version
 from imgbuild.wheel.tags import Tags
 
 THREADS = 12
@@ -74,9 +76,10 @@ class IndexPages:
         addresses: Mapping[str, IndexAddress] = NO_ADDRESSES,
         assigned: Mapping[str, str] = NO_NAMES,
     ) -> None:
-        self._matrix, self._context, self._as_of = matrix, context, as_of
+        self._matrix, self.context, self._as_of = matrix, context, as_of
         self._addresses, self._assigned = addresses, assigned
         self._wheels: dict[tuple[str, str, Tags], list[IndexFile]] = {}
+        self._allowed: dict[tuple[str, str], list[IndexFile]] = {}
 
     @functools.cached_property
     def _indexes(self) -> Indexes:
@@ -88,7 +91,7 @@ class IndexPages:
             timed=index.upload_times == "index",
         )
         addresses = {**self._addresses, name: place}
-        return Indexes(addresses, self._assigned, name, self._context.http)
+        return Indexes(addresses, self._assigned, name, self.context.http)
 
     def read(self, packages: Iterable[str]) -> None:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
@@ -101,20 +104,31 @@ class IndexPages:
         """Every file of a package; empty if the index has no such package."""
         return self._indexes.files(package)
 
+    def metadata(self, wheel: IndexFile) -> bytes:
+        """METADATA of a wheel."""
+        return metadata(wheel, self.context.http, self.context.store)
+
+    def allowed(self, demand: PackageDemand) -> list[IndexFile]:
+        """The files of the versions that `demand` allows."""
+        key = (demand.package, demand.spec)
+        if key not in self._allowed:
+            self._allowed[key] = allowed(demand, self.files(demand.package))
+        return self._allowed[key]
+
     def catalogue(self, tags: Tags, sdists: Iterable[str] = ()) -> Catalogue:
         """What may be used for `tags`; of `sdists` and those of the matrix also what is built."""
         rules = Rules(as_of=self._as_of, tags=tags, pins={})
         return Catalogue(
             self._indexes,
             rules,
-            self._context.http,
-            self._context.store,
+            self.context.http,
+            self.context.store,
             sdists=dict.fromkeys((*self._matrix.sdists, *sdists), _not_built),
         )
 
     def pinned(self, demand: PackageDemand, tags: Tags) -> IndexFile | None:
         """The wheel of the only version that `demand` allows; None if the index has none."""
-        files = allowed(demand, self.files(demand.package))
+        files = self.allowed(demand)
         version = next((file.version for file in files), None)
         return best(files, version, tags) if version is not None else None
 
@@ -130,7 +144,7 @@ class IndexPages:
         return self._wheels[key]
 
     def _read_wheels(self, demand: PackageDemand, tags: Tags) -> list[IndexFile]:
-        files = allowed(demand, self.files(demand.package))
+        files = self.allowed(demand)
         rules = Rules(as_of=self._as_of, tags=tags, pins=_pins(demand))
         timed = self._indexes.place(demand.package).timed
         of_version: dict[Version, list[IndexFile]] = {}
@@ -147,7 +161,7 @@ class IndexPages:
         Of several versions the newest counts that was uploaded first: a lower one would do as well.
         """
         rules = Rules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
-        files = allowed(demand, self.files(demand.package))
+        files = self.allowed(demand)
         wheels = usable(files, demand.package, rules, timed=False)
         times = [file.uploaded for file in wheels or files if file.uploaded is not None]
         return min(times).date() + datetime.timedelta(days=1) if times else None
@@ -178,12 +192,7 @@ def _version_text(name: str) -> str:
     return name.removesuffix(".zip").removesuffix(".tar.gz").rpartition("-")[2]
 
 
-@functools.lru_cache(maxsize=100_000)
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
+_version = functools.lru_cache(maxsize=100_000)(parse_version)
 
 
 def _not_built(package: str, sdist: IndexFile) -> bytes:
@@ -203,13 +212,13 @@ def obstacles(
         return []
     pages.read(demand.package for demand in asked)
     catalogue = pages.catalogue(tags, sdists)
-    return [each for demand in asked if (each := _obstacle(demand, catalogue)) is not None]
+    return [each for demand in asked if (each := _obstacle(demand, pages, catalogue)) is not None]
 
 
-def _obstacle(demand: PackageDemand, catalogue: Catalogue) -> Obstacle | None:
+def _obstacle(demand: PackageDemand, pages: IndexPages, catalogue: Catalogue) -> Obstacle | None:
     package = demand.package
-    files = catalogue.indexes.files(package)
-    named = allowed(demand, files)
+    files = pages.files(package)
+    named = pages.allowed(demand)
     timed = catalogue.indexes.place(package).timed
     if usable(named, package, catalogue.rules, timed=timed):
         return None

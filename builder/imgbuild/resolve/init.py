@@ -75,7 +75,8 @@ def require_target(project: Project, target: str) -> None:
     if target not in target_digests:
         near = nearest(target, target_digests)
         ask = f"did you mean {near}? " if near else ""
-        message = f"no locked target {target} in the catalogue that comes with imgbuild"
+        where = project.root if project.writable else "the catalogue that comes with imgbuild"
+        message = f"no locked target {target} in {where}"
         raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
 
 

@@ -35,6 +35,16 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
+MOST_OTHER = 1  # requested packages of which a near target has another version
+
+
+class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that almost satisfies a request: package → its version, the requested specifier."""
+
+    target: str
+    others: Mapping[str, tuple[str, str]]
+
+
 def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
     """The requested packages that no target has → a package of a target with a similar name."""
     names = {
@@ -106,6 +116,45 @@ def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
                 return None
             versions[requested.package] = version
     return {requested.package: versions[requested.package] for requested in ask.requests}
+
+
+def nearest_target(ask: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
+    """The current target that has all requested packages, at most MOST_OTHER at another version.
+
+    Those with the fewest differences are first, then those of `satisfying`'s order by date; None if
+    there is none. Of an `as_of` nothing is demanded.
+    """
+    wanted = msgspec.structs.replace(ask, as_of=None)
+    near: list[tuple[int, str, NearTarget]] = []
+    for name in project.locked_targets():
+        if name not in matrix.targets or matrix.targets[name].retired:
+            continue
+        if not _suits(wanted, matrix, name):
+            continue
+        lock = lock_file.read_lock(project.images, name)
+        others = _others(wanted, lock)
+        if others is not None and len(others) <= MOST_OTHER and not lock_file.stale(lock, matrix):
+            near.append((-len(others), lock.as_of, NearTarget(target=name, others=others)))
+    return max(near, key=lambda each: each[:2])[2] if near else None
+
+
+def _others(ask: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
+    """Requested package → its locked version and the specifier that it does not satisfy.
+
+    None if the lock lacks an architecture or a package.
+    """
+    others: dict[str, tuple[str, str]] = {}
+    for arch in ask.arches:
+        if arch not in lock.arch:
+            return None
+        versions = lock.arch[arch].versions
+        for requested in ask.requests:
+            version = versions.get(requested.package)
+            if version is None:
+                return None
+            if not SpecifierSet(requested.spec).contains(version, prereleases=True):
+                others[requested.package] = (version, requested.spec)
+    return others
 
 
 def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:

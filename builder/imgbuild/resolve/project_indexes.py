@@ -112,7 +112,6 @@ def find(
     demands: Sequence[PackageDemand],
     pages: IndexPages,
     tags: Tags,
-    context: Context,
     *,
     published: Collection[str],
     folder: Path,
@@ -123,7 +122,7 @@ def find(
     `published` are packages of published targets, which are looked up only if the default index
     does not meet the demand. `folder` is the project's, `taken` are names that other indexes have.
     """
-    http = Http(offline=context.http.offline, attempts=ATTEMPTS)
+    http = Http(offline=pages.context.http.offline, attempts=ATTEMPTS)
     names = _names(declared, taken)
     indexes = [_Index(each, names[each.url], folder, http) for each in declared]
     by_package = {
@@ -149,7 +148,7 @@ def find(
             if package not in published or not allowed(by_package[package], pages.files(package))
         }
         _assign(general, new, pages)
-        _follow(general, by_package, {*by_package, *published}, pages, tags, context)
+        _follow(general, by_package, {*by_package, *published}, pages, tags)
     for index in indexes:
         index.read(index.packages)
     return _result(indexes, by_package)
@@ -184,7 +183,6 @@ def _follow(
     excluded: Collection[str],
     pages: IndexPages,
     tags: Tags,
-    context: Context,
 ) -> None:
     """Look up what packages of an index require in their METADATA, except `excluded`."""
     seen, new = set(excluded), {name for index in general for name in index.packages}
@@ -195,9 +193,8 @@ def _follow(
                 demand = by_package.get(package, PackageDemand(package=package))
                 wheel = _newest(allowed(demand, index.files(package)), tags)
                 if wheel is not None:
-                    needed = engine_torch.required(
-                        demand, index.metadata(wheel, context), tags.markers
-                    )
+                    data = index.metadata(wheel, pages.context)
+                    needed = engine_torch.required(demand, data, tags.markers)
                     required |= {normalize(each.name) for each in needed}
         required -= seen | releases.TORCH
         seen |= required

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.requirements import Requirement
 
-from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
-from imgbuild.index.remote_wheel import metadata
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
@@ -27,18 +25,14 @@ THREADS = 8
 
 
 def range_conflicts(
-    additions: Sequence[PackageDemand],
-    facts: LockedFacts,
-    pages: IndexPages,
-    tags: Tags,
-    context: Context,
+    additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[TargetChange]:
     """What the newest version of each of `additions` needs changed, if none of them fits."""
     open_ranges = [each for each in additions if not each.pin and not each.source]
     pages.read(each.package for each in open_ranges)
     changes: dict[str, TargetChange] = {}
     for each in threads.each(
-        open_ranges, lambda item, _: _of(item, facts, pages, tags, context), threads=THREADS
+        open_ranges, lambda item, _: _of(item, facts, pages, tags), threads=THREADS
     ):
         for change in each:
             changes.setdefault(change.package, change)
@@ -64,11 +58,7 @@ def changes_for(
 
 
 def _of(
-    demand: PackageDemand,
-    facts: LockedFacts,
-    pages: IndexPages,
-    tags: Tags,
-    context: Context,
+    demand: PackageDemand, facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[TargetChange]:
     newest: list[TargetChange] = []
     versions, wheels = facts.versions, pages.wheels(demand, tags)
@@ -76,9 +66,9 @@ def _of(
     older = [each for each in wheels if each.uploaded is not None and each.uploaded.date() <= day]
     for wheel in dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS])):
         try:
-            text = metadata(wheel, context.http, context.store)
+            text = pages.metadata(wheel)
         except ImgbuildError as error:  # the solver will say so if it matters
-            context.reporter.detail(f"{wheel.name}: {error.message}")
+            pages.context.reporter.detail(f"{wheel.name}: {error.message}")
             return []
         required = engine_torch.required(demand, text, tags.markers)
         changes = changes_for(demand, str(wheel.version), required, versions)

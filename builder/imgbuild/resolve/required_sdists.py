@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from imgbuild.cache.context import Context
 from imgbuild.errors import ImgbuildError
 from imgbuild.index.candidates import is_sdist
-from imgbuild.index.remote_wheel import metadata
 from imgbuild.resolve import engine_torch, sdist_code
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed, obstacles
+from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -25,11 +23,7 @@ THREADS = 8
 
 
 def required_sdists(
-    additions: Sequence[PackageDemand],
-    have: Collection[str],
-    pages: IndexPages,
-    tags: Tags,
-    context: Context,
+    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
 ) -> list[Obstacle]:
     """What `additions` require in their newest versions, directly or not, as obstacles.
 
@@ -40,9 +34,7 @@ def required_sdists(
     seen = {*have, *(each.package for each in additions)}
     built: list[Obstacle] = []
     for _ in range(LEVELS):
-        texts = threads.each(
-            level, lambda each, _: _metadata(each, pages, tags, context), threads=THREADS
-        )
+        texts = threads.each(level, lambda each, _: _metadata(each, pages, tags), threads=THREADS)
         needed = {
             name: PackageDemand(
                 package=name, spec=str(item.specifier), extras=tuple(sorted(item.extras))
@@ -58,21 +50,21 @@ def required_sdists(
         built += [
             each
             for each in obstacles(level, pages, tags)
-            if each.cause == "source" and sdist_code.code_of(each, pages, context) == "python"
+            if each.cause == "source" and sdist_code.code_of(each, pages) == "python"
         ]
     return built
 
 
-def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags, context: Context) -> bytes:
+def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
     """METADATA of the newest wheel that meets `demand`, else of the newest sdist; or nothing."""
     wheel = pages.newest(demand, tags)
     try:
         if wheel is not None:
-            return metadata(wheel, context.http, context.store)
-        sdists = [file for file in allowed(demand, pages.files(demand.package)) if is_sdist(file)]
+            return pages.metadata(wheel)
+        sdists = [file for file in pages.allowed(demand) if is_sdist(file)]
         final = [file for file in sdists if file.version and not file.version.is_prerelease]
         newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
-        return sdist_code.read(newest, context).requires if newest is not None else b""
+        return sdist_code.read(newest, pages.context).requires if newest is not None else b""
     except ImgbuildError as error:  # the solver will say so if it matters
-        context.reporter.detail(f"{demand.package}: {error.message}")
+        pages.context.reporter.detail(f"{demand.package}: {error.message}")
         return b""

@@ -61,7 +61,7 @@ def read(file: IndexFile, context: Context) -> SdistContent:
     return content
 
 
-def code_of(obstacle: Obstacle, pages: IndexPages, context: Context) -> Content:
+def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
     """What building the package of `obstacle` compiles; "native" if its sdist is not there."""
     files = (
         file
@@ -69,7 +69,7 @@ def code_of(obstacle: Obstacle, pages: IndexPages, context: Context) -> Content:
         if is_sdist(file) and str(file.version) == obstacle.version
     )
     file = next(files, None)
-    return read(file, context).code if file is not None else UNREAD.code
+    return read(file, pages.context).code if file is not None else UNREAD.code
 
 
 def _read(file: IndexFile, context: Context) -> SdistContent:

@@ -5,22 +5,27 @@ Ranges of extras are kept and newer versions tried first, as long as there is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
+from imgbuild.index import cuda_releases
 from imgbuild.learn.loop import Settled, settle
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
 from imgbuild.report import Report
-from imgbuild.resolve import first_solve, gaps, request, requested_extras
+from imgbuild.resolve import first_solve, gaps, request
+from imgbuild.resolve.conflict import PackageFacts
 from imgbuild.resolve.first_solve import FirstSolve, Query, with_target
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve.torch import TORCH, TorchBuild
+from imgbuild.values import normalize
 
 ASKED = "requested with imgbuild resolve"
 FLASHINFER = "flashinfer-python"
@@ -164,10 +169,7 @@ def with_extras(
     query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
     """`target` with what the requested extras require at `versions`."""
-    markers = first.facts.catalogue.rules.tags.markers
-    required = requested_extras.requirements(
-        query.ask.requests, versions, markers, first.facts.metadata
-    )
+    required = _of_extras(query.ask.requests, versions, first.facts)
     more = {package: each for package, each in required.items() if package not in target.pins}
     return msgspec.structs.replace(target, requires={**more, **target.requires})
 
@@ -185,3 +187,47 @@ def flashinfer_of(
         reason = f"nothing can be compiled: no index has a wheel with nvcc for CUDA {cuda}"
         return Flashinfer(mode="off", reason=reason)
     return Flashinfer(mode="jit", reason="its kernels are compiled at first use with nvcc's wheel")
+
+
+def _of_extras(
+    requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
+) -> dict[str, Wanted]:
+    """Package → what the extras of `requests` require of it, the extras of other packages included.
+
+    `versions` are those of the package set. Without packages that are requested themselves; rows
+    of a matrix name no extras.
+    """
+    markers = facts.catalogue.rules.tags.markers
+    by_package = {requested.package: requested for requested in requests}
+    pending = [(package, extra) for package, each in by_package.items() for extra in each.extras]
+    seen: set[tuple[str, str]] = set()
+    specs: dict[str, dict[str, None]] = {}
+    reasons: dict[str, str] = {}
+    while pending:
+        package, extra = pending.pop(0)
+        if (package, extra) in seen or package not in versions:
+            continue
+        seen.add((package, extra))
+        data = facts.metadata(package, Version(versions[package])) or b""
+        for requirement in _of_extra(data, extra, markers):
+            other = normalize(requirement.name)
+            pending += [(other, normalize(each)) for each in requirement.extras]
+            if other not in by_package:
+                specs.setdefault(other, {}).update(dict.fromkeys(map(str, requirement.specifier)))
+                reasons.setdefault(other, f"{package}[{extra}] requires it")
+    return {
+        package: Wanted(spec=",".join(sorted(each)), reason=reasons[package])
+        for package, each in sorted(specs.items())
+    }
+
+
+def _of_extra(metadata: bytes, extra: str, markers: Mapping[str, str]) -> Iterable[Requirement]:
+    """The requirements that hold with `extra` and not without it."""
+    plain = {**markers, "extra": ""}
+    return (
+        requirement
+        for requirement in cuda_releases.requirements(metadata)
+        if requirement.marker is not None
+        and not requirement.marker.evaluate(plain)
+        and requirement.marker.evaluate({**markers, "extra": extra})
+    )

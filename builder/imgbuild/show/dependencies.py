@@ -18,7 +18,9 @@ from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.notes import nearest
-from imgbuild.values import Arch, normalize
+from imgbuild.plan.image_digests import LayerDigests
+from imgbuild.plan.plan import FilesRecipe, Plan, WheelsRecipe
+from imgbuild.values import Arch, Bytes, normalize
 from imgbuild.wheel.tags import Tags
 
 ANY = "any version"
@@ -53,12 +55,27 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     dependencies: tuple[Dependency, ...]
 
 
+class PackageLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers that another version of one package changes, and what a pull of them downloads.
+
+    `position` (from 1) and `name` are of the layer with the package, `others` the packages that it
+    has in addition; `layers` and `size` include imgbuild's own files, where these list versions.
+    """
+
+    position: int
+    name: str
+    others: int
+    layers: tuple[str, ...]
+    size: Bytes
+
+
 class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a package of a target has its version.
 
     `target_spec` is the target's own specifier, None if the target does not name it; `dependents`
     are the packages that need it; `bounds` what all of them allow together; `learned` the
-    constraints on it; `as_of` the day before which its file was uploaded.
+    constraints on it; `as_of` the day before which its file was uploaded; `layer` what another
+    version alone would change, None for a target without digests.
     """
 
     target: str
@@ -70,6 +87,7 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     dependents: tuple[Dependency, ...]
     bounds: str
     learned: tuple[Constraint, ...] = ()
+    layer: PackageLayer | None = None
 
 
 def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Graph:
@@ -163,6 +181,30 @@ def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -
     other = versions.get(constraint.other)
     rules_out = other is not None and not constraint.spec.contains(other, prereleases=True)
     return constraint.package == package and rules_out and not constraint.covers(versions[package])
+
+
+def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> PackageLayer | None:
+    """The layers that another version of a package changes; None for a package of no layer."""
+    lists_versions = [
+        layer
+        for layer in planned.layers
+        if isinstance(recipe := layer.recipe, FilesRecipe)
+        and (recipe.readme or recipe.user_packages)
+    ]
+    sizes = {layer.name: made.size for layer, made in zip(planned.layers, layers, strict=True)}
+    for position, layer in enumerate(planned.layers, start=1):
+        if isinstance(layer.recipe, WheelsRecipe):
+            packages = [normalize(wheel.package) for wheel in layer.recipe.wheels]
+            if package in packages:
+                changed = (layer.name, *(each.name for each in lists_versions))
+                return PackageLayer(
+                    position=position,
+                    name=layer.name,
+                    others=len(packages) - 1,
+                    layers=changed,
+                    size=sum(sizes[name] for name in changed),
+                )
+    return None
 
 
 def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from imgbuild.show.page import Page, PageImage, capabilities
-from imgbuild.smoke.records import RecordedRun, equal_image
+from imgbuild.smoke.records import RecordedRun, equal_image, words
 from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
 
 WIDTH = 100
 SLURM = "imgbuild slurm "
+KUBERNETES = ("imgbuild push ", "imgbuild render ")
 PULL = "docker pull "  # how the command begins that fetches an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
@@ -60,6 +61,11 @@ def lines(guide: Guide) -> Iterator[str]:
         sif = f"imgbuild build {shlex.quote(page.row.target)} --format sif"
         yield from ("", "On a Slurm cluster, with Apptainer:", "", f"    {sif}")
         yield from (f"    {command}" for command in clusters)
+        yield "    sbatch job.sh"
+    if pods := [command for command in page.commands if command.startswith(KUBERNETES)]:
+        yield from ("", "In Kubernetes, with the claims that job.yaml names:", "")
+        yield from (f"    {command}" for command in pods)
+        yield "    kubectl apply -f job.yaml"
     yield from ("", "## Tests", "")
     if page.row.tested:
         yield from (*textwrap.wrap(page.row.tested, WIDTH, break_on_hyphens=False), "")
@@ -84,16 +90,11 @@ def _facts(image: PageImage) -> Sequence[str]:
 
 def _run(run: RecordedRun) -> str:
     """Tier, machine, date and numbers of cases of a run, and its first failure."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    gpus = " and ".join(f"{count} {name}" if count > 1 else name for name, count in kinds.items())
-    driver = f", driver {run.driver}" if run.driver else ""
     failure = (
         f"; {quoting.code_span(f'{run.first.case}: {run.first.message}')}" if run.first else ""
     )
-    return (
-        f"{run.tier}{f' on {gpus}' if gpus else ''}{driver}, {run.started[:10]}:"
-        f" {run.passed} passed, {run.failed} failed, {run.skipped} skipped{failure}"
-    )
+    cases = f"{run.passed} passed, {run.failed} failed, {run.skipped} skipped"
+    return f"{words(run)}: {cases}{failure}"
 
 
 def _item(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.smoke.records import LISTED
-from imgbuild.system.amounts import count
+from imgbuild.system.amounts import count, first_of
 from imgbuild.values import Arch, Bytes, Digest
 
 NAMED = 5  # layers in a line of text
@@ -203,8 +203,7 @@ def versions(lock: Lock, arch: Arch) -> dict[tuple[str, str], str]:
 
 
 def _layers(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{count(len(names), 'layer')}: {', '.join(names[:NAMED])}{more}"
+    return f"{count(len(names), 'layer')}: {first_of(names, NAMED)}"
 
 
 def words(diff: Diff) -> list[str]:

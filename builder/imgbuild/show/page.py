@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,8 +18,14 @@ from imgbuild.values import Arch, Bytes, Digest
 
 WIDTH = 80
 INDENT = 2
+FLASHINFER = {
+    "off": "not used",
+    "jit": "kernels compiled at first use",
+    "prebuilt": "compiled kernels from a wheel",
+}
 LABEL = 14  # columns of a label, the space after it included
-MOST_NOTES = 5
+# Packages that are named in addition to the pins, where they are locked.
+ALSO = ("transformers", "ray", "accelerate", "datasets", "peft", "triton", "flash-attn", "xformers")
 # What a line of a log begins with: process, level, time.
 SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
 ORIGIN = re.compile(
@@ -55,7 +61,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A target: its row in the matrix, the digest and images of its lock, commands for it.
 
     `digest` is None and `images` are empty for a target without a lock. `security` is the date of
-    the security updates in a base of Debian packages, "none" if it takes none, else "".
+    the security updates in a base of Debian packages, "none" if it takes none, else "". `also`
+    are locked versions of other packages.
     """
 
     row: TableRow
@@ -63,6 +70,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest | None
     images: tuple[PageImage, ...]
     commands: tuple[str, ...]
+    also: dict[str, str] = {}
 
 
 def page(
@@ -89,7 +97,18 @@ def page(
         digest=target_digests.digest if target_digests else None,
         images=tuple(images),
         commands=tuple(_commands(row, lock, target_digests, registry)),
+        also=_also(row, lock) if lock else {},
     )
+
+
+def _also(row: TableRow, lock: Lock) -> dict[str, str]:
+    """Packages of ALSO that are no pins, and their versions; both if architectures differ."""
+    named: dict[str, str] = {}
+    for package in ALSO:
+        versions = {each.versions.get(package, "") for each in lock.arch.values()} - {""}
+        if versions and package not in row.pins:
+            named[package] = " or ".join(sorted(versions))
+    return named
 
 
 def _image(
@@ -125,7 +144,12 @@ def _commands(
     command = "python -c 'import torch'" if has_torch else "python --version"
     yield f"imgbuild run {name} -- {command}"
     yield f"imgbuild build {name} --format sif"
-    yield f"imgbuild slurm {name} --gpus 1 -- python train.py > job.sh"
+    yield f"imgbuild slurm {name} --gpus 8 -- python train.py > job.sh"
+    place = registry or "HOST/REPOSITORY"
+    if not registry:
+        yield f"imgbuild push {name} {place}"
+    job = f"imgbuild render {name} --format k8s-job --gpus 8 --registry {place}"
+    yield f"{job} -- python train.py > job.yaml"
     if registry:
         yield f"docker pull {registry}@{target_digests.digest}"
         yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"
@@ -137,7 +161,7 @@ def lines(page: Page) -> Iterator[str]:
     yield row.target
     yield from _wrapped(row.summary, INDENT)
     yield ""
-    yield from _fields(row, page.security)
+    yield from _fields(row, page.security, page.also)
     if page.digest and len(page.images) > 1:
         yield from ("", " and ".join(image.arch for image in page.images), f"  {page.digest}")
     for image in page.images:
@@ -148,15 +172,29 @@ def lines(page: Page) -> Iterator[str]:
         yield from _wrapped(f"{arch}: not available, {reason}", 0)
     yield ""
     yield "Commands"
-    yield from (f"  {command}" for command in page.commands)
+    for command in page.commands:
+        yield from _command(command)
+    if page.images:
+        name = shlex.quote(row.target)
+        yield from ("", f"More: imgbuild show {name} --guide, --tests, --layers, --packages")
 
 
-def _fields(row: TableRow, security: str) -> Iterator[str]:
+def _command(command: str) -> list[str]:
+    """A command to copy; one that is too long is continued by a backslash."""
+    folded = textwrap.wrap(
+        command, WIDTH - INDENT - 2, initial_indent="  ", subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [*(f"{line} \\" for line in folded[:-1]), folded[-1]]
+
+
+def _fields(row: TableRow, security: str, also: Mapping[str, str]) -> Iterator[str]:
     updates = {"": "", "none": ", no security updates"}
     pins = ", ".join(f"{name} {version}" for name, version in row.pins.items())
     fields = {
         "Versions": f"CUDA {row.cuda}, Python {row.python}, {pins}",
-        "FlashInfer": row.flashinfer,
+        **({"Also": ", ".join(f"{name} {each}" for name, each in also.items())} if also else {}),
+        "FlashInfer": FLASHINFER.get(row.flashinfer, row.flashinfer),
         "Base": row.base + updates.get(security, f", security updates of {security}"),
         "As of": row.as_of,
         "State": "; ".join(
@@ -188,12 +226,6 @@ def _image_lines(image: PageImage) -> Iterator[str]:
     yield from _field("Tested", "; ".join(map(words, image.runs)) or "no test record")
     for text in other_digests(image.runs, image.digest):
         yield from _field("", text)
-    label = "Notes of tests"
-    notes = distinct_notes(note for run in image.runs for note in run.notes)
-    more = [f"and {len(notes) - MOST_NOTES} more"] if len(notes) > MOST_NOTES else []
-    for note in [*notes[:MOST_NOTES], *more]:
-        yield from _field(label, note)
-        label = ""
 
 
 def capabilities(image: PageImage) -> str:

@@ -144,6 +144,14 @@ def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
     return tuple(entries)
 
 
+def lock_remedy(matrix: Matrix, name: str) -> str:
+    """How a project gets the target `name` of a catalogue that has no lock of it."""
+    servers = " and ".join(needs(matrix, name))
+    wants = f"its lock needs {servers}; " if servers else ""
+    commands = f"imgbuild lock {name}; then here: imgbuild init --lock CLONE"
+    return f"{wants}in a clone of imgbuild: {commands}"
+
+
 def fetched(folder: Path) -> frozenset[str]:
     """The packages that have a wheel in `folder`; none if there is no such folder."""
     owners = (pages.owner(path.name) for path in folder.glob("*.whl"))

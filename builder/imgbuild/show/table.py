@@ -107,11 +107,14 @@ def ordered(table: Sequence[TableRow]) -> list[TableRow]:
     return sorted(table, key=lambda row: (row.retired != "", not row.recommended))
 
 
-def narrow(table: Sequence[TableRow], width: int | None) -> list[list[str]]:
+def narrow(
+    table: Sequence[TableRow], width: int | None, columns_of: Sequence[str] = ()
+) -> list[list[str]]:
     """The cells of a table that fits `width` characters, at least 80; the first line is the head.
 
-    A wide terminal gets the columns of `MORE` that fit; where whole versions do not fit, they are
-    cut. None if there is no terminal: the usual columns, with whole versions.
+    A wide terminal gets the columns of `MORE` that fit, after those of `columns_of`. Where all does
+    not fit, the months of tests are left out, and then versions are cut. None if there is no
+    terminal: the usual columns, with whole versions.
     """
     columns = {
         "name": [
@@ -120,15 +123,20 @@ def narrow(table: Sequence[TableRow], width: int | None) -> list[list[str]]:
         ],
         "CUDA": [row.cuda for row in table],
         **{head: [row.pins.get(name, NONE) for row in table] for name, head in SHORT.items()},
-        "tested": [_tested(row) for row in table],
+        "tested": [record(row) for row in table],
     }
+    for head in columns_of:
+        before, cell = MORE[head]
+        columns = _with(columns, before, head, [cell(row) for row in table])
     if width is not None:
+        if not _fits(columns, width):
+            columns |= {"tested": [record(row, brief=True) for row in table]}
         if not _fits(columns, width):
             cut = {head: [*map(_brief, columns[head])] for head in SHORT.values()}
             columns |= cut
         for head, (before, cell) in MORE.items():
             wider = _with(columns, before, head, [cell(row) for row in table])
-            columns = wider if _fits(wider, width) else columns
+            columns = wider if head not in columns and _fits(wider, width) else columns
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
@@ -156,16 +164,16 @@ def _brief(version: str) -> str:
     return public if public == version else f"{public}…"
 
 
-def _tested(row: TableRow) -> str:
+def record(row: TableRow, *, brief: bool = False) -> str:
     """What passed the highest tier, and when: "H200 2026-11", "cpu"; "failed" if a tier failed.
 
     Without a test record: whether there is an image, and whether it is for arm64 alone.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
-        return "not locked"
+        return "no lock" if brief else "not locked"
     if not runs:
-        return NONE if Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
+        return NONE if brief or Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
     if any(not run.good for run in runs):
         return "failed"
     best = max(runs, key=lambda run: (TIERS.index(run.tier), run.started))
@@ -173,7 +181,7 @@ def _tested(row: TableRow) -> str:
         return best.tier
     number = f"{len(best.gpu)} " if len(best.gpu) > 1 else ""
     name = best.gpu[0].removeprefix("NVIDIA ").split()[0]
-    return f"{number}{name} {best.started[:7]}"
+    return f"{number}{name}" if brief else f"{number}{name} {best.started[:7]}"
 
 
 def markdown(table: Sequence[TableRow]) -> list[str]:

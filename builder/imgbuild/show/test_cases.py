@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from imgbuild.smoke.records import TIERS, RecordedRun
 
-HEAD = ("GPU", "tier", "passed", "failed", "skipped", "minutes", "driver", "date", "in")
+HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "in")
 NUMBERS = frozenset({2, 3, 4, 5})
 NO_GPU = "none"
+REASON = 160  # characters of a reason, of a case that was skipped
 
 
 def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
@@ -18,7 +19,7 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
         HEAD,
         *(
             (
-                _gpus(run),
+                _models(run),
                 run.tier,
                 str(run.passed),
                 str(run.failed),
@@ -31,6 +32,29 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
             for run in ordered
         ),
     ]
+
+
+def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """The skipped cases of each run by reason, or that its record has only their number.
+
+    Of modules that cannot be imported the reason is why, without the error. It is cut after REASON
+    characters.
+    """
+    for run in sorted(runs, key=_tier):
+        title = f"skipped, {run.tier}{f' on {_gpus(run)}' if run.gpu else ''}: {run.skipped}"
+        if run.skipped and not run.skips:
+            yield f"{title}; the record has no names"
+            continue
+        if run.skips:
+            yield title
+        reasons: dict[str, list[str]] = {}
+        for each in run.skips:
+            _, _, reason = each.message.partition("; ")  # modules and error; why it is so
+            is_import = each.case.startswith("import ") and reason
+            reasons.setdefault(reason if is_import else each.message, []).append(each.case)
+        for reason, cases in reasons.items():
+            cut = reason if len(reason) <= REASON else f"{reason[:REASON]}…"
+            yield f"  {'; '.join(dict.fromkeys(cases))}: {cut}"
 
 
 def failures(runs: Sequence[RecordedRun]) -> list[str]:
@@ -47,13 +71,13 @@ def _tier(run: RecordedRun) -> int:
     return TIERS.index(run.tier)
 
 
+def _models(run: RecordedRun) -> str:
+    """The GPUs of a run without memory and form: "2 H100"."""
+    names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in run.gpu]
+    kinds = {name: names.count(name) for name in sorted(names)}
+    return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items()) or NO_GPU
+
+
 def _gpus(run: RecordedRun) -> str:
-    """The GPUs of a run: "2 H200", "H100 80GB HBM3", "none"."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    return (
-        " and ".join(
-            f"{f'{number} ' if number > 1 else ''}{name.removeprefix('NVIDIA ')}"
-            for name, number in kinds.items()
-        )
-        or NO_GPU
-    )
+    """The GPUs of a run, without the manufacturer: "2 H200", "none"."""
+    return run.gpus.replace("NVIDIA ", "") or NO_GPU

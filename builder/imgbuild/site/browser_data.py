@@ -13,27 +13,41 @@ from typing import Any
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import TargetNeeds, diagnose, judge, offer
+from imgbuild.doctor.targets import TargetNeeds, diagnose, driver_text, judge, offer
+from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
+from imgbuild.show.page import PageImage
 from imgbuild.site import gpu_names
 from imgbuild.site.catalogue import SiteSources
+from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.model import SiteCatalogue, SiteTarget
-from imgbuild.values import Arch, Bytes, normalize
+from imgbuild.values import Arch, Bytes, Digest, normalize
 
 DATA_FORMAT = 1
 FILE = "data.js"
 VARIABLE = "imgbuildData"
+COMPARED_FILE = "compared.js"
+COMPARED_VARIABLE = "imgbuildCompared"
 
 
-def script(sources: SiteSources, catalogue: SiteCatalogue) -> bytes:
-    """The file `data.js`, which assigns the data to a variable: pages need no server to read it."""
-    text = json.dumps(browser_data(sources, catalogue), separators=(",", ":"))  # ASCII alone
-    return f"var {VARIABLE} = {text};\n".encode()
+def scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
+    """`data.js` and `compared.js`, which assign their data to a variable: no server is needed."""
+    data = browser_data(sources, catalogue)
+    compared = compared_data(catalogue, data["images"])
+    return {FILE: _script(VARIABLE, data), COMPARED_FILE: _script(COMPARED_VARIABLE, compared)}
+
+
+def _script(variable: str, data: Mapping[str, Any]) -> bytes:
+    text = json.dumps(data, separators=(",", ":"))  # ASCII alone
+    return f"var {variable} = {text};\n".encode()
 
 
 def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
-    """The data: targets, images in doctor's order, GPUs, drivers, versions, reasons."""
-    locked = [target for target in catalogue.targets if target.lock and target.digests]
+    """The data: targets, images in doctor's order, GPUs, drivers, versions, reasons.
+
+    `requires` has numbers of `lines`, since versions of a package share most of them.
+    """
+    locked = _locked(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
     images = _images(sources, locked, numbers)
     return {
@@ -47,8 +61,9 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
             {"cuda": release.cuda, "driver": gpus.load().oldest(release.cuda)}
             for release in gpus.load().releases
         ],
-        "versions": _package_versions(locked, images),
-        "requires": catalogue.requires,
+        **_package_versions(locked, images),
+        **_requires(catalogue),
+        "unlocked": [_unlocked(target) for target in catalogue.targets if not target.lock],
         "constraints": [
             {
                 "package": entry.package,
@@ -79,6 +94,90 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
     }
 
 
+def _locked(catalogue: SiteCatalogue) -> list[SiteTarget]:
+    return [target for target in catalogue.targets if target.lock and target.digests]
+
+
+def _requires(catalogue: SiteCatalogue) -> dict[str, Any]:
+    numbers: dict[str, int] = {}
+    requires = {
+        package: {
+            version: [numbers.setdefault(line, len(numbers)) for line in lines]
+            for version, lines in versions.items()
+        }
+        for package, versions in catalogue.requires.items()
+    }
+    return {"lines": [*numbers], "requires": requires}
+
+
+def _unlocked(target: SiteTarget) -> dict[str, Any]:
+    """A row of the matrix without a lock, for which there is no image."""
+    row = target.row
+    return {
+        "name": target.name,
+        "cuda": row.cuda,
+        "python": row.python,
+        "pins": row.pins,
+        "needs": "; ".join(target.needs),
+    }
+
+
+def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the comparison of two images needs besides `data.js`.
+
+    `debian`: package → version → number of a set; `sets`: the lists of packages in each; `lists`:
+    the list of each image, -1 for none. `layers`: a name and the sizes of the layers that have it,
+    numbered in this order; `stacks`: the numbers of the layers of each image.
+    """
+    locked = _locked(catalogue)
+    pages = [(each, arch) for each in catalogue.debian for arch in Arch]
+    users = {
+        user: number
+        for number, (each, arch) in enumerate(pages)
+        for user in each.users
+        if user[1] == arch
+    }
+    having: dict[str, dict[str, list[int]]] = {}
+    for number, (each, arch) in enumerate(pages):
+        for name, version, only in each.packages if number in users.values() else ():
+            if only in ("", arch):
+                having.setdefault(name, {}).setdefault(version, []).append(number)
+    debian, sets = _in_sets(having)
+    stacks = [_stack(locked[image["target"]], image["arch"]) for image in images]
+    by_name: dict[str, dict[Digest, Bytes]] = {}
+    distinct = {layer.digest: layer for stack in stacks for layer in stack}
+    for layer in distinct.values():
+        by_name.setdefault(layer.name, {})[layer.digest] = layer.size
+    numbered = [digest for layers in by_name.values() for digest in layers]
+    numbers = {digest: number for number, digest in enumerate(numbered)}
+    return {
+        "debian": debian,
+        "sets": sets,
+        "lists": [users.get((locked[each["target"]].name, each["arch"]), -1) for each in images],
+        "layers": [(name, *layers.values()) for name, layers in by_name.items()],
+        "stacks": [[numbers[layer.digest] for layer in stack] for stack in stacks],
+    }
+
+
+def _stack(target: SiteTarget, arch: Arch) -> tuple[LayerDigests, ...]:
+    return tuple(target.digests.arch[arch].layers) if target.digests else ()
+
+
+def _in_sets(
+    having: Mapping[str, Mapping[str, Sequence[int]]],
+) -> tuple[dict[str, dict[str, int]], list[tuple[int, ...]]]:
+    """Package → version → number of a set, and the sets; packages of one kind share theirs."""
+    numbers: dict[tuple[int, ...], int] = {}
+    versions = {
+        name: {
+            version: numbers.setdefault(tuple(every), len(numbers))
+            for version, every in having[name].items()
+        }
+        for name in sorted(having)
+    }
+    return versions, [*numbers]
+
+
 def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
     row = target.row
     digest = target.digests.digest if target.digests else ""
@@ -87,7 +186,7 @@ def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
         "summary": row.summary,
         "cuda": row.cuda,
         "python": row.python,
-        "asOf": row.as_of,
+        "base": row.base,
         "recommended": row.recommended,
         "retired": bool(row.retired),
         "pins": [f"{name} {version}" for name, version in row.pins.items()],
@@ -106,16 +205,25 @@ def _images(
     by_name = {target_needs.target: target_needs for target_needs in offers}
     images = []
     for name in order:
-        sizes = {image.arch: image.size for image in locked[numbers[name]].page.images}
+        shown = {image.arch: image for image in locked[numbers[name]].page.images}
         images += [
-            image_data(by_name[name], arch, numbers[name], sizes.get(arch, 0))
+            image_data(by_name[name], arch, numbers[name], shown[arch].size)
+            | {"tested": tested_on(shown[arch])}
             for arch in by_name[name].floors
         ]
     return images
 
 
+def tested_on(image: PageImage) -> list[str]:
+    """The kinds of GPU on which a tier passed."""
+    return sorted({name for run in image.runs if run.good for name in names_of_run(run)})
+
+
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
-    """The image of target `number` on `arch`. `gpus` is None if nothing is known of them."""
+    """The image of target `number` on `arch`. `gpus` is None if nothing is known of them.
+
+    `olderDriver` is the remark on drivers between `driver` and `driverFull`, with {} for theirs.
+    """
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
     able, later = _able(target_needs, arch) if known else ([], [])
@@ -125,6 +233,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
         "cuda": floors.cuda,
         "driver": floors.driver,
         "driverFull": floors.driver_full,
+        "olderDriver": driver_text("{}", floors),
         "gpus": able if known else None,
         "later": later,
         "size": size,
@@ -153,12 +262,13 @@ def whole_branches() -> bool:
 
 def _package_versions(
     locked: Sequence[SiteTarget], images: Sequence[Mapping[str, Any]]
-) -> dict[str, dict[str, list[int]]]:
-    """Package → version → numbers of the images that have it."""
-    versions: dict[str, dict[str, list[int]]] = {}
+) -> dict[str, Any]:
+    """`versions`: package → version → number of a set; `sets`: the images in each."""
+    having: dict[str, dict[str, list[int]]] = {}
     for number, image in enumerate(images):
         lock = locked[image["target"]].lock
         resolution = lock.arch[image["arch"]].versions if lock else {}
         for name, version in resolution.items():
-            versions.setdefault(normalize(name), {}).setdefault(version, []).append(number)
-    return {name: versions[name] for name in sorted(versions)}
+            having.setdefault(normalize(name), {}).setdefault(version, []).append(number)
+    versions, sets = _in_sets(having)
+    return {"versions": versions, "sets": sets}

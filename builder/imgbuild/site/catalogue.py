@@ -6,7 +6,8 @@ Nothing is fetched. A lock that is out of date is shown as such, without digest 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,8 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
 from imgbuild.plan import image_digests
-from imgbuild.plan.image_digests import TargetDigests
+from imgbuild.plan.image_digests import LayerDigests, TargetDigests
+from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, plan
 from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
 from imgbuild.show import page, status, table
@@ -35,6 +37,7 @@ from imgbuild.site.model import (
     PackageVersions,
     SiteCatalogue,
     SiteTarget,
+    UpdateCost,
 )
 from imgbuild.smoke.records import LISTED
 from imgbuild.system.reporter import SILENT, Reporter
@@ -42,6 +45,8 @@ from imgbuild.values import Arch, Sha256
 
 # Packages for which people choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
+TITLE = "Container images"
+_Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
 
 
@@ -78,6 +83,7 @@ def read_catalogue(
     reports: Sequence[CveReport] = (),
     *,
     title: str = "",
+    source: str = "",
     reporter: Reporter = SILENT,
 ) -> SiteCatalogue:
     """The catalogue of a project. InputError for a file that cannot be read."""
@@ -103,8 +109,9 @@ def read_catalogue(
         for target in targets
     )
     return SiteCatalogue(
-        title=title or _title(project, repository),
+        title=title or (repository.name.rpartition("/")[2] if repository else TITLE),
         registry=str(repository) if repository else "",
+        source=source.rstrip("/"),
         targets=complete,
         debian=debian,
         grid=grid.grid(complete),
@@ -147,7 +154,7 @@ def _target(
         stacks=tuple(stack for stack in STACKS if stack in row.pins or stack in versions),
         versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
-        layers=tuple(_layers(target_digests)) if target_digests else (),
+        layers=tuple(_layers(lock, target_digests)) if lock and target_digests else (),
         commands=commands.commands(lock, target_digests, repository)
         if lock and target_digests
         else (),
@@ -187,50 +194,94 @@ def _packages(lock: Lock) -> Iterable[PackageVersions]:
         )
 
 
-def _layers(target_digests: TargetDigests) -> Iterable[ImageLayers]:
+def _layers(lock: Lock, target_digests: TargetDigests) -> Iterable[ImageLayers]:
     sizes = [layer.size for image in target_digests.arch.values() for layer in image.layers]
     largest = max(sizes, default=1) or 1
+    named = {*STACKS, "torch", "transformers", "tensordict"}
     for arch, image in sorted(target_digests.arch.items(), reverse=True):
-        total = sum(layer.size for layer in image.layers) or 1
+        recipes = [layer.recipe for layer in plan(lock, arch).layers]
+        wheels = [_wheels_of(recipe) for recipe in recipes]
         yield ImageLayers(
             arch=arch,
             bars=tuple(
                 DrawnLayer(
                     name=layer.name,
                     size=layer.size,
-                    percent=round(100 * layer.size / total, 1),
                     scale=round(100 * layer.size / largest, 1),
+                    packages=packages if len(packages) > 1 else (),
                 )
-                for layer in image.layers
+                for layer, packages in zip(image.layers, wheels, strict=True)
             ),
+            updates=tuple(_updates(image.layers, recipes, wheels, named)),
         )
+
+
+def _wheels_of(recipe: Recipe) -> tuple[str, ...]:
+    if not isinstance(recipe, WheelsRecipe):
+        return ()
+    return tuple(sorted(wheel.package for wheel in recipe.wheels))
+
+
+def _updates(
+    layers: Sequence[LayerDigests],
+    recipes: Sequence[Recipe],
+    wheels: Sequence[tuple[str, ...]],
+    named: Collection[str],
+) -> Iterable[UpdateCost]:
+    """What an update of each of `named` replaces, and of any other package in a group.
+
+    The layer of imgbuild's own files has the versions of all packages in images with a README or
+    settings for packages of users.
+    """
+    lists_versions = [
+        layer
+        for layer, recipe in zip(layers, recipes, strict=True)
+        if isinstance(recipe, FilesRecipe) and (recipe.readme or recipe.user_packages)
+    ]
+    for layer, packages in zip(layers, wheels, strict=True):
+        shown = [name for name in packages if name in named]
+        for package in shown:
+            together = [layer, *lists_versions]
+            yield UpdateCost(
+                package=package,
+                layers=tuple(each.name for each in together),
+                size=sum(each.size for each in together),
+            )
 
 
 def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
-    """Each set of Debian packages once, with the images that have it."""
-    lists: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, Arch]]] = {}
+    """Each set of Debian packages once, with the images that have it.
+
+    The sets of both architectures of a base are one list, since most packages are in both.
+    """
+    sets: dict[tuple[str, Arch], dict[_Debs, list[str]]] = {}
     dates: dict[tuple[str, Arch], str] = {}
     for target in targets:
         for arch, resolution in target.lock.arch.items() if target.lock else ():
-            key = tuple(sorted((deb.package, deb.version) for deb in resolution.debs))
-            if key and target.lock:
-                lists.setdefault((target.lock.base.name, key), []).append((target.name, arch))
+            debs = tuple(sorted((deb.package, deb.version) for deb in resolution.debs))
+            if debs and target.lock:
+                same = sets.setdefault((target.lock.base.name, arch), {})
+                same.setdefault(debs, []).append(target.name)
                 dates[target.name, arch] = resolution.security or ""
-    numbers: dict[str, int] = {}
-    for (base, key), users in lists.items():
-        arches = "-".join(sorted({arch for _, arch in users}))
-        name = f"{base}-{arches}"
-        numbers[name] = number = numbers.get(name, 0) + 1
-        yield DebianList(
-            page=f"{name}-{number}" if number > 1 else name,
-            base=base,
-            security=max(dates[user] for user in users),
-            users=tuple(users),
-            packages=key,
-        )
+    for base in dict.fromkeys(name for name, _ in sets):
+        columns = [
+            [(arch, debs, names) for debs, names in sets.get((base, arch), {}).items()]
+            for arch in Arch
+        ]
+        for number, parts in enumerate(itertools.zip_longest(*columns), 1):
+            present = [part for part in parts if part]
+            users = tuple((name, arch) for arch, _, names in present for name in names)
+            yield DebianList(
+                page=f"{base}-{number}" if number > 1 else base,
+                base=base,
+                security=max(dates[user] for user in users),
+                users=users,
+                packages=tuple(_merged([(arch, debs) for arch, debs, _ in present])),
+            )
 
 
-def _title(project: Project, repository: Repository | None) -> str:
-    if not project.writable:
-        return "imgbuild"
-    return repository.name.rpartition("/")[2] if repository else project.root.name or "images"
+def _merged(parts: Sequence[tuple[Arch, _Debs]]) -> Iterable[tuple[str, str, str]]:
+    """Packages with their versions, and the architecture where that is one of two."""
+    for deb in sorted({deb for _, debs in parts for deb in debs}):
+        arches = [arch for arch, debs in parts if deb in debs]
+        yield (*deb, "" if len(arches) == len(parts) else arches[0])

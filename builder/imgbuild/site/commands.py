@@ -1,4 +1,4 @@
-"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes (separate: other languages)."""
+"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes, imgbuild."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from imgbuild.registry.image_reference import Repository
 from imgbuild.site.model import Command
 
 PROGRAM = "python train.py"
+# What a page replaces by what a reader chooses: the number of GPUs, and without a registry of the
+# catalogue the repository of the reader. Both are written as elements of HTML by `pages`.
+GPUS = "\ufdd0"
+REPOSITORY = "\ufdd1"
+LAUNCH = f"torchrun --standalone --nproc-per-node {GPUS} train.py"
 JOB = """\
 apiVersion: batch/v1
 kind: Job
@@ -24,9 +29,9 @@ spec:
       containers:
         - name: train
           image: {image}
-          command: [python, train.py]
+          command: [torchrun, --standalone, --nproc-per-node, "{gpus}", train.py]
           resources:
-            limits: {{nvidia.com/gpu: 1}}
+            limits: {{nvidia.com/gpu: {gpus}}}
           volumeMounts:
             - {{name: shm, mountPath: /dev/shm}}
       volumes:
@@ -54,7 +59,6 @@ def _commands(
     yield Command(
         title="Docker",
         text=f"{get}\n{run}",
-        note="" if exact else "No registry is set for this catalogue: the image is built here.",
     )
     get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
     run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
@@ -65,23 +69,31 @@ def _commands(
         get = f"imgbuild build {name} --format sif --output {sif}"
     yield Command(title="Apptainer", text=f"{get}\napptainer exec --nv {sif} {PROGRAM}")
     yield Command(
-        title="Slurm",
+        title="Slurm, one node",
         text=(
             f"{get}\n"
-            f"imgbuild slurm {name} --sif-file {sif} --gpus 8 --time 4:00:00 \\\n"
-            f"  -- {PROGRAM} > job.sh\n"
+            f"imgbuild slurm {name} --sif-file {sif} --nodes 1 --gpus {GPUS} \\\n"
+            f"  --time 4:00:00 -- {LAUNCH} > job.sh\n"
             "sbatch job.sh"
         ),
-        note="The job script mounts the folder, the model cache and the kernel cache. Without it:"
-        f" srun --gpus=8 apptainer exec --nv --cleanenv {sif} {PROGRAM}",
+        note="The job script mounts the folder and the caches. Without imgbuild: srun --nodes 1"
+        f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}",
     )
+    push = "" if exact else f"imgbuild push {name} {REPOSITORY}\n"
+    job = target.replace(".", "-").replace("_", "-")
     yield Command(
         title="Kubernetes",
+        text=f"{push}kubectl apply --filename job.yaml\nkubectl logs --follow job/{job}",
+        note="With this job.yaml:",
+    )
+    yield Command(
+        title="job.yaml",
         text=JOB.format(
-            name=target.replace(".", "-").replace("_", "-"), image=exact or f"REGISTRY/{target}"
+            name=job, gpus=GPUS, image=exact or f"{REPOSITORY}@{target_digests.digest}"
         ),
-        note=("" if exact else f"Push the image first: imgbuild push {name} REGISTRY/REPOSITORY. ")
-        + f"With caches, secrets or several nodes: imgbuild render {name} --format k8s-job",
+        note="train.py must be in /workspace of the container: mount it there, or name its path."
+        " With caches, secrets or several nodes:"
+        f" imgbuild render {name} --format k8s-job --gpus {GPUS}",
     )
     yield Command(
         title="imgbuild",

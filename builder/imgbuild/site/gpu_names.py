@@ -6,8 +6,7 @@ from typing import Any
 
 from imgbuild.audit.binaries import gpu_models, gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
-
-SHOWN = 4  # names of a model in a list of choices
+from imgbuild.values import Arch
 
 
 def capabilities() -> tuple[str, ...]:
@@ -36,13 +35,26 @@ def table() -> dict[str, Any]:
 
 def model_data(model: GpuModel) -> dict[str, str]:
     """The name, compute capability and, where it follows from the GPU, architecture of a model."""
-    names = [name for name in model.names if "#" not in name]
-    more = ", …" if names[SHOWN:] else ""
     return {
-        "name": ", ".join(names[:SHOWN]) + more,
+        "name": ", ".join(_shown(model)),
         "capability": model.capability,
         "arch": str(model.arch or ""),
     }
+
+
+def _shown(model: GpuModel) -> tuple[str, ...]:
+    """The names of a model; "RTX 30##" is a series, such as RTX 3090."""
+    patterns = {name.rstrip("#") for name in model.names if "#" in name}
+    names = [name for name in model.names if name not in patterns]
+    return tuple(name.replace("#", "x") for name in names)
+
+
+def for_arch(names: str, arch: Arch) -> str:
+    """Those of the GPUs "H100, H200, GH200" that machines of `arch` can have."""
+    found = {name: gpu_models.find(name) for name in names.split(", ")}
+    return ", ".join(
+        name for name, model in found.items() if model is None or model.arch in (None, arch)
+    )
 
 
 def choices() -> list[dict[str, str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.binaries.gpus import numbers
 from imgbuild.site.model import Cell, Grid, GridRow, SiteTarget
 from imgbuild.smoke.records import RecordedRun
+from imgbuild.system.syntax import parse_version
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 WITHOUT = "no engine"
@@ -31,9 +32,9 @@ def grid(targets: Sequence[SiteTarget]) -> Grid:
 
 
 def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[Cell, ...]:
-    """The targets of a field, the newest engine first, retired ones last."""
+    """The targets of a field, the newest engine and then TRL first, retired ones last."""
     here = [each for each in targets if each.row.cuda == cuda and _family(each) == engine]
-    here.sort(key=_engine_version, reverse=True)
+    here.sort(key=_newest, reverse=True)
     here.sort(key=lambda each: bool(each.row.retired))
     return tuple(map(_cell, here))
 
@@ -47,15 +48,10 @@ def _family(target: SiteTarget) -> str:
     return ENGINES.get(_engine(target), WITHOUT)
 
 
-def _engine_version(target: SiteTarget) -> Version:
-    return _version(target.row.pins.get(_engine(target), "0"))
-
-
-def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return Version("0")
+def _newest(target: SiteTarget) -> tuple[Version, ...]:
+    versions = dict(target.versions)
+    names = (_engine(target), "trl", "torch")
+    return tuple(parse_version(versions.get(name)) or Version("0") for name in names)
 
 
 def _cell(target: SiteTarget) -> Cell:
@@ -74,12 +70,17 @@ def _cell(target: SiteTarget) -> Cell:
 
 def state_of(target: SiteTarget) -> tuple[str, str]:
     """A state (see `Cell`) and its words: of the tests of the current image that count."""
-    if target.row.retired:
-        return "retired", "retired"
-    if target.lock is None:
-        return "unlocked", f"not locked: needs {'; '.join(target.needs)}" if target.needs else (
-            "not locked"
-        )
+    state, words = _tested(target) if target.lock else _unlocked(target)
+    return ("retired", f"retired; {words}") if target.row.retired else (state, words)
+
+
+def _unlocked(target: SiteTarget) -> tuple[str, str]:
+    return "unlocked", f"not locked: needs {'; '.join(target.needs)}" if target.needs else (
+        "not locked"
+    )
+
+
+def _tested(target: SiteTarget) -> tuple[str, str]:
     runs = [run for image in target.page.images for run in image.runs]
     failed = [run for run in runs if not run.good]
     gpu = list(dict.fromkeys(name for run in runs if run.good for name in gpu_names(run)))
@@ -88,8 +89,11 @@ def state_of(target: SiteTarget) -> tuple[str, str]:
     places = f" ({', '.join(ran)})" if len(ran) < len(images) else ""
     passed = f"passed on {', '.join(gpu)}{places}" if gpu else ""
     if failed:
-        tiers = ", ".join(dict.fromkeys(run.tier for run in failed))
-        return "failed", "; ".join(filter(None, (f"failed: {tiers}", passed)))
+        tiers = dict.fromkeys(
+            f"{run.tier} failed{f' on {name}' if (name := ', '.join(gpu_names(run))) else ''}"
+            for run in failed
+        )
+        return "failed", "; ".join(filter(None, (*tiers, passed)))
     if gpu:
         return "gpu", passed
     if runs:

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import msgspec
 
 from imgbuild.matrix.fields import DEBIAN_PACKAGE, Line, Package
+from imgbuild.system.amounts import first_of
 from imgbuild.values import Arch
 
 LONGEST = 160  # characters of a line
 VALUES = 6  # names in a line
 ITEMS = {"variable": "env", "link": "links"}
-# Settings whose values are too long for a page, or not text.
+# Settings whose old and new values are shown.
 NAMED = {
-    "user_packages": "packages for users: how they are added",
-    "readme": "the README in the image",
     "entrypoint": "entrypoint",
     "cmd": "command",
     "user": "user",
     "workdir": "working directory",
-    "cache": "place of the caches",
-    "prefix": "place of the Python environment",
+    "cache": "folder of the caches",
+    "prefix": "folder of the Python environment",
 }
+# Settings whose values are too long for a page: what a first value, another one and none mean.
+SENTENCES = {
+    "user_packages": (
+        "pip and uv install packages for a user, and keep the versions of the image",
+        "the settings of pip and uv for packages of users changed",
+        "pip and uv have no settings for packages of users any more",
+    ),
+    "readme": (
+        "a README was added: /opt/imgbuild/README",
+        "the text of /opt/imgbuild/README changed",
+        "/opt/imgbuild/README was removed",
+    ),
+}
+HARDENED = "hardened: no setuid and setgid files, caches that only the image's user can write to"
 BASE = {"name": "base", "suite": "Debian", "python": "Python", "image": "base image"}
 FACTS = {"cuda": "CUDA", "as_of": "packages as of", "flashinfer": "FlashInfer"}
 
@@ -134,9 +147,38 @@ def _settings(before: CommittedLock, after: CommittedLock) -> Iterator[str]:
             yield f"{name}: {old_text or 'none'} → {new_text or 'none'}"
     yield from _image_settings(before.settings, after.settings)
     if before.layers != after.layers:
-        yield "how packages are divided into layers"
-    if before.drop != after.drop:
-        yield "files that are left out of packages"
+        yield from _layer_rules(before.layers, after.layers)
+    yield from _dropped(before.drop, after.drop)
+
+
+def _layer_rules(before: object, after: object) -> Iterator[str]:
+    """Which rules for layers changed; they move packages between layers, and nothing else."""
+    old, new = _texts(before), _texts(after)
+    names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+    rules = f" (rules: {first_of(names, VALUES)})" if names else ""
+    yield f"packages are divided into layers in another form{rules}"
+
+
+def _dropped(before: object, after: object) -> Iterator[str]:
+    """Which files of packages are left out now, and which no longer."""
+    old, new = _drops(before), _drops(after)
+    for words, files in (("left out", new - old), ("no longer left out", old - new)):
+        if files:
+            yield f"{words}: {first_of(sorted(files), VALUES)}"
+
+
+def _drops(value: object) -> set[str]:
+    """Patterns of paths with their package: "bin/fastapi of fastapi-cli"."""
+    entries = [entry for entry in value if isinstance(entry, dict)] if _is_list(value) else []
+    return {
+        f"{path} of {entry.get('package')}"
+        for entry in entries
+        for path in (entry["paths"] if _is_list(entry.get("paths")) else ())
+    }
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _base(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -145,9 +187,9 @@ def _base(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
         if old != new:
             yield f"{noun}: {old or 'none'} → {new or 'none'}"
     if before.get("hardened") != after.get("hardened"):
-        yield f"base: {'hardened' if after.get('hardened') else 'no longer hardened'}"
+        yield f"base: {HARDENED if after.get('hardened') else 'no longer hardened'}"
     if before.get("standalone") != after.get("standalone"):
-        yield "base: the build of Python"
+        yield "base: another build of the same Python release"
 
 
 def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -160,7 +202,7 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
         }
         for verb, names in groups.items():
             if names:
-                yield f"{noun}{'s' if names[1:] else ''} {verb}: {_listed(names)}"
+                yield f"{noun}{'s' if names[1:] else ''} {verb}: {first_of(names, VALUES)}"
     old_gpus, new_gpus = (
         _texts(each.get("labels")).get("dev.imgbuild.gpu", "") for each in (before, after)
     )
@@ -168,7 +210,15 @@ def _image_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
         yield f"compute capabilities: {old_gpus or 'none'} → {new_gpus or 'none'}"
     for key, name in NAMED.items():
         if before.get(key) != after.get(key):
-            yield name
+            yield f"{name}: {_value(before.get(key))} → {_value(after.get(key))}"
+    for key, (first, other, none) in SENTENCES.items():
+        if before.get(key) != after.get(key):
+            yield first if not before.get(key) else other if after.get(key) else none
+
+
+def _value(value: object) -> str:
+    """A setting in one line."""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "none")
 
 
 def _texts(value: object) -> dict[str, str]:
@@ -176,11 +226,6 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {str(key): str(text) for key, text in value.items()}
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - VALUES} more" if names[VALUES:] else ""
-    return ", ".join(names[:VALUES]) + more
 
 
 def _line(text: str) -> str:

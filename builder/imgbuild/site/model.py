@@ -31,12 +31,20 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: `percent` of the bytes to pull, `scale` percent of the target's largest layer."""
+    """A layer: `scale` is percent of the target's largest layer, `packages` what a group has."""
 
     name: str
     size: Bytes
-    percent: float
     scale: float
+    packages: tuple[str, ...] = ()
+
+
+class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pull downloads after an update of one package: the layers, and their bytes today."""
+
+    package: str
+    layers: tuple[str, ...]
+    size: Bytes
 
 
 class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +52,7 @@ class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
 
     arch: Arch
     bars: tuple[DrawnLayer, ...]
+    updates: tuple[UpdateCost, ...] = ()
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +68,8 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
-    packages: tuple[int, ...] = ()  # packages of another version, or in one of both
+    packages: tuple[int, ...] = ()  # of another version, or in one of both, on one of `arches`
+    arches: tuple[tuple[str, str], ...] = ()  # the compared one of this target and of the other
     shared: tuple[Bytes, ...] = ()  # of what a pull of this target downloads
 
 
@@ -99,13 +109,16 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebianList(msgspec.Struct, frozen=True, kw_only=True):
-    """The Debian packages that images share: the page's name, who has them, name and version."""
+    """The Debian packages that images share: the page's name, and which images have them.
+
+    `packages` are name, version, and the architecture of those that are on one of two alone.
+    """
 
     page: str
     base: str
     security: str
     users: tuple[tuple[str, Arch], ...]
-    packages: tuple[tuple[str, str], ...]
+    packages: tuple[tuple[str, str, str], ...]
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,14 +159,18 @@ class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a site shows. `registry` is "" where nothing is published."""
+    """Everything that a site shows. `registry` is "" where nothing is published.
+
+    `source` is the address of the repository in a browser, "" if it is not known.
+    """
 
     title: str
     registry: str
+    source: str = ""
     targets: tuple[SiteTarget, ...]
     debian: tuple[DebianList, ...]
     grid: Grid
     refusals: tuple[RecordedRefusal, ...]
     requires: dict[str, dict[str, tuple[str, ...]]] = {}  # main package → version → lines
-    made: str  # the day, year-month-day
+    made: str = ""  # the day, year-month-day
     revision: str = ""  # the commit, "" outside of git

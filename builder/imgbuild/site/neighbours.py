@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from imgbuild.site.model import Difference, Neighbours, SiteTarget
 from imgbuild.smoke.records import LISTED
-from imgbuild.values import Bytes
+from imgbuild.values import Arch, Bytes
 
-MOST = 3
+MOST = 2
 NONE = "-"
 
 
@@ -36,7 +36,8 @@ def neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Neighbours:
             for name, line in zip(names, lines, strict=True)
             if len({*line}) > 1
         ),
-        packages=tuple(_apart(own, _versions(other)) for other in nearest),
+        packages=tuple(_differing(target, other) for other in nearest),
+        arches=tuple(_compared(target, other) for other in nearest),
         shared=tuple(_shared(target, other) for other in nearest),
     )
 
@@ -48,6 +49,26 @@ def _versions(target: SiteTarget) -> Mapping[str, str]:
 def _apart(own: Mapping[str, str], other: Mapping[str, str]) -> int:
     """The number of packages with different versions, or in one of both."""
     return sum(own.get(name) != other.get(name) for name in own.keys() | other.keys())
+
+
+def _compared(target: SiteTarget, other: SiteTarget) -> tuple[Arch, Arch]:
+    """The architectures on which both are compared: the same, if there is one that both have."""
+    arch = common_arch(target, other)
+    return (arch, arch) if arch else (target.row.arch[0], other.row.arch[0])
+
+
+def _differing(target: SiteTarget, other: SiteTarget) -> int:
+    """The number of packages that differ as `compare.html` has it: on one architecture."""
+    if target.lock is None or other.lock is None:
+        return 0
+    own, there = _compared(target, other)
+    return _apart(target.lock.arch[own].versions, other.lock.arch[there].versions)
+
+
+def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:
+    """The first architecture that both targets have locked."""
+    there = other.lock.arch if other.lock else {}
+    return next((arch for arch in target.row.arch if arch in there), None)
 
 
 def _facts(target: SiteTarget) -> dict[str, str]:
@@ -67,8 +88,8 @@ def _shared(target: SiteTarget, other: SiteTarget) -> Bytes:
     """Bytes of the layers that both have, on the first architecture that both have."""
     if target.digests is None or other.digests is None:
         return 0
-    arch = next((arch for arch in target.row.arch if arch in other.digests.arch), None)
-    if arch is None or arch not in target.digests.arch:
+    arch = common_arch(target, other)
+    if arch is None:
         return 0
     there = {layer.digest for layer in other.digests.arch[arch].layers}
     return sum(layer.size for layer in target.digests.arch[arch].layers if layer.digest in there)

@@ -6,19 +6,22 @@ are texts of a matrix, a lock or a commit.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
 import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from markupsafe import Markup, escape
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
 from imgbuild.show import table
 from imgbuild.show.page import PageImage
-from imgbuild.site import browser_data, gpu_names, requirements, test_runs
+from imgbuild.site import browser_data, commands, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
@@ -28,23 +31,27 @@ from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
-from imgbuild.values import Bytes, Digest
+from imgbuild.values import Arch, Bytes, Digest
 
 TEMPLATES = files.data("site")
 SCRIPTS = (
     "versions.js",
     "machine.js",
     "elements.js",
+    "together.js",
+    "compare.js",
     "pages.js",
 )  # one file in the site, in this order
 NAVIGATION = (
     ("index.html", "Images"),
     ("matrix.html", "Matrix"),
+    ("compare.html", "Compare"),
     ("tests.html", "Tests"),
     ("machine.html", "My machine"),
     ("requirements.html", "My requirements"),
     ("together.html", "Why not"),
     ("changes.html", "Changes"),
+    ("terms.html", "Terms"),
 )
 COLUMNS = (
     ("torch", "torch"),
@@ -53,10 +60,12 @@ COLUMNS = (
     ("verl", "verl"),
     ("transformers", "transformers"),
 )
-RECENT = 40  # changes on the page of all changes
+RECENT = 30  # changes on the page of all changes
 SHOWN = 24  # packages of a change
 LISTED = 60  # vulnerabilities of an image
+COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 SEVERE = ("critical", "high")
+REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
 
 
 def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str, bytes]]:
@@ -67,6 +76,9 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
         "nav": NAVIGATION,
         "choices": _choices(catalogue),
         "refusals": _by_source(catalogue.refusals),
+        "states": {
+            cell.state for row in catalogue.grid.rows for cells in row.cells for cell in cells
+        },
     }
     locked = [target for target in catalogue.targets if target.lock]
 
@@ -83,19 +95,24 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
         retired=[target for target in locked if target.row.retired],
         unlocked=[target for target in catalogue.targets if not target.lock],
     )
-    for name in ("matrix", "machine", "requirements"):
+    for name in ("matrix", "machine", "requirements", "compare", "terms"):
         yield _page(f"{name}.html", f"{name}.html")
     required = requirements.between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
-    shown = [target for target in locked if not target.row.retired]
-    yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(shown))
-    yield _page("changes.html", "changes.html", changes=_recent(catalogue, history))
+    yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(locked))
+    yield _page("changes.html", "changes.html", days=_recent(catalogue, history))
     for target in catalogue.targets:
         yield _page(f"targets/{target.name}.html", "target.html", target=target)
     for debian in catalogue.debian:
         yield _page(f"debian/{debian.page}.html", "debian.html", list=debian)
-    yield "site.css", (TEMPLATES / "site.css").read_bytes()
-    yield "site.js", b"".join((TEMPLATES / name).read_bytes() for name in SCRIPTS)
+    yield "site.css", _dense((TEMPLATES / "site.css").read_text())
+    yield "site.js", b"".join(_dense((TEMPLATES / name).read_text()) for name in SCRIPTS)
+
+
+def _dense(text: str) -> bytes:
+    """A script or style without indentation and the lines that are comments."""
+    lines = (line.strip() for line in COMMENT.sub("", text).splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
 
 
 def _environment() -> jinja2.Environment:
@@ -107,6 +124,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
+    environment.globals |= {"tiers": test_runs.TIERS}
     return environment
 
 
@@ -125,15 +143,19 @@ def _by_source(refusals: Iterable[RecordedRefusal]) -> list[tuple[str, list[Reco
     return [(headings[source], entries) for source, entries in groups.items() if entries]
 
 
-def _recent(catalogue: SiteCatalogue, history: SiteHistory) -> list[tuple[str, DigestChange, str]]:
-    """The latest changes with the name of their target and the link to its page."""
+def _recent(
+    catalogue: SiteCatalogue, history: SiteHistory
+) -> list[tuple[str, list[tuple[str, DigestChange, str]]]]:
+    """The days with the latest changes: each with the name of its target and its page's link."""
     present = {target.name for target in catalogue.targets}
     changes = [
         (name, change, f"targets/{name}.html" if name in present else "")
         for name, entries in history.targets.items()
         for change in entries
     ]
-    return sorted(changes, key=lambda entry: (entry[1].date, entry[0]), reverse=True)[:RECENT]
+    changes.sort(key=lambda entry: (entry[1].date, entry[0]), reverse=True)
+    days = itertools.groupby(changes[:RECENT], key=lambda entry: entry[1].date[:10])
+    return [(day, [*entries]) for day, entries in days]
 
 
 def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
@@ -146,12 +168,16 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         "stacks": [stack for stack in STACKS if any(stack in each.stacks for each in targets)],
         "cuda": sorted({target.row.cuda for target in targets}, key=gpus.numbers),
         "arches": sorted({str(arch) for target in targets for arch in target.row.arch}),
-        "pythons": sorted({target.row.python for target in targets}, key=gpus.numbers),
+        "pythons": sorted({each.row.python for each in catalogue.targets}, key=gpus.numbers),
+        "images": [
+            (target.name, str(image.arch), bool(target.row.retired))
+            for target in targets
+            for image in target.page.images
+        ],
         "tested": sorted(tested),
         "branches": browser_data.whole_branches(),
         "runs": _runs_by_gpu(targets),
-        "gpus": [(f"{each['capability']} {each['arch']}".strip(), each["name"]) for each in models],
-        "machines": [(json.dumps(each), each["name"]) for each in models],
+        "gpus": [(each["capability"], each["arch"], each["name"].split(", ")) for each in models],
         "models": gpu_names.table()["models"],
         "releases": [
             {
@@ -192,10 +218,15 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
 
 
 def _images_json(target: SiteTarget) -> str:
-    """For the filters: architecture, oldest driver and compute capabilities of each image."""
+    """For the filters: architecture, oldest driver, capabilities, tested GPUs of each image."""
     return json.dumps(
         [
-            [image.arch, image.driver, " ".join(dict.fromkeys((*image.gpu, *image.gpu_ptx)))]
+            [
+                image.arch,
+                image.driver,
+                " ".join(dict.fromkeys((*image.gpu, *image.gpu_ptx))),
+                browser_data.tested_on(image),
+            ]
             for image in target.page.images
         ],
         separators=(",", ":"),
@@ -217,35 +248,38 @@ def _driver(target: SiteTarget) -> str:
     return " / ".join(drivers) or "not known"
 
 
-def _gpus(capabilities: Sequence[str]) -> str:
-    """The GPUs of compute capabilities by name."""
+def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
+    """The GPUs of compute capabilities by name: those that machines of `arch` can have."""
     named = [
-        f"{entry.names} ({entry.capability})"
+        (gpu_names.for_arch(entry.names, arch), entry.capability)
         for entry in gpus.load().gpus
         if entry.capability in capabilities
     ]
-    return ", ".join(named)
+    return ", ".join(f"{names} ({capability})" for names, capability in named if names)
 
 
 def _tested_on(target: SiteTarget) -> list[str]:
     """The GPUs that the current images passed a tier on."""
-    runs = [run for image in target.page.images for run in image.runs if run.good]
-    return sorted({name for run in runs for name in names_of_run(run)})
+    return sorted({name for image in target.page.images for name in browser_data.tested_on(image)})
 
 
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
-    """The highest tier that passed on each kind of GPU, failures, else the tiers without GPUs."""
+    """For each architecture the kinds of GPU that passed a tier, failures, or what did not run."""
     chips: dict[str, dict[str, str]] = {}
     for image in images:
-        suffix = f" {image.arch}" if len(images) > 1 else ""
-        for run in image.runs:
-            names = names_of_run(run)
-            number = f"{len(run.gpu)} x " if len(run.gpu) > 1 else ""
-            label = f"{number}{' '.join(names)}" if names else run.tier
-            key = f"{label}{suffix}" if run.good else f"{run.tier} failed{suffix}"
-            state = "failed" if not run.good else "gpu" if names else "cpu"
-            chips[key] = {"label": key, "state": state, "words": words(run)}
-    return [chip for chip in chips.values() if chip["state"] != "cpu"] or [*chips.values()]
+        good = [run for run in image.runs if run.good]
+        for run in (run for run in image.runs if not run.good or run.gpu):
+            on = f"{'2 x ' if len(run.gpu) > 1 else ''}{' '.join(names_of_run(run))}".strip()
+            failed = f"{run.tier} failed{f' on {on}' if on else ''}"
+            label = f"{image.arch}: {on if run.good else failed}"
+            state = "gpu" if run.good else "failed"
+            chips[label] = {"label": label, "state": state, "words": words(run)}
+        if not any(run.gpu for run in image.runs):
+            tiers = ", ".join(run.tier for run in good)
+            label = f"{image.arch}: {'no GPU' if good else 'not tested'}"
+            state = "cpu" if good else ""
+            chips[label] = {"label": label, "state": state, "words": f"passed: {tiers or 'none'}"}
+    return [*chips.values()]
 
 
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
@@ -265,12 +299,42 @@ def _short(digest: Digest) -> str:
     return f"sha256:{table.short(digest)}"
 
 
+def _prose(text: str, source: str) -> Markup:
+    """A text of the matrix with its references to pages: links, or left out without a `source`."""
+    if not source:
+        return escape(REFERENCE.sub("", text))
+    pieces = re.split(r"(docs/[\w/.-]+\.md)", text)
+    linked = (
+        Markup('<a href="{}/blob/HEAD/{}">{}</a>').format(source, piece, piece)
+        if number % 2
+        else escape(piece)
+        for number, piece in enumerate(pieces)
+    )
+    return Markup().join(linked)
+
+
+def _chosen(text: str) -> Markup:
+    """A command with elements for what a reader chooses (see `commands`)."""
+    count = Markup("<b class=g>8</b>")
+    place = Markup("<b class=r>REGISTRY/REPOSITORY</b>")
+    return escape(text).replace(commands.GPUS, count).replace(commands.REPOSITORY, place)
+
+
+def _exact(size: Bytes) -> str:
+    """All digits of a number: "438,573"."""
+    return f"{size:,}"
+
+
 def _state_words(target: SiteTarget) -> str:
     return f"It is {state_of(target)[1]}."
 
 
 def _first_changes(changes: Sequence[VersionChange]) -> Sequence[VersionChange]:
     return changes[:SHOWN]
+
+
+def _other_changes(changes: Sequence[VersionChange]) -> Sequence[VersionChange]:
+    return changes[SHOWN:]
 
 
 def _more_changes(changes: Sequence[VersionChange]) -> int:
@@ -286,10 +350,15 @@ def _also(target: SiteTarget) -> str:
 
 FILTERS: Mapping[str, Callable[..., object]] = {
     "also": _also,
+    "chosen": _chosen,
+    "exact": _exact,
+    "prose": _prose,
+    "standing": test_runs.standing,
     "cve_counts": _cve_counts,
     "cve_rows": _cve_rows,
     "driver": _driver,
     "first_changes": _first_changes,
+    "other_changes": _other_changes,
     "gpus": _gpus,
     "images_json": _images_json,
     "more_changes": _more_changes,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from packaging.requirements import InvalidRequirement
 from packaging.version import parse as parse_version
@@ -14,11 +15,13 @@ from imgbuild.smoke.records import LISTED
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, Sha256, markers, normalize
 
+EXTRA = re.compile(r"""\bextra == ["']([A-Za-z0-9._-]+)["']""")
+
 
 def requirements(
     records: Mapping[Sha256, Package], targets: Sequence[SiteTarget]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Main package → version → its requirements with versions, as PEP 508 lines."""
+    """Main package → version → its requirements with versions, and those of its extras."""
     main = {*LISTED, *(package for each in targets if each.lock for package in each.row.pins)}
     by_package: dict[str, dict[str, tuple[str, ...]]] = {}
     for lock in (each.lock for each in targets if each.lock):
@@ -29,7 +32,10 @@ def requirements(
                     continue
                 versions = by_package.setdefault(name, {})
                 if wheel.version not in versions:
-                    lines = _applied(record.requires or (), lock.base.python, arch)
+                    lines = [
+                        *_applied(record.requires or (), lock.base.python, arch),
+                        *_of_extras(record.requires or (), main),
+                    ]
                     versions[wheel.version] = tuple(sorted({*lines}))
     return dict(sorted(by_package.items()))
 
@@ -45,6 +51,23 @@ def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
         applies = requirement.marker is None or requirement.marker.evaluate(environment)
         if applies and requirement.specifier and not requirement.url:
             yield f"{normalize(requirement.name)}{requirement.specifier}"
+
+
+def _of_extras(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
+    """What the extra of a main package requires of it: "vllm>=0.22; extra vllm".
+
+    It states which versions of the other package are supported, with or without the extra.
+    """
+    for line in lines:
+        try:
+            requirement = parse_requirement(line)
+        except InvalidRequirement:
+            continue
+        extra = EXTRA.search(str(requirement.marker or ""))
+        name = normalize(requirement.name)
+        named = extra is not None and normalize(extra[1]) == name
+        if named and name in main and requirement.specifier and not requirement.url:
+            yield f"{name}{requirement.specifier}; extra {name}"
 
 
 def between(
@@ -65,4 +88,4 @@ def between(
 
 
 def _name(line: str) -> str:
-    return parse_requirement(line).name
+    return parse_requirement(line.partition(";")[0]).name

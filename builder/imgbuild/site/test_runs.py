@@ -10,37 +10,46 @@ from imgbuild.show.page import PageImage
 from imgbuild.site.grid import gpu_names
 from imgbuild.site.model import SiteTarget
 from imgbuild.smoke.records import RecordedRun, by_other_digest
+from imgbuild.smoke.result import CaseMessage
 from imgbuild.values import Arch, Digest
 
 NO_GPU = "Without a GPU"
+TIERS = {
+    "static": "imports every module, and compares files, versions and libraries with the lock;"
+    " needs no GPU",
+    "cpu": "runs tokenizers, data loading and training steps of small models without a GPU",
+    "gpu": "runs kernels, inference servers and training steps of small models on one GPU",
+    "multi-gpu": "runs NCCL, tensor parallelism and distributed training steps on two GPUs",
+}
 
 
-class TestLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of smoke tests. `machine` is the architecture and the GPUs, `first` the failed case.
-
-    `digest` is that of the manifest that was tested, `current` that of the image on `arch` today.
-    """
+class TestLine(msgspec.Struct, frozen=True):
+    """A run of smoke tests of a target, and the digest of the image that the page shows."""
 
     target: str
-    tier: str
-    arch: Arch
-    machine: str
-    gpu: str
-    good: bool
-    passed: int
-    failed: int
-    skipped: int
-    driver: str
-    date: str
-    through: str
-    first: str
-    digest: Digest
+    run: RecordedRun
     current: Digest
+    retired: bool = False
 
     @property
-    def same(self) -> bool:
-        """Whether the manifest that was tested is the one that the page shows."""
-        return self.digest == self.current
+    def failures(self) -> tuple[CaseMessage, ...]:
+        """The failed cases that the record names."""
+        first = self.run.first
+        named = (CaseMessage(case=first.case, message=first.message),) if first else ()
+        return (*named, *self.run.further)
+
+    @property
+    def unnamed(self) -> int:
+        """The number of failed cases that the record only counts."""
+        return self.run.failed - len(self.failures)
+
+    @property
+    def skips(self) -> list[tuple[str, str]]:
+        """The reasons of skipped cases, and the names of the cases."""
+        reasons: dict[str, list[str]] = {}
+        for each in self.run.skips:
+            reasons.setdefault(each.message, []).append(each.case)
+        return [(reason, ", ".join(cases)) for reason, cases in reasons.items()]
 
 
 class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +63,12 @@ class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 def lines(target: SiteTarget) -> list[TestLine]:
     """The runs that count for a target."""
-    return [_line(target.name, image, run) for image in target.page.images for run in image.runs]
+    retired = bool(target.row.retired)
+    return [
+        TestLine(target.name, run, image.digest, retired)
+        for image in target.page.images
+        for run in image.runs
+    ]
 
 
 def other_digests(target: SiteTarget) -> list[TestedDigest]:
@@ -64,7 +78,7 @@ def other_digests(target: SiteTarget) -> list[TestedDigest]:
             arch=image.arch,
             digest=digest,
             current=image.digest,
-            runs=", ".join(f"{run.tier} on {_gpu(run)}" if run.gpu else run.tier for run in runs),
+            runs=", ".join(map(_words, runs)),
         )
         for image in target.page.images
         for digest, runs in by_other_digest(image.runs, image.digest).items()
@@ -75,40 +89,31 @@ def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
     """All runs that count, under the kind of GPU; those without a GPU last."""
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
-        for image in target.page.images:
-            for run in image.runs:
-                name = " and ".join(gpu_names(run)) or NO_GPU
-                groups.setdefault(name, []).append(_line(target.name, image, run))
+        for line in lines(target):
+            groups.setdefault(" and ".join(gpu_names(line.run)) or NO_GPU, []).append(line)
     names = sorted(groups, key=lambda name: (name == NO_GPU, name))
     return [(name, sorted(groups[name], key=_order)) for name in names]
 
 
-def _order(line: TestLine) -> tuple[bool, str, str, str]:
-    return (line.good, line.target, line.tier, line.date)
+def standing(image: PageImage) -> str:
+    """Which tiers passed and failed on which GPUs, in a sentence without its full stop."""
+    if not image.runs:
+        return "not tested"
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for run in sorted(image.runs, key=lambda run: (not run.good, not run.gpu)):
+        groups.setdefault((run.good, run.gpus), []).append(run.tier)
+    parts = [
+        f"{' and '.join(dict.fromkeys(tiers))} {'passed' if good else 'failed'}"
+        f" {f'on {gpus}' if gpus else 'without a GPU'}"
+        for (good, gpus), tiers in groups.items()
+    ]
+    rest = "no other GPU was tested" if any(run.gpu for run in image.runs) else "not on a GPU"
+    return "; ".join([*parts, rest])
 
 
-def _line(target: str, image: PageImage, run: RecordedRun) -> TestLine:
-    gpu = _gpu(run)
-    return TestLine(
-        target=target,
-        tier=run.tier,
-        arch=image.arch,
-        machine=f"{image.arch}, {gpu}" if gpu else str(image.arch),
-        gpu=gpu,
-        good=run.good,
-        passed=run.passed,
-        failed=run.failed,
-        skipped=run.skipped,
-        driver=run.driver,
-        date=run.started[:10],
-        through=run.through,
-        first=f"{run.first.case}: {run.first.message}" if run.first else "",
-        digest=run.digest,
-        current=image.digest,
-    )
+def _order(line: TestLine) -> tuple[bool, bool, str, str, str]:
+    return (line.run.good, line.retired, line.target, line.run.tier, line.run.started)
 
 
-def _gpu(run: RecordedRun) -> str:
-    """The GPUs of a run with their numbers: "2 x NVIDIA H200"."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    return ", ".join(f"{number} x {name}" if number > 1 else name for name, number in kinds.items())
+def _words(run: RecordedRun) -> str:
+    return f"{run.tier} on {run.gpus}" if run.gpus else run.tier

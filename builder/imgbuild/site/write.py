@@ -23,6 +23,7 @@ from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.system import files
+from imgbuild.system.amounts import first_of
 from imgbuild.system.folder import OpenFolder, remove_all
 from imgbuild.values import Bytes
 
@@ -65,7 +66,7 @@ def make(
     if documents:
         made, contents = _with_documents(sources, made)
     contents |= pages.pages(made, collected)
-    contents[browser_data.FILE] = browser_data.script(sources, made)
+    contents |= browser_data.scripts(sources, made)
     contents[history.FILE] = codec.encode(collected)
     contents[NO_JEKYLL] = b""
     with files.plain_errors(output, hint=files.OUTPUT_HINT):
@@ -135,8 +136,7 @@ def _require_replaceable(above: OpenFolder, output: Path) -> None:
         )
         foreign = sorted({*folder.tree()} - {*marker.files, MARKER})
     if foreign:
-        some = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if foreign[5:] else "")
-        message = f"{output} has files that imgbuild did not write: {some}"
+        message = f"{output} has files that imgbuild did not write: {first_of(foreign, 5)}"
         raise InputError(message, hint=ELSEWHERE)
 
 

@@ -9,6 +9,7 @@ failure overrides an earlier pass, and a later pass overrides the failure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, get_args
@@ -19,7 +20,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, LockStale, Problem
 from imgbuild.report import Tier
-from imgbuild.smoke.result import FirstFailure, Outcome
+from imgbuild.smoke.result import CaseMessage, FirstFailure, Outcome
 from imgbuild.system.amounts import count
 from imgbuild.values import Arch, Digest, sha256
 
@@ -54,11 +55,12 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name of each GPU, `driver` is its release ("580.159.04"); both are empty for tiers without GPUs.
     `versions` are those of the packages in LISTED, from the lock. `started` is `date` in the file;
     `seconds` is the wall-clock time of container and tests. `passed`, `failed` and `skipped` are
-    numbers of cases; `notes` are log lines about packages that run without an optional part; `jobs`
-    cases ran at a time, `share` of them on the GPUs. `through` is the engine (PLACES), `sif` the
-    digest of the SIF if there was one. `caches` is the content of the image's caches at the start,
-    "" if unknown. `arbitrary_user`: the user was not in the image's /etc/passwd, and its files were
-    read-only.
+    numbers of cases; `further` are the failed ones after `first`, `skips` the skipped ones, with
+    messages (both are empty in records of before 2026-11-28); `notes` are log lines about packages
+    that run without an optional part; `jobs` cases ran at a time, `share` of them on the GPUs.
+    `through` is the engine (PLACES), `sif` the digest of the SIF if there was one. `caches` is the
+    content of the image's caches at the start, "" if unknown. `arbitrary_user`: the user was not in
+    the image's /etc/passwd, and its files were read-only.
     """
 
     started: Moment = msgspec.field(name="date")
@@ -75,6 +77,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     failed: Count
     skipped: Count
     first: FirstFailure | None = None
+    further: tuple[CaseMessage, ...] = ()
+    skips: tuple[CaseMessage, ...] = ()
     notes: tuple[str, ...] = ()
     through: str
     sif: Digest | None = None
@@ -92,6 +96,12 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def good(self) -> bool:
         """Whether it passed."""
         return self.result == "pass"
+
+    @property
+    def gpus(self) -> str:
+        """The GPUs with their numbers: "2 NVIDIA H200"; "" for tiers without GPUs."""
+        kinds = sorted(Counter(self.gpu).items())
+        return " and ".join(f"{number} {name}" if number > 1 else name for name, number in kinds)
 
 
 class ImageContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,10 +224,8 @@ def counting(
 
 def words(run: RecordedRun) -> str:
     """A summary of a run: "gpu on NVIDIA H200, driver 580.159.04, 2026-11-21"."""
-    kinds = {name: run.gpu.count(name) for name in sorted(set(run.gpu))}
-    named = " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items())
     parts = [
-        f"{run.tier}{'' if run.good else ' failed'}{f' on {named}' if named else ''}",
+        f"{run.tier}{'' if run.good else ' failed'}{f' on {run.gpus}' if run.gpus else ''}",
         *([f"driver {run.driver}"] if run.driver else []),
         run.started[:10],
     ]

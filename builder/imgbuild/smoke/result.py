@@ -26,6 +26,7 @@ GATES = ("device", "devices")
 GPU = re.compile(r"(.+) sm_\d+ \d+ MiB")
 RELEASE = re.compile(r"^the driver is (\d[\d.]*)", re.MULTILINE)
 LONGEST = 500  # characters of an error that a test record keeps; the report has all of it
+LONGEST_REASON = 400  # of the reason of a skipped case
 STOPPED = "smoke tests"  # the name of the only case of a tier that could not be run
 
 
@@ -50,6 +51,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The first failed case, and the first independent error in its log."""
+
+    case: str
+    message: str
+
+
+class CaseMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A case and its message: why it failed or was skipped."""
 
     case: str
     message: str
@@ -110,12 +118,31 @@ class SmokeRun(Report, frozen=True, kw_only=True):
     @property
     def first(self) -> FirstFailure | None:
         """The first failed case, with a message of one line and at most LONGEST characters."""
-        for case in self.cases:
-            if case.outcome == "failed":
-                line = " ".join(case.message.split())
-                cut = line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
-                return FirstFailure(case=case.name, message=cut)
+        for each in self._messages("failed", LONGEST):
+            return FirstFailure(case=each.case, message=each.message)
         return None
+
+    @property
+    def further(self) -> tuple[CaseMessage, ...]:
+        """The failed cases after the first."""
+        return self._messages("failed", LONGEST)[1:]
+
+    @property
+    def skips(self) -> tuple[CaseMessage, ...]:
+        """The skipped cases with their reasons."""
+        return self._messages("skipped", LONGEST_REASON)
+
+    def _messages(self, outcome: str, longest: int) -> tuple[CaseMessage, ...]:
+        return tuple(
+            CaseMessage(case=case.name, message=_one_line(case.message, longest))
+            for case in self.cases
+            if case.outcome == outcome
+        )
+
+
+def _one_line(text: str, longest: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[:longest]}…"
 
 
 def ran(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import configparser
 import io
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,6 +47,10 @@ FILES = 20_000
 SHOWN = 3  # lines of a backend's output: its error is at the end
 # Folders that metadata hooks do not read: outputs, environments, hidden folders.
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "wandb"})
+# Files whose content build backends read as text, and modules that have the version of a package.
+TEXT_SUFFIXES = frozenset({"", ".cfg", ".in", ".ini", ".md", ".rst", ".toml", ".txt"})
+_WORD = re.compile(r"\w+")
+VERSION_FILE = re.compile(r"^(setup|__init__)$|version|about|meta", re.IGNORECASE)
 
 
 class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,17 +124,41 @@ def _described(
     }
     env = _variables(item, folder, texts)
     label = item.name or folder.resolve().name
-    data = _archive(folder)
-    digest = sha256(data)
-    key = sha256(codec.compact([digest, env, wheels.python]))
+    key = sha256(codec.compact([_inputs(folder, texts), env, wheels.python]))
     stored = context.store.fact(FACT, key)
     if stored is not None:
         return msgspec.json.decode(stored, type=SdistResult)
+    data = _archive(folder)
+    digest = sha256(data)
     context.store.add_bytes(data, digest)
     source = LockedFile(file=f"{normalize(label)}.tar.gz", size=len(data), sha256=digest)
     result = wheels.described(normalize(label), source, env)
     context.store.put_fact(FACT, key, msgspec.json.encode(result))
     return result
+
+
+def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """Name → sha256 of the files that metadata can depend on.
+
+    Of Python code these are the files that the build files name, those named by these in turn, and
+    modules with a package's version: an edit of other code does not change the metadata.
+    """
+    code: dict[str, Path] = {}
+    inputs: dict[str, str] = {}
+    for name, path in _files(folder):
+        is_code = path.suffix == ".py"
+        if path.suffix in TEXT_SUFFIXES or (is_code and VERSION_FILE.search(path.stem)):
+            inputs[name] = sha256(path.read_bytes())
+        elif is_code:
+            code[name] = path
+    unread = list(texts.values())
+    while unread:
+        words = set(_WORD.findall(unread.pop()))
+        for name in [name for name, path in code.items() if path.stem in words]:
+            data = code.pop(name).read_bytes()
+            inputs[name] = sha256(data)
+            unread.append(data.decode("utf-8", "replace"))
+    return inputs
 
 
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:

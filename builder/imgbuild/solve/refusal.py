@@ -15,6 +15,7 @@ from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.matrix.fields import SDIST_ENDINGS
 from imgbuild.matrix.model import Matrix
+from imgbuild.system.amounts import first_of
 from imgbuild.values import Arch
 
 SHOWN = 4
@@ -125,8 +126,8 @@ def _why(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:
         else f"no Linux {arch.wheel} wheel"
     )
     has = sorted({described(file.name) if arch_wheels else system(file.name) for file in wheels})
-    more = f" and {len(has) - SHOWN} more" if len(has) > SHOWN else ""
-    return f"{missing}{_span(catalogue, package, files)} (it has {', '.join(has[:SHOWN])}{more})"
+    span = _span(catalogue, package, files)
+    return f"{missing}{span} (it has {first_of(has, SHOWN)})"
 
 
 def _span(catalogue: Catalogue, package: str, files: list[IndexFile]) -> str:

@@ -13,11 +13,15 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all, received
 from imgbuild.cpython import python_archive
 from imgbuild.cpython.python_archive import StandaloneBuild
-from imgbuild.errors import InputError, IntegrityError
+from imgbuild.errors import FetchFailed, InputError, IntegrityError
 from imgbuild.lock.resolution import PythonArchive
 from imgbuild.matrix.model import DebianBase, StandalonePython
 from imgbuild.values import Arch, Sha256
 
+ELSEWHERE = (
+    "name a copy of the archive on another server under `archives` of the base:"
+    " docs/howto/python-version.md"
+)
 FACT, PLACE = "python-archive-1", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED = (
     "the file was replaced, or the sha256 in matrix.yaml belongs to another file: compare it with"
@@ -38,7 +42,11 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
         raise InputError(message, hint=f"add it to `archives`, or remove {arch} from `arch`")
     path, name = _stored(source, arch, url, context), file_name(url)
     if path is None:
-        locked = received(url, name, context)
+        try:
+            locked = received(url, name, context)
+        except FetchFailed as error:
+            hint = f"{error.hint}; or {ELSEWHERE}" if error.hint else ELSEWHERE
+            raise FetchFailed(error.message, hint=hint) from error
         expected = source.sha256.get(arch, locked.sha256)
         if locked.sha256 != expected:
             message = f"{url} has sha256 {locked.sha256}, the matrix has {expected}"

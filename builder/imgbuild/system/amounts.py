@@ -1,6 +1,8 @@
-"""Sizes and counts as text: 1.5 GB, 2 packages."""
+"""Sizes, counts and parts of lists as text: 1.5 GB, 2 packages, a, b and 3 more."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def size_text(size: int) -> str:
@@ -16,3 +18,9 @@ def size_text(size: int) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Format a number with its noun: 1 package, 2 packages; `plural` if it does not end in "s"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first `most` of the texts, and how many others there are: a, b and 3 more."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more

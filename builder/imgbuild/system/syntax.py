@@ -1,4 +1,4 @@
-"""Parses Python source and requirements (PEP 508), in one thread at a time.
+"""Parses Python source and requirements (PEP 508), in one thread at a time; versions (PEP 440).
 
 CPython 3.11 has one counter per interpreter for the depth of the tree under construction. If the
 garbage collector runs a finalizer meanwhile, another thread can start a second tree, and one of
@@ -13,6 +13,7 @@ import ast
 import threading
 
 from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
 
 _LOCK = threading.RLock()  # a finalizer may parse in the thread that parses
 
@@ -21,6 +22,14 @@ def parse_requirement(requirement_string: str) -> Requirement:
     """Parse a requirement with its marker; InvalidRequirement if it is invalid."""
     with _LOCK:
         return Requirement(requirement_string)
+
+
+def parse_version(text: str | None) -> Version | None:
+    """Parse a version (PEP 440); None if it is none."""
+    try:
+        return Version(text or "")
+    except InvalidVersion:
+        return None
 
 
 def parse_source(source: str | bytes) -> ast.Module:

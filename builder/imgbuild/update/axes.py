@@ -16,6 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.index.candidates import final_releases, public
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.matrix.model import Target
+from imgbuild.system.amounts import first_of
 from imgbuild.values import sha256
 
 ORDER = (
@@ -164,7 +165,9 @@ def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target])
             if newer and package not in lacking.setdefault(place.name, []):
                 lacking[place.name].append(package)
     lines = [
-        f"the index {index}: {_listed(packages)}" for index, packages in lacking.items() if packages
+        f"the index {index}: {first_of(packages, SHOWN)}"
+        for index, packages in lacking.items()
+        if packages
     ]
     if lines:
         message = "\n  ".join(("upload times are unknown, which the cool-down needs:", *lines))
@@ -173,8 +176,3 @@ def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target])
             " has them"
         )
         raise InputError(message, hint=hint)
-
-
-def _listed(packages: Sequence[str]) -> str:
-    more = f" and {len(packages) - SHOWN} more" if len(packages) > SHOWN else ""
-    return ", ".join(packages[:SHOWN]) + more

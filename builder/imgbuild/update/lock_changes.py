@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.show.image_diff import ArchDiff, Change
+from imgbuild.show.table import markdown_table
 from imgbuild.system.amounts import count, size_text
 from imgbuild.system.quoting import code_span
 from imgbuild.update.run import RowUpdate
@@ -75,10 +76,9 @@ def _cells(change: Change) -> tuple[str, str, str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{' --- |' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(code_span(cell) if cell else '' for cell in row)} |"
+    yield from markdown_table(
+        [head, *([code_span(cell) if cell else "" for cell in row] for row in rows)]
+    )
 
 
 def _refusals(refused: Sequence[RefusedVersion]) -> Iterator[str]:

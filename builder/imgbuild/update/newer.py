@@ -1,6 +1,6 @@
-"""Newer versions on the index: which there are, which can be taken, what stops the rest.
+"""Newer versions on the index: which there are, which METADATA allow, what stops the rest.
 
-Only pages of indexes and METADATA are read; nothing is solved. A version can be taken if nothing
+Only pages of indexes and METADATA are read; nothing is solved. A version is allowed if nothing
 that is pinned or kept stops it; packages that are only required by others may have to move with it.
 """
 
@@ -62,11 +62,12 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewerVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package: its version, the newest final one on its index, and the newest that can be taken.
+    """A package: its version, the newest final one on its index, and the newest allowed one.
 
     `newest` is the package's own version if there is no newer one. `takes` is "" if no newer
-    version can be taken; `moves` are packages that have to move with it. `reasons` say what stops
-    `newest`; `error` why nothing is known. `required` is false for what only other packages
+    version is allowed; `moves` are packages that have to move with it. `reasons` say what stops
+    `newest`; `elsewhere` the engines that locked targets with `takes` have, if none has that of the
+    set; `error` why nothing is known. `required` is false for what only other packages
     require.
     """
 
@@ -76,6 +77,7 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True):
     takes: str = ""
     moves: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    elsewhere: str = ""
     required: bool = True
     error: str = ""
 
@@ -98,8 +100,7 @@ def look(
     """
     lookup = _Lookup(packages, indexes, context)
 
-    def _one(name: str, stop: threads.Stop) -> NewerVersion:
-        stop.check()
+    def _newer(name: str, _: threads.Stop) -> NewerVersion:
         try:
             return lookup.newer(name)
         except ImgbuildError as error:
@@ -107,7 +108,7 @@ def look(
         finally:
             advance(1)
 
-    return threads.each(names, _one, threads=THREADS)
+    return threads.each(names, _newer, threads=THREADS)
 
 
 class _Stops(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,27 @@ def find(
     return tuple(sorted(best.values(), key=lambda each: gpus.numbers(each.driver)))
 
 
+def locked_with(package: str, version: str, lock: Lock, arch: Arch, locks: Iterable[Lock]) -> str:
+    """Which versions of an engine of `lock` the targets have that are locked with a version.
+
+    Of frameworks alone: "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1".
+    "" if one of them has that of `lock`, or there is none.
+    """
+    if package not in STACK:
+        return ""
+    versions = lock.arch[arch].versions
+    sets = [each.arch[arch].versions for each in locks if arch in each.arch]
+    sets = [each for each in sets if each.get(package) == version]
+    for engine in ENGINES:
+        others = {each[engine] for each in sets if engine in each}
+        if engine != package and engine in versions and others and versions[engine] not in others:
+            named = ", ".join(sorted(others, key=Version))
+            return (
+                f"{package} {version} is locked with {engine} {named}, not with {versions[engine]}"
+            )
+    return ""
+
+
 def _is_newer(versions: dict[str, str], stack: dict[str, Version]) -> bool:
     others = {name: Version(versions[name]) for name in stack if name in versions}
     return (

@@ -1,12 +1,12 @@
 """What is newer or known of a locked image besides its wheels: base, Python, vulnerabilities.
 
-Neither source has to answer: what cannot be read is said in the result.
+Neither source has to answer: the result has the error of one that cannot be read.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -96,15 +96,15 @@ def with_python(state: BaseUpdates, base: DebianBase, context: Context) -> BaseU
 
 
 def vulnerabilities(
-    cases: Sequence[CveCase], records: Mapping[Sha256, Package], context: Context
-) -> list[KnownVulnerabilities]:
-    """What OSV's server knows of the packages of each of `cases`."""
+    case: CveCase, records: Mapping[Sha256, Package], context: Context
+) -> KnownVulnerabilities:
+    """What OSV's server knows of the packages of an image."""
     http = Http(offline=context.http.offline, attempts=1)  # it is no reason to wait
     now = datetime.datetime.now(datetime.UTC)
     policy = CvePolicy(today=now.date())
     try:
         server = OsvServer(None, msgspec.structs.replace(context, http=http), now)
-        reports = check.check(cases, records, server.find, policy)
+        (report,) = check.check([case], records, server.find, policy)
     except ImgbuildError as error:
-        return [KnownVulnerabilities(arch=case.arch, error=error.message) for case in cases]
-    return [KnownVulnerabilities(arch=report.arch, report=report) for report in reports]
+        return KnownVulnerabilities(arch=case.arch, error=error.message)
+    return KnownVulnerabilities(arch=case.arch, report=report)

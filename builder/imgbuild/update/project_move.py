@@ -6,6 +6,7 @@ What contradicts the new target is known from the project's files, its lock and 
 from __future__ import annotations
 
 import datetime
+import itertools
 import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.errors import InputError, NothingSelected
-from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.project_requirements import (
     ProjectRequirements,
@@ -27,7 +27,7 @@ from imgbuild.lock.published import LAYOUT, PublishedTarget
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.model import Matrix
 from imgbuild.resolve import engine_torch, first_matrix
-from imgbuild.resolve.choose import LockedFacts
+from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.edit_row import RowMove, moved
 from imgbuild.resolve.feasible import IndexPages, obstacles
@@ -194,7 +194,7 @@ def _on(
             target=new.name, arch=arch, versions=versions, python=tags.python, cuda=lock.cuda,
             as_of=lock.as_of,
         )  # fmt: skip
-        reasons += _of_additions(left, facts, pages, tags, context)
+        reasons += _of_additions(left, facts, pages, tags)
     return reasons
 
 
@@ -229,35 +229,22 @@ def _added(
 
 
 def _of_additions(
-    added: Sequence[PackageDemand],
-    facts: LockedFacts,
-    pages: IndexPages,
-    tags: Tags,
-    context: Context,
+    added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[str]:
     """What additions require of packages that the target has in another version."""
-    changes = range_conflicts(added, facts, pages, tags, context)
 
-    def _pinned(demand: PackageDemand, stop: threads.Stop) -> list[str]:
-        stop.check()
+    def _pinned(demand: PackageDemand, _: threads.Stop) -> list[TargetChange]:
         wheel = pages.pinned(demand, tags)
         if wheel is None:
             return []
-        data = metadata(wheel, context.http, context.store)
-        needed = engine_torch.required(demand, data, tags.markers)
-        return [
-            f"{', '.join(map(str, change.places))}: {change.by} requires"
-            f" {change.package}{change.wanted}, {facts.target} has {change.has}"
-            for change in changes_for(demand, str(demand.pin), needed, facts.versions)
-        ]
+        needed = engine_torch.required(demand, pages.metadata(wheel), tags.markers)
+        return changes_for(demand, str(demand.pin), needed, facts.versions)
 
     pins = [each for each in added if each.pin is not None]
-    of_pins = threads.each(pins, _pinned, threads=8)
+    changes = range_conflicts(added, facts, pages, tags)
+    changes += itertools.chain.from_iterable(threads.each(pins, _pinned, threads=8))
     return [
-        *(
-            f"{', '.join(map(str, change.places))}: {change.by} requires"
-            f" {change.package}{change.wanted}, {facts.target} has {change.has}"
-            for change in changes
-        ),
-        *(line for lines in of_pins for line in lines),
+        f"{', '.join(map(str, change.places))}: {change.by} requires"
+        f" {change.package}{change.wanted}, {facts.target} has {change.has}"
+        for change in changes
     ]

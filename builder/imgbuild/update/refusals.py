@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
 from imgbuild.matrix.tried_updates import RefusedVersion
+from imgbuild.system.syntax import parse_version
 
 
 class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +44,5 @@ def holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
 
 
 def _is_newer(now: str | None, then: str) -> bool:
-    new, old = _version(now), _version(then)
+    new, old = parse_version(now), parse_version(then)
     return new is not None and (old is None or new > old)
-
-
-def _version(text: str | None) -> Version | None:
-    try:
-        return Version(text) if text is not None else None
-    except InvalidVersion:
-        return None

@@ -6,7 +6,6 @@ The rest of the file stays as it is, byte for byte.
 from __future__ import annotations
 
 import datetime
-import io
 import re
 import textwrap
 from collections.abc import Container
@@ -17,10 +16,10 @@ import msgspec
 from imgbuild.errors import InputError
 from imgbuild.matrix import load
 from imgbuild.matrix.model import Base, Matrix, StandalonePython, Target
+from imgbuild.resolve.edit_row import edited
 from imgbuild.update.trial import Row
 
 WIDTH = 96
-WIDE = 1 << 20  # lines are not folded
 DROPPED = ("recommended", "retired")
 BY_HAND = "add the row by hand; or write each target and each base on separate lines"
 
@@ -62,13 +61,13 @@ def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
     key = re.compile(rf"^( +)(['\"]?){re.escape(name)}\2:[ ]*(#.*)?\n", re.MULTILINE)
-    found = key.search(text, start.end(), end) if start else None
-    if found is None:
+    match = key.search(text, start.end(), end) if start else None
+    if match is None:
         message = f"{file}: {section}.{name} is not on separate lines"
         raise InputError(message, hint=BY_HAND)
-    after = re.compile(rf"^ {{0,{len(found[1])}}}\S", re.MULTILINE).search(text, found.end(), end)
+    after = re.compile(rf"^ {{0,{len(match[1])}}}\S", re.MULTILINE).search(text, match.end(), end)
     last = after.start() if after else end
-    return found.start(), found.start() + len(text[found.start() : last].rstrip()) + 1
+    return match.start(), match.start() + len(text[match.start() : last].rstrip()) + 1
 
 
 def _inner(text: str, block: tuple[int, int]) -> str:
@@ -87,59 +86,42 @@ def _inserted(text: str, block: tuple[int, int], name: str, lines: str) -> str:
 
 def _row_lines(lines: str, before: Target, after: Target) -> str:
     """The lines of a row, changed where `after` differs from `before`."""
-    editor, row = _loaded(lines)
-    for key in DROPPED:
-        row.pop(key, None)
-    if after.summary != before.summary:
-        row["summary"] = _folded(after.summary)
-    if after.base != before.base:
-        row["base"] = after.base
-    row["as_of"] = after.as_of
-    for package, version in after.pins.items():
-        if before.pins[package] != version:
-            row["pins"][package] = _quoted(version)
-    if after.flashinfer != before.flashinfer:
-        row["flashinfer"]["reason"] = _folded(after.flashinfer.reason)
-    row["tested"] = _folded(after.tested)
-    return _dumped(editor, row)
+
+    def _edit(row: Any) -> None:
+        for key in DROPPED:
+            row.pop(key, None)
+        if after.summary != before.summary:
+            row["summary"] = _folded(after.summary)
+        if after.base != before.base:
+            row["base"] = after.base
+        row["as_of"] = after.as_of
+        for package, version in after.pins.items():
+            if before.pins[package] != version:
+                row["pins"][package] = _quoted(version)
+        if after.flashinfer != before.flashinfer:
+            row["flashinfer"]["reason"] = _folded(after.flashinfer.reason)
+        row["tested"] = _folded(after.tested)
+
+    return edited(lines, _edit, "a row", hint=BY_HAND)
 
 
 def _base_lines(lines: str, before: Base, after: Base) -> str:
     """The lines of a base whose URLs differ."""
-    editor, base = _loaded(lines)
-    for field in msgspec.structs.fields(after):
-        value = getattr(after, field.name)
-        if value == getattr(before, field.name):
-            continue
-        if isinstance(value, StandalonePython):
-            for key in ("archives", "sha256"):
-                base[field.encode_name][key] = {
-                    str(arch): text for arch, text in getattr(value, key).items()
-                }
-        else:
-            base[field.encode_name] = [str(item) for item in value]
-    return _dumped(editor, base)
 
+    def _edit(base: Any) -> None:
+        for field in msgspec.structs.fields(after):
+            value = getattr(after, field.name)
+            if value == getattr(before, field.name):
+                continue
+            if isinstance(value, StandalonePython):
+                for key in ("archives", "sha256"):
+                    base[field.encode_name][key] = {
+                        str(arch): text for arch, text in getattr(value, key).items()
+                    }
+            else:
+                base[field.encode_name] = [str(item) for item in value]
 
-def _loaded(lines: str) -> tuple[Any, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    editor = YAML()
-    editor.preserve_quotes = True
-    editor.width = WIDE
-    editor.indent(mapping=2, sequence=4, offset=2)
-    try:
-        return editor, editor.load(lines)
-    except YAMLError as error:
-        message = f"a row cannot be edited: {str(error).splitlines()[0]}"
-        raise InputError(message, hint=BY_HAND) from error
-
-
-def _dumped(editor: Any, document: Any) -> str:
-    stream = io.StringIO()
-    editor.dump(document, stream)
-    return stream.getvalue()
+    return edited(lines, _edit, "a base", hint=BY_HAND)
 
 
 def _quoted(text: str) -> Any:

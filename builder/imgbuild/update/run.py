@@ -88,44 +88,44 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidates(
-    project: Project, matrix: Matrix, names: Sequence[str], inputs: Inputs, options: UpdateSettings
+    project: Project, names: Sequence[str], inputs: Inputs, options: UpdateSettings
 ) -> list[Candidates]:
     """The newer versions for each of the rows `names`, or for the newest rows made of them.
 
     InputError if a package is pinned by none of the rows, or if the cool-down cannot be judged.
     """
-    updates = tried_updates.read(project.images)
+    updates, matrix = tried_updates.read(project.images), inputs.matrix
     sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
     targets = {name: _chosen(matrix.targets[name], options) for name in sources}
     _require_pinned(targets, options)
-    indexes = {name: _indexes(matrix, matrix.targets[name], inputs) for name in targets}
+    indexes = {name: _indexes(matrix.targets[name], inputs) for name in targets}
     if options.cool_down.days is not None:
         axes.require_times(indexes, targets)
     return [
-        _candidates(project, matrix, _origin(updates, name, matrix), name, chosen, inputs, options)
+        _candidates(project, _origin(updates, name, matrix), name, chosen, inputs, options)
         for name, chosen in targets.items()
     ]
 
 
 def _candidates(
     project: Project,
-    matrix: Matrix,
     origin: str,
     source: str,
     chosen: Target,
     inputs: Inputs,
     options: UpdateSettings,
 ) -> Candidates:
-    target, indexes = matrix.targets[source], _indexes(matrix, matrix.targets[source], inputs)
-    lock = None
-    if lock_file.lock_path(project.images, source).exists():
-        lock = lock_file.read_lock(project.images, source)
-    snapshot = snapshots.newer(matrix.bases, target.base, lock, options.cool_down, inputs.context)
-    found = [
+    target = inputs.matrix.targets[source]
+    indexes = _indexes(target, inputs)
+    lock = lock_file.find_lock(project.images, source)
+    snapshot = snapshots.newer(
+        inputs.matrix.bases, target.base, lock, options.cool_down, inputs.context
+    )
+    moves = [
         axes.axis(indexes, package, chosen.pins[package], options.cool_down, options.advisories)
         for package in axes.names(chosen)
     ]
-    found += [
+    moves += [
         axes.of_base(part, before, after)
         for part, before, after in _moved_parts(snapshot)
         if part in options.packages
@@ -135,7 +135,7 @@ def _candidates(
         source=source,
         target=target,
         lock=lock,
-        axes=tuple(found),
+        axes=tuple(moves),
         snapshot=snapshot,
     )
 
@@ -166,7 +166,8 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
         raise InputError(message, hint="a package that a row does not pin follows from its as_of")
 
 
-def _indexes(matrix: Matrix, target: Target, inputs: Inputs) -> Indexes:
+def _indexes(target: Target, inputs: Inputs) -> Indexes:
+    matrix = inputs.matrix
     located = places(matrix, target, uv.default_index)
     return Indexes(located, target.indexes, matrix.default_index, inputs.context.http)
 
@@ -183,18 +184,16 @@ class Updater:
         self,
         project: Project,
         scratch: Project,
-        matrix: Matrix,
         start: Candidates,
         inputs: Inputs,
         options: UpdateSettings,
     ) -> None:
         self._project = project
         self._scratch = scratch
-        self._matrix = matrix
         self._start = start
         self._inputs = inputs
         self._options = options
-        self._indexes = _indexes(matrix, start.target, inputs)
+        self._indexes = _indexes(start.target, inputs)
         self._newest: dict[str, str | None] = {}
         self._accepted: Tried | None = None
         self._row = Row(name=TRIAL, target=start.target)
@@ -277,14 +276,8 @@ class Updater:
             f"{self._start.source}: trying {axis.package} {release.version}"
             f" in place of {self._present(axis)}"
         )
-        outcome = trial.attempt(
-            self._scratch,
-            self._matrix,
-            row,
-            axis.package,
-            self._inputs,
-            processes=self._options.processes,
-        )
+        processes = self._options.processes
+        outcome = trial.attempt(self._scratch, row, axis.package, self._inputs, processes=processes)
         if isinstance(outcome, RefusedTrial):
             self._refuse(axis.package, release, outcome)
             return
@@ -319,7 +312,7 @@ class Updater:
         )
 
     def _settings(self) -> str:
-        return trial.settings_hash(self._row.in_matrix(self._matrix), self._row.target)
+        return trial.settings_hash(self._row.in_matrix(self._inputs.matrix), self._row.target)
 
     def _names(self, package: str) -> set[str]:
         """The packages whose versions may be a cause of a refusal."""
@@ -329,14 +322,13 @@ class Updater:
     def _place(self, tried: Tried) -> tuple[str, tuple[Constraint, ...]]:
         """Lock the accepted row under its name, and write it into the project."""
         start, today = self._start, self._options.cool_down.today
-        former = self._matrix.targets[start.origin]
-        taken = {*self._matrix.targets, *self._project.locked_targets()}
+        former = self._inputs.matrix.targets[start.origin]
+        taken = {*self._inputs.matrix.targets, *self._project.locked_targets()}
         name = row_text.name_for(start.origin, former, start.target, tried.row, taken)
         target = row_text.renewed(start.target, start.source, tried.row, today)
         row = msgspec.structs.replace(tried.row, name=name, target=target)
-        named = trial.locked(
-            self._scratch, self._matrix, row, self._inputs, processes=self._options.processes
-        )
+        processes = self._options.processes
+        named = trial.locked(self._scratch, row, self._inputs, processes=processes)
         self._accepted = named
         moved = {package: after for package, _, after in row_text.changes(start.target, target)}
         made = MadeRow(of=start.source, made=today, moved=moved)
@@ -376,11 +368,11 @@ class Updater:
 
 
 def planned(
-    project: Project, matrix: Matrix, start: Candidates, inputs: Inputs, options: UpdateSettings
+    project: Project, start: Candidates, inputs: Inputs, options: UpdateSettings
 ) -> dict[str, tuple[str, ...]]:
     """The versions to try by package, as far as known; nothing is tried."""
     versions: dict[str, tuple[str, ...]] = {}
-    for package, version in Updater(project, project, matrix, start, inputs, options).pending():
+    for package, version in Updater(project, project, start, inputs, options).pending():
         versions[package] = (*versions.get(package, ()), version)
     return versions
 
@@ -410,9 +402,8 @@ def update(
     reporter = inputs.context.reporter
     for start in starts:
         with trial.scratch_project(project, inputs) as scratch:
-            matrix = matrix_of()
-            inside = Inputs(matrix, inputs.context, mirror=inputs.mirror)
-            updater = Updater(project, scratch, matrix, start, inside, options)
+            inside = Inputs(matrix_of(), inputs.context, mirror=inputs.mirror)
+            updater = Updater(project, scratch, start, inside, options)
             number = len(updater.pending())
             try:
                 with reporter.progress(f"updating {start.source}", number, unit="versions") as bar:

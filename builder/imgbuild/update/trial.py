@@ -100,53 +100,49 @@ def moved(target: Target, package: str, version: str, as_of: datetime.date) -> T
 
 
 def attempt(
-    scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs, *, processes: int
+    scratch: Project, row: Row, package: str, inputs: Inputs, *, processes: int
 ) -> Tried | RefusedTrial:
     """Lock `row`, in which the version of `package` is new; FetchFailed if a server fails."""
     try:
-        return locked(scratch, matrix, row, inputs, processes=processes)
+        return locked(scratch, row, inputs, processes=processes)
     except NoSolution as error:
         first = refused(error)
     except REFUSALS as error:
         return refused(error)
     try:
-        looser = _with_solved_pins(scratch, matrix, row, package, inputs)
+        looser = _with_solved_pins(scratch, row, package, inputs)
     except REFUSALS as error:
         return _longer(first, refused(error))
     if looser.target.pins == row.target.pins:
         return first
     try:
-        return locked(scratch, matrix, looser, inputs, processes=processes)
+        return locked(scratch, looser, inputs, processes=processes)
     except REFUSALS as error:
         return refused(error)
 
 
-def locked(scratch: Project, matrix: Matrix, row: Row, inputs: Inputs, *, processes: int) -> Tried:
+def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tried:
     """Solve, audit and lock a row in the scratch folder; one of REFUSALS if it cannot be had."""
-    whole = row.in_matrix(matrix)
+    whole = row.in_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
-    lock = lock_target.settle_target(scratch, whole, row.name, inside)
-    lock, digests = lock_target.lock_target(
-        scratch, whole, lock, inside, processes=processes, drop=False
-    )
+    lock = lock_target.settle_target(scratch, row.name, inside)
+    lock, digests = lock_target.lock_target(scratch, lock, inside, processes=processes, drop=False)
     return Tried(row=row, lock=lock, digests=digests)
 
 
-def _with_solved_pins(
-    scratch: Project, matrix: Matrix, row: Row, package: str, inputs: Inputs
-) -> Row:
+def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) -> Row:
     """`row` with the versions of its other pins that the solver chooses for the tried one.
 
     What builds of sdists need has to be pinned. If its present version does not fit, the one that
     does is found without the packages that are built.
     """
-    target = row.target
+    target, matrix = row.target, inputs.matrix
     built = [name for name in matrix.sdists if name in target.pins or name in target.requires]
     needed = {name for each in built for name in matrix.sdists[each].requires}
     held = {name for name in target.pins if name in needed or _names_index(matrix, target, name)}
     held -= {package}
     try:
-        return _solved(scratch, matrix, row, {package, *held}, inputs)
+        return _solved(scratch, row, {package, *held}, inputs)
     except NoSolution:
         if not held & needed:
             raise
@@ -155,17 +151,13 @@ def _with_solved_pins(
         pins={name: pin for name, pin in target.pins.items() if name not in built},
         requires={name: each for name, each in target.requires.items() if name not in built},
     )
-    probe = _solved(
-        scratch, matrix, msgspec.structs.replace(row, target=without), {package}, inputs
-    )
+    probe = _solved(scratch, msgspec.structs.replace(row, target=without), {package}, inputs)
     pins = {**target.pins, **{name: probe.target.pins[name] for name in held}}
     fitting = msgspec.structs.replace(row, target=msgspec.structs.replace(target, pins=pins))
-    return _solved(scratch, matrix, fitting, {package, *held}, inputs)
+    return _solved(scratch, fitting, {package, *held}, inputs)
 
 
-def _solved(
-    scratch: Project, matrix: Matrix, row: Row, held: Container[str], inputs: Inputs
-) -> Row:
+def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) -> Row:
     """`row`, in which all pins but those `held` are what the solver chooses, none of them older."""
     target = row.target
     requires = {
@@ -175,7 +167,7 @@ def _solved(
     }
     pins = {name: pin for name, pin in target.pins.items() if name not in requires}
     loose = msgspec.structs.replace(target, pins=pins, requires={**target.requires, **requires})
-    whole = msgspec.structs.replace(row, target=loose).in_matrix(matrix)
+    whole = msgspec.structs.replace(row, target=loose).in_matrix(inputs.matrix)
     known = constraints.read(scratch.images)
     problem = SolveProblem(whole, row.name, target.arch[0], inputs.context, known)
     with inputs.context.reporter.step(f"resolving {row.name} with other versions of its pins"):

@@ -148,8 +148,7 @@ def of_demands(
     """
     asked = [each for each in demands if each.installed and not each.source]
 
-    def _one(demand: PackageDemand, stop: threads.Stop) -> tuple[str, tuple[str, ...], str]:
-        stop.check()
+    def _answer(demand: PackageDemand, _: threads.Stop) -> tuple[str, tuple[str, ...], str]:
         try:
             return _version(demand, tags, indexes, context)
         except ImgbuildError as error:
@@ -157,7 +156,7 @@ def of_demands(
         finally:
             advance(1)
 
-    answers = dict(zip(asked, threads.each(asked, _one, threads=THREADS), strict=True))
+    answers = dict(zip(asked, threads.each(asked, _answer, threads=THREADS), strict=True))
     return RequirementSet(
         packages=VersionSet(
             name=name,

@@ -36,16 +36,21 @@ def test_a_target_before_the_package_is_refused_with_the_right_order(imgbuild: C
 def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
     done = imgbuild("why", "torch", TARGET, "--offline")
     assert done.status == 0, done.stderr
-    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
+    *lines, layer, _ = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines == [
         f"torch 2.6.0 in {TARGET} (x86_64)",
         f"target {TARGET} ==2.6.0",
         "trl 0.18.2 >=2.5",
         "vllm 0.8.5.post1 ==2.6.0",
         "as_of uploaded before 2025-06-20",
-        "together: >=2.5,==2.6.0",
+        "all of these together: >=2.5,==2.6.0",
     ]
+    assert layer == "layer 5, group-3, with 1 other package: another version of torch alone changes"
     (explanation,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
     assert [dependent["package"] for dependent in explanation["dependents"]] == ["trl", "vllm"]
+    digests = json.loads(Path("images", TARGET, "digests.json").read_text())
+    sizes = [each["size"] for each in digests["arch"]["x86_64"]["layers"]]
+    assert (explanation["layer"]["name"], explanation["layer"]["size"]) == ("group-3", sizes[4])
     assert [dependent["requirement"] for dependent in explanation["dependents"]] == [
         "torch>=2.5",
         "torch==2.6.0",

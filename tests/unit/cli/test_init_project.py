@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from imgbuild import project_paths
 from imgbuild.cli import _project_report
 from imgbuild.cli import init as verb
 from imgbuild.lock import published
@@ -32,6 +34,7 @@ def imgbuild(
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
     """An index that `init` asks; what is published before the verb runs is in it."""
     files = LocalIndex()
+    folder_index.keep_facts(monkeypatch)
     monkeypatch.setattr(
         verb, "load", lambda _: folder_index.catalogue_with(files, tmp_path / "index")
     )
@@ -62,6 +65,43 @@ def test_a_target_that_has_everything_is_extended(imgbuild: Command) -> None:
     assert done.stdout.splitlines()[1].split()[:2] == [TARGET, "0"]
     assert f"extends {TARGET}: 4 requirements met" in done.stdout
     assert published.load(Path("matrix.yaml")).targets["project"].cuda == "12.4"
+
+
+def checkout(folder: Path) -> Path:
+    """A checkout of imgbuild in which only TARGET is locked."""
+    (folder / "images").mkdir(parents=True)
+    catalogue = project_paths.catalogue()
+    shutil.copy(catalogue.matrix, folder)
+    shutil.copytree(catalogue.images / TARGET, folder / "images" / TARGET)
+    return folder
+
+
+def test_the_target_is_one_of_a_checkout(imgbuild: Command, tmp_path: Path) -> None:
+    require(MET)
+    clone = checkout(tmp_path / "clone")
+    done = imgbuild("init", "--lock", str(clone))
+    assert done.status == 0, done.stderr
+    assert row()["requirements"] == ["requirements.txt"]
+    assert yaml.safe_load(Path("matrix.yaml").read_text())["published"] == {
+        TARGET: {"lock": f".imgbuild/published/{TARGET}", "from": str(clone)}
+    }
+    assert done.stdout.count("cu124-") == 3  # its line of the table, the heading, the row
+
+
+@pytest.mark.parametrize("select", ["--target", "--extends"])
+def test_a_target_that_is_not_locked(imgbuild: Command, tmp_path: Path, select: str) -> None:
+    clone = str(checkout(tmp_path / "clone"))
+    if select == "--target":
+        require(MET)
+    refused = imgbuild("init", "ours", "--lock", clone, select, "cu124-vllm")
+    assert refused.status == 3
+    assert unwrapped(refused.stderr).endswith(
+        "error: cu124-vllm is not locked hint: in a clone of imgbuild: imgbuild lock cu124-vllm;"
+        " then here: imgbuild init --lock CLONE"
+    )
+    absent = imgbuild("init", "ours", "--lock", clone, "--extends", "absent")
+    assert "no locked target absent" in unwrapped(absent.stderr)
+    assert not Path("matrix.yaml").exists()
 
 
 def test_nothing_that_exists_is_touched(imgbuild: Command) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -23,23 +24,29 @@ REMEDY = "run tools/reference.py"
 
 
 REFERENCE = module_of(ROOT / "tools/reference.py")
-FOLDERS: dict[str, dict[str, str]] = REFERENCE.folders()
-PAGES = FOLDERS["reference"]
-TEXTS = {
-    f"{folder}/{name}": text for folder, texts in FOLDERS.items() for name, text in texts.items()
-}
 VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_committed_page_follows_from_the_code(
-    name: str, golden: Callable[[Path, str], None]
-) -> None:
-    golden(DOCS / name, TEXTS[name])
+@functools.cache
+def folders() -> dict[str, dict[str, str]]:
+    """The pages of each folder in docs, by name: made once, which takes seconds."""
+    made: dict[str, dict[str, str]] = REFERENCE.folders()
+    return made
+
+
+def page(name: str) -> str:
+    """A page of docs/reference."""
+    return folders()["reference"][name]
+
+
+def test_committed_pages_follow_from_the_code(golden: Callable[[Path, str], None]) -> None:
+    for folder, texts in folders().items():
+        for name, text in texts.items():
+            golden(DOCS / folder / name, text)
 
 
 def test_no_page_is_left_over() -> None:
-    for folder, texts in FOLDERS.items():
+    for folder, texts in folders().items():
         assert {path.name for path in (DOCS / folder).iterdir()} == texts.keys(), REMEDY
 
 
@@ -49,7 +56,7 @@ def test_every_recommended_target_has_a_page_that_is_linked() -> None:
         for target in select(load(ROOT / "matrix.yaml"), [], everything=True, arches=[])
         if target.target.recommended
     }
-    assert FOLDERS["images"].keys() == named
+    assert folders()["images"].keys() == named
     linked = {name for name in named if f"(images/{name})" in (DOCS / "README.md").read_text()}
     assert linked == named
 
@@ -58,7 +65,7 @@ def test_the_terminal_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("HOME", "/elsewhere")
-    assert REFERENCE.folders() == FOLDERS
+    assert REFERENCE.folders() == folders()
 
 
 def test_check_writes_nothing_and_names_what_is_stale(
@@ -66,7 +73,7 @@ def test_check_writes_nothing_and_names_what_is_stale(
 ) -> None:
     monkeypatch.setattr(REFERENCE, "DOCS", tmp_path)
     monkeypatch.setattr(REFERENCE, "ROOT", tmp_path)
-    monkeypatch.setattr(REFERENCE, "folders", lambda: FOLDERS)  # made once for all tests
+    monkeypatch.setattr(REFERENCE, "folders", folders)
     assert REFERENCE.main(["--check"]) == 5
     assert "stale: reference/cli.md" in capsys.readouterr().err
     assert not (tmp_path / "reference").exists()
@@ -91,7 +98,7 @@ def test_every_option_and_argument_has_help(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_its_section_with_every_option(verb: str) -> None:
-    _, _, rest = PAGES["cli.md"].partition(f"\n## {verb}\n")
+    _, _, rest = page("cli.md").partition(f"\n## {verb}\n")
     section = rest.partition("\n## ")[0]
     assert section.strip()
     flags = {flag for item in VERBS[verb].params for flag in (*item.opts, *item.secondary_opts)}
@@ -100,7 +107,7 @@ def test_every_verb_has_its_section_with_every_option(verb: str) -> None:
 
 
 def test_every_error_has_its_row() -> None:
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGES["errors.md"], re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", page("errors.md"), re.MULTILINE)
     assert sorted(rows) == sorted(
         (str(kind.exit_code), kind.__name__) for kind in ImgbuildError.__subclasses__()
     )
@@ -111,20 +118,20 @@ def test_every_key_of_a_schema_has_its_row() -> None:
         document = json.loads((ROOT / f"{schema}.schema.json").read_text(encoding="utf-8"))
         for part in (document, *document["$defs"].values()):
             missing = [
-                key for key in part.get("properties", ()) if f"| `{key}` |" not in PAGES[name]
+                key for key in part.get("properties", ()) if f"| `{key}` |" not in page(name)
             ]
             assert missing == []
 
 
 @pytest.mark.parametrize("name", ["matrix.md", "extension.md", "ci.md"])
 def test_every_key_is_explained(name: str) -> None:
-    rows = re.findall(r"(?m)^\| `.*\|$", PAGES[name])
+    rows = re.findall(r"(?m)^\| `.*\|$", page(name))
     assert rows
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
 def test_links_within_a_page_lead_to_its_sections() -> None:
-    for name, text in PAGES.items():
+    for name, text in folders()["reference"].items():
         heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
         anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
         links = set(re.findall(r"\]\(#([^)]+)\)", text))

@@ -37,9 +37,13 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
         f"  imgbuild load {TARGET}",
         f"  imgbuild run {TARGET} -- python -c 'import torch'",
     ]
-    job = f"imgbuild slurm {TARGET} --gpus 1 -- python train.py > job.sh"
-    assert f"  {job}" in commands
-    assert f"    {job}" in imgbuild("show", TARGET, "--guide").stdout.splitlines()
+    job = f"imgbuild slurm {TARGET} --gpus 8 -- python train.py > job.sh"
+    words = "--format k8s-job --gpus 8 --registry HOST/REPOSITORY"
+    pod = f"imgbuild render {TARGET} {words} -- python train.py > job.yaml"
+    guide_lines = imgbuild("show", TARGET, "--guide").stdout.splitlines()
+    for line in (job, f"imgbuild push {TARGET} HOST/REPOSITORY", pod):
+        assert line in " ".join(each.strip() for each in commands).replace(" \\ ", " ")
+        assert f"    {line}" in guide_lines
     (page,) = json.loads(imgbuild("show", TARGET, "--json").stdout)
     assert page["digest"] == sample.target_digests.digest
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
@@ -227,17 +231,17 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
 
 
 @pytest.mark.parametrize(
-    ("width", "more", "cut"),
+    ("width", "more", "month"),
     [
-        (80, [], True),
-        (88, [], False),
-        (100, ["Python"], False),
-        (120, ["Python", "driver", "pull"], False),
-        (200, ["for", "Python", "driver", "also", "arch", "pull", "date"], False),
+        (80, [], False),
+        (88, [], True),
+        (100, ["Python"], True),
+        (120, ["Python", "driver", "pull"], True),
+        (200, ["for", "Python", "driver", "also", "arch", "pull", "date"], True),
     ],
 )
 def test_the_list_uses_the_width_of_the_terminal(
-    imgbuild: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str], cut: bool
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str], month: bool
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     with terminal.stdout(monkeypatch) as screen:
@@ -248,8 +252,10 @@ def test_the_list_uses_the_width_of_the_terminal(
     assert [name for name in head.split() if name not in more] == usual
     assert [name for name in head.split() if name not in usual] == more
     assert max(map(len, screen.lines)) <= width
-    assert ("…" in "".join(rows), "0.8.5.post1" in "".join(rows)) == (cut, not cut)
-    assert any(" H200 2026-" in row for row in rows)
+    assert "…" not in "".join(rows)
+    assert "0.8.5.post1" in "".join(rows)
+    assert any(" H200 2026-" in row for row in rows) == month
+    assert any(row.endswith(" H200") for row in rows) == (not month)
 
 
 def test_the_list_has_whole_versions_where_there_is_no_terminal(imgbuild: Command) -> None:
@@ -304,6 +310,11 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert "cu130-vllm" not in _names("--driver", "580.65.05")
     assert _names("--python", "3.13") == {"cu130-vllm0.33.0", "cu128-unsloth2026.10"}
     assert _names("--python", "3") > _names("--python", "3.11")
+    both = _names("--python", "3.12,3.13")
+    assert both == _names("--python", "3.12") | _names("--python", "3.13")
+    assert both == _names("--python", "3.12", "--python", "3.13") == _names("--python", ">=3.12")
+    assert _names("--python", ">=3.12,<3.13") == _names("--python", "3.12")
+    assert _names("--gpu", "GH200") == _names("--gpu", "GH200", "--arch", "arm64")
 
 
 def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) -> None:
@@ -350,13 +361,17 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     smoke_records.answer_file(sample, name="cpu.json", tier="cpu", gpu=[], driver="")
     for name in ("gpu.json", "cpu.json"):
         assert imgbuild("smoke", "--import", name).status == 0
-    first, head, cpu, gpu, failure = imgbuild("show", TARGET, "--tests").stdout.splitlines()
+    first, head, cpu, gpu, failure, skipped, case = imgbuild(
+        "show", TARGET, "--tests"
+    ).stdout.splitlines()
     assert "equal configuration" not in imgbuild("show", TARGET).stdout
     assert first.startswith(f"{TARGET} x86_64, digest ")
     assert head.split()[:5] == ["GPU", "tier", "passed", "failed", "skipped"]
     assert cpu.split()[:5] == ["none", "cpu", "1", "0", "1"]
     assert gpu.split()[:5] == ["H200", "gpu", "1", "1", "0"]
     assert failure.startswith("first failure of gpu on H200: nccl: RuntimeError")
+    assert skipped == "skipped, cpu: 1"
+    assert case == "  sglang: the lock has no sglang"
     [answer] = json.loads(imgbuild("show", TARGET, "--tests", "--json").stdout)
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
 

@@ -104,8 +104,9 @@ def test_a_driver_between_the_floors_fits_with_a_remark() -> None:
     fits, why = verdict(host(driver="535.104.05"), CU124)
     assert fits
     assert why == (
-        "driver 535.104.05 runs it by minor version compatibility, from 525.60.13 on; PTX and all"
-        " functions of CUDA 12.4 need 550.54.14 or newer"
+        "runs on driver 535.104.05 by minor version compatibility, from 525.60.13 on, with one"
+        " restriction: code fails that has the driver compile PTX or calls functions new in CUDA"
+        " 12.4; 550.54.14 or newer has no restriction"
     )
 
 
@@ -118,9 +119,7 @@ def test_ptx_newer_than_the_release_has_a_number_of_its_own() -> None:
     judged = targets.judge(host(driver="560.35.03", gpus=(a100,)), offered)
     assert (judged.fits, judged.complete, judged.limited) == (True, False, False)
     [remark] = judged.remarks
-    assert remark.endswith(
-        "all functions of CUDA 12.4 need 550.54.14 or newer, and PTX in its libraries 575.51.03"
-    )
+    assert remark.endswith("; 550.54.14 or newer has all functions, 575.51.03 compiles all PTX")
     judged = targets.judge(host(driver="560.35.03"), offered)
     assert (judged.fits, judged.limited) == (True, True)
     assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX alone")
@@ -145,8 +144,10 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     )
     diagnosis = targets.diagnose(MACHINE, [CU124, CU130, retired])
     assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
-    lines = list(verb._lines(diagnosis))
-    assert "fits: cu130-vllm, cu130-old (retired)" in lines
+    lines = list(verb._lines(diagnosis, {}))
+    assert lines[lines.index("fits: 2 targets") :][2:4] == [
+        "  cu130-vllm  -      -    -", "  retired: cu130-old"
+    ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
     assert targets.diagnose(MACHINE, [retired]).best == "cu130-old"
     # One with a complete driver does not take the place of others that fit.
@@ -290,10 +291,16 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     diagnosis = targets.diagnose(bare, [CU124, CU130])
     assert all(target_verdict.fits for target_verdict in diagnosis.verdicts)
     assert diagnosis.best == ""
-    lines = list(verb._lines(diagnosis))
-    assert "unknown: cu130-vllm, cu124-vllm" in lines
-    assert sum("cu1" in line or "checked" in line for line in lines) == 2
-    assert "unknown: cu124-vllm" in verb._lines(targets.only(diagnosis, ["cu124-vllm"]))
+    lines = list(verb._lines(diagnosis, {}))
+    groups = [line.split("  ")[:2] for line in lines if line.startswith(("unknown", "  "))]
+    assert [each for each in groups if each != ["", "target"]] == [
+        ["unknown: 1 target"], ["", "cu130-vllm"], ["", "needs driver 580.65.06 or newer"],
+        ["unknown: 1 target"], ["", "cu124-vllm"], ["", "needs driver 525.60.13 or newer"],
+    ]  # fmt: skip
+    assert "checked" in "".join(lines)
+    one = "\n".join(verb._lines(targets.only(diagnosis, ["cu124-vllm"]), {}))
+    assert "cu124-vllm" in one
+    assert "cu130-vllm" not in one
     assert lines[-1] == "no recommendation without a GPU and its driver"
     text = "; ".join(diagnosis.remarks)
     assert "no GPU was found: only the architecture is checked" in text
@@ -385,7 +392,12 @@ def test_the_verb_answers_and_refuses_by_its_status(
     ] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
-    assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET}")
+    reason = "(the newest CUDA release that fits, then the latest date)"
+    assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
+    table = text.stdout.splitlines()
+    [row] = [line for line in table if line.startswith(f"  {TARGET}")]
+    assert row.split("  ")[1:3] == [TARGET, "2025-06-20"]
+    assert "vllm 0.8.5.post1, trl 0.18.2" in row
 
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: host(driver="470.57.02"))
     everything = command("doctor")

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 import yaml
@@ -100,6 +99,8 @@ def test_text_is_quoted_so_that_every_reader_takes_it_for_text(text: str) -> Non
     ],
 )
 def test_objects_of_kubernetes_have_published_fields(form: str, write: Any, options: Any) -> None:
+    import jsonschema  # loading it takes a second
+
     document = yaml.safe_load(write(container(**options), "x"))
     jsonschema.validate(document, schema(form))
     assert IMAGE in json.dumps(document)

@@ -22,6 +22,7 @@ from imgbuild.render import apptainer, bake, committed, online, pylock, script, 
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
 from imgbuild.values import Arch
 from tests.support import render_sample, samples
+from tests.support.inprocess_project import TARGET, Command, Sample, unwrapped
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/data/render"
@@ -406,3 +407,21 @@ def test_samples_without_uv_are_reported(tmp_path):
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
         dockerfile(lock, render_sample.digests_of(lock), samples.matrix())
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        (["--online"], "--output FOLDER"),
+        (["--registry", "host/name"], "--registry needs --online"),
+        (["--check", "--online", "--output", "x"], "--check cannot be combined"),
+        (["--format", "script", "--check"], "cannot be combined with --format script"),
+        (["--arch", "x86_64"], "is for all its architectures"),
+    ],
+)
+def test_contradicting_flags_are_refused(
+    imgbuild: Command, sample: Sample, words: list[str], result: str
+) -> None:
+    answer = imgbuild("render", TARGET, *words)
+    assert answer.status == 2, sample.folder
+    assert result in unwrapped(answer.stderr)

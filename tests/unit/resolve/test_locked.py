@@ -85,3 +85,21 @@ def test_an_unknown_package_with_a_similar_name_is_known(project: Project) -> No
         "vlm": "vllm",
     }
     assert locked.similar(ask("vllm", "trl", "wandb"), project, matrix) == {}
+
+
+def test_the_nearest_target_has_all_packages_and_one_at_another_version(project: Project) -> None:
+    matrix = samples.matrix()
+    near = locked.nearest_target(ask("trl==0.19.0", "torch"), project, matrix)
+    assert near is not None
+    assert (near.target, near.others) == ("small", {"trl": ("0.18.2", "==0.19.0")})
+    dated = ask("trl>=0.19", as_of=datetime.date(2020, 1, 1))
+    assert locked.nearest_target(dated, project, matrix) is not None
+    for far in (
+        ask("trl==0.19.0", "torch==2.7.0"),  # two at other versions
+        ask("trl==0.19.0", "vllm"),  # one is absent
+        ask("trl==0.19.0", arches=(Arch.ARM64,)),
+        ask("trl==0.19.0", cuda="12.6"),
+    ):
+        assert locked.nearest_target(far, project, matrix) is None
+    stale = samples.matrix(pins={"torch": "2.7.0"})
+    assert locked.nearest_target(ask("trl==0.19.0"), project, stale) is None

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from imgbuild.doctor.targets import TargetNeeds
+from imgbuild.doctor.targets import TargetNeeds, driver_text
+from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
 from imgbuild.site import browser_data
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.model import SiteCatalogue
 from imgbuild.values import Arch
 
+NAME = re.compile(r"[a-z0-9-]+")
+
 
 @pytest.fixture(scope="module")
 def data(sources: SiteSources, made: SiteCatalogue) -> dict[str, Any]:
-    text = browser_data.script(sources, made).decode("ascii")
+    text = browser_data.scripts(sources, made)["data.js"].decode("ascii")
     head, _, rest = text.partition(" = ")
     assert head == "var imgbuildData"
     loaded: dict[str, Any] = json.loads(rest.removesuffix(";\n"))
@@ -28,8 +34,8 @@ def data(sources: SiteSources, made: SiteCatalogue) -> dict[str, Any]:
 def test_versions_are_those_of_the_locks(data: dict[str, Any], made: SiteCatalogue) -> None:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for package, versions in data["versions"].items():
-        for version, numbers in versions.items():
-            for number in numbers:
+        for version, number_of_set in versions.items():
+            for number in data["sets"][number_of_set]:
                 image = data["images"][number]
                 key = (data["targets"][image["target"]]["name"], image["arch"])
                 found.setdefault(key, {})[package] = version
@@ -43,11 +49,16 @@ def test_versions_are_those_of_the_locks(data: dict[str, Any], made: SiteCatalog
 
 
 def test_requirements_are_those_of_the_metadata(data: dict[str, Any]) -> None:
-    assert "torch==2.6.0" in data["requires"]["vllm"]["0.8.5.post1"]
-    lines = [line for versions in data["requires"].values() for each in versions.values()
-             for line in each]  # fmt: skip
-    assert lines
-    assert not [line for line in lines if ";" in line or "@" in line]
+    def _lines(package: str, version: str) -> list[str]:
+        return [data["lines"][number] for number in data["requires"][package][version]]
+
+    assert "torch==2.6.0" in _lines("vllm", "0.8.5.post1")
+    assert "vllm<=0.31.0,>=0.22.0; extra vllm" in _lines("trl", "1.16.0")
+    assert not [
+        line
+        for line in data["lines"]
+        if "@" in line or line.partition("; ")[2] not in ("", f"extra {NAME.findall(line)[0]}")
+    ]
 
 
 def test_the_newest_image_is_first_as_for_doctor(data: dict[str, Any]) -> None:
@@ -60,8 +71,15 @@ def test_an_image_without_known_gpus_is_unknown() -> None:
     needs = TargetNeeds(target="x", cuda="99.0", as_of="2026-01-01", floors={Arch.X86_64: floors})
     assert browser_data.image_data(needs, Arch.X86_64, 0, 5) == {
         "target": 0, "arch": "x86_64", "cuda": "99.0", "driver": "", "driverFull": "",
-        "gpus": None, "later": [], "size": 5,
+        "olderDriver": driver_text("{}", floors), "gpus": None, "later": [], "size": 5,
     }  # fmt: skip
+
+
+def test_an_older_driver_has_the_remark_of_doctor(data: dict[str, Any]) -> None:
+    image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
+    assert image["olderDriver"].count("{}") == 1
+    assert image["driver"] in image["olderDriver"]
+    assert image["driverFull"] in image["olderDriver"]
 
 
 def test_no_text_ends_the_script(sources: SiteSources, made: SiteCatalogue) -> None:
@@ -71,5 +89,31 @@ def test_no_text_ends_the_script(sources: SiteSources, made: SiteCatalogue) -> N
     changed = msgspec.structs.replace(
         made, targets=(msgspec.structs.replace(first, row=row), *rest)
     )
-    text = browser_data.script(sources, changed).decode("ascii")
+    text = browser_data.scripts(sources, changed)["data.js"].decode("ascii")
     assert json.loads(text.partition(" = ")[2].removesuffix(";\n"))["targets"][0]["summary"] == evil
+
+
+def test_compared_images_have_the_debian_packages_and_layers_of_their_locks(
+    sources: SiteSources, made: SiteCatalogue, data: dict[str, Any]
+) -> None:
+    compared = browser_data.compared_data(made, data["images"])
+    layers = [size for _, *sizes in compared["layers"] for size in sizes]
+    targets = {target.name: target for target in made.targets}
+    same: dict[tuple[int, ...], Sequence[LayerDigests]] = {}
+    for number, image in enumerate(data["images"]):
+        target, arch = targets[data["targets"][image["target"]]["name"]], image["arch"]
+        assert target.lock is not None
+        assert target.digests is not None
+        found = {
+            (name, version)
+            for name, versions in compared["debian"].items()
+            for version, number_of_set in versions.items()
+            if compared["lists"][number] in compared["sets"][number_of_set]
+        }
+        assert found == {(deb.package, deb.version) for deb in target.lock.arch[arch].debs}
+        stack = [layers[layer] for layer in compared["stacks"][number]]
+        assert stack == [each.size for each in target.digests.arch[arch].layers]
+        same[tuple(compared["stacks"][number])] = target.digests.arch[arch].layers
+    assert len({*itertools.chain(*same)}) == len(
+        {layer.digest for layers_of_image in same.values() for layer in layers_of_image}
+    )

@@ -14,7 +14,7 @@ from imgbuild.errors import InputError
 from imgbuild.site import catalogue, grid, pages, refusals, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
-from imgbuild.site.model import SiteCatalogue, SiteTarget
+from imgbuild.site.model import SiteCatalogue, SiteTarget, UpdateCost
 from imgbuild.smoke.result import FirstFailure
 from imgbuild.system.reporter import SILENT
 from imgbuild.values import Arch
@@ -44,7 +44,6 @@ def test_digests_layers_and_packages_are_those_of_the_lock(made: SiteCatalogue) 
         assert [(bar.name, bar.size) for bar in image.bars] == [
             (layer["name"], layer["size"]) for layer in layers
         ]
-        assert abs(sum(bar.percent for bar in image.bars) - 100) < 3
     lock = json.loads((ROOT / "images/cu130-verl0.9/lock.json").read_text())
     names = {wheel["package"] for each in lock["arch"].values() for wheel in each["wheels"]}
     assert names <= {package.name for package in shown.packages}
@@ -74,7 +73,7 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
     users = [user for each in made.debian for user in each.users]
     assert len(users) == len(set(users))
     assert len(made.debian) < len(users) / 2
-    assert dict(target(made, "cu124-vllm").debian) == {Arch.X86_64: "debian-12-x86_64"}
+    assert dict(target(made, "cu124-vllm").debian) == {Arch.X86_64: "debian-12"}
 
 
 @pytest.mark.parametrize(
@@ -115,9 +114,11 @@ def test_versions_are_the_pins_and_others_that_people_choose_by(made: SiteCatalo
 def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteCatalogue) -> None:
     lines = test_runs.lines(target(made, "cu124-vllm0.8.5"))
     others = test_runs.other_digests(target(made, "cu124-vllm0.8.5"))
-    assert {each.digest for each in others} == {line.digest for line in lines if not line.same}
+    assert {each.digest for each in others} == {
+        line.run.digest for line in lines if line.run.digest != line.current
+    }
     first = next(each for each in others if "multi-gpu" in each.runs)
-    assert first.runs == "multi-gpu on 2 x NVIDIA H200"
+    assert first.runs == "multi-gpu on 2 NVIDIA H200"
     assert first.digest != first.current == target(made, "cu124-vllm0.8.5").page.images[0].digest
     assert test_runs.other_digests(target(made, "cu124-vllm")) == []
 
@@ -146,16 +147,61 @@ def test_all_runs_are_listed_by_gpu_the_failed_first(made: SiteCatalogue) -> Non
     assert sum(map(len, groups.values())) == sum(
         len(image.runs) for each in changed.targets for image in each.page.images
     )
-    states = [line.good for line in groups["H200"]]
+    states = [line.run.good for line in groups["H200"]]
     assert states == sorted(states)
-    assert any(line.target == "cu130-vllm" and not line.good for line in groups["H200"])
+    assert any(line.target == "cu130-vllm" and not line.run.good for line in groups["H200"])
 
 
 def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
     shown = dict(pages.pages(with_failed_run(made, "cu130-vllm"), HISTORY))
     for page in ("tests.html", "targets/cu130-vllm.html"):
         text = shown[page].decode()
-        assert "<strong>Failed case</strong> trl rloo: no loss &lt;is&gt; reported" in text
+        assert "<strong>Failed: trl rloo</strong> no loss &lt;is&gt; reported" in text
+
+
+def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
+    (line,) = [
+        line
+        for line in test_runs.lines(target(made, "cu130-verl0.9"))
+        if line.run.tier == "multi-gpu"
+    ]
+    assert line.skips == [
+        ("the lock has no deepspeed", "trl sft, zero3 on two GPUs, deepspeed step"),
+        ("the lock has no sglang", "sglang tensor parallel"),
+    ]
+    text = dict(pages.pages(made, HISTORY))["targets/cu130-verl0.9.html"].decode()
+    assert "sglang tensor parallel: the lock has no sglang" in text
+
+
+def test_the_standing_of_an_image_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
+    def _standing(name: str) -> str:
+        return test_runs.standing(target(made, name).page.images[0])
+
+    failed = _standing("cu130-vllm0.20.2")
+    assert "gpu failed on NVIDIA H200; multi-gpu failed on 2 NVIDIA H200" in failed
+    assert _standing("cu130-ray").endswith("no other GPU was tested")
+    arm64 = target(made, "cu130-verl0.9").page.images[1]
+    assert test_runs.standing(arm64) == "not tested"
+
+
+def test_an_update_downloads_the_layer_of_the_package_and_lists_of_versions(
+    made: SiteCatalogue,
+) -> None:
+    def _update(name: str, package: str) -> UpdateCost:
+        updates = target(made, name).layers[0].updates
+        return next(each for each in updates if each.package == package)
+
+    old, new = _update("cu124-vllm", "trl"), _update("cu130-verl0.9", "trl")
+    assert (old.layers, old.size) == (("trl",), 438_573)
+    assert new.layers == ("trl", "files")
+    trl, both = (
+        target(made, name).digests.arch[Arch.X86_64].layers  # type: ignore[union-attr]
+        for name in ("cu124-trl0.17", "cu124-vllm0.8.5")
+    )
+    differing = {layer.name for layer in both} - {
+        layer.name for layer in both if layer.digest in {each.digest for each in trl}
+    }
+    assert differing == {*_update("cu124-vllm0.8.5", "trl").layers}
 
 
 def test_refused_updates_are_read_where_the_file_is_there(

@@ -10,9 +10,11 @@ import typer.main
 import yaml
 
 from imgbuild.cli._app import app
-from imgbuild.site import pages
+from imgbuild.site import commands, pages
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from tests.support.site_history import HISTORY
+
+MARK = re.compile("</?b[^>]*>")  # of what a reader chooses
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def text(shown: SiteTarget, title: str) -> str:
     return next(command.text for command in shown.commands if command.title == title)
 
 
-@pytest.mark.parametrize("title", ["Docker", "podman", "Apptainer", "Kubernetes"])
+@pytest.mark.parametrize("title", ["Docker", "podman", "Apptainer", "job.yaml"])
 def test_an_image_is_named_by_its_digest(shown: SiteTarget, title: str) -> None:
     assert shown.digests is not None
     assert f"registry.example/owner/images@{shown.digests.digest}" in text(shown, title)
@@ -32,17 +34,27 @@ def test_an_image_is_named_by_its_digest(shown: SiteTarget, title: str) -> None:
 
 def test_commands_are_words_of_a_shell(shown: SiteTarget) -> None:
     for command in shown.commands:
-        if command.title != "Kubernetes":
+        if command.title != "job.yaml":
             lines = command.text.replace("\\\n", "").splitlines()
             assert all(len(shlex.split(line)) > 2 for line in lines if line != "sbatch job.sh")
 
 
 def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
-    job = yaml.safe_load(text(shown, "Kubernetes"))
+    job = yaml.safe_load(text(shown, "job.yaml").replace(commands.GPUS, "8"))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert job["metadata"]["name"] == "cu130-verl0-9"
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["command"][2:4] == ["--nproc-per-node", "8"]
+
+
+def test_without_a_registry_push_and_job_name_the_same_repository(shown: SiteTarget) -> None:
+    assert shown.lock is not None
+    assert shown.digests is not None
+    made = {each.title: each.text for each in commands.commands(shown.lock, shown.digests, None)}
+    place = commands.REPOSITORY
+    assert f"imgbuild push cu130-verl0.9 {place}\n" in made["Kubernetes"]
+    assert f"image: {place}@{shown.digests.digest}\n" in made["job.yaml"]
 
 
 def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None:
@@ -54,7 +66,9 @@ def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None
     shown = set()
     for path, data in pages.pages(made, HISTORY):
         if path.endswith((".html", ".js")):
-            shown |= set(re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", data.decode()))
+            shown |= set(
+                re.findall(r"imgbuild ([a-z]+)((?: [^\s<`|;&]+)*)", MARK.sub("", data.decode()))
+            )
     used = {
         (verb, flag) for verb, rest in shown for flag in re.findall(r"(--[a-z-]+)(?: |$)", rest)
     }

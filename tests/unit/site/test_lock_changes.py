@@ -65,9 +65,23 @@ def test_another_architecture_is_not_new_packages() -> None:
     ("values", "line"),
     [
         ({"base": {**LOCK["base"], "name": "debian-13"}}, "base: debian-12 → debian-13"),
-        ({"base": {**LOCK["base"], "hardened": True}}, "base: hardened"),
+        (
+            {"base": {**LOCK["base"], "hardened": True}},
+            f"base: {lock_changes.HARDENED}",
+        ),
+        (
+            {"drop": [{"package": "fastapi-cli", "paths": ["bin/fastapi"]}]},
+            "left out: bin/fastapi of fastapi-cli",
+        ),
+        (
+            {"settings": {**LOCK["settings"], "readme": "# x"}},
+            "a README was added: /opt/imgbuild/README",
+        ),
         ({"as_of": "2026-02-01"}, "packages as of: 2026-01-01 → 2026-02-01"),
-        ({"layers": None}, "how packages are divided into layers"),
+        (
+            {"layers": {"groups": 5}},
+            "packages are divided into layers in another form (rules: groups)",
+        ),
         (
             {"arch": arch(security="2026-02-01")},
             "security updates of Debian: 2026-01-01 → 2026-02-01",
@@ -75,7 +89,7 @@ def test_another_architecture_is_not_new_packages() -> None:
         ({"settings": {**LOCK["settings"], "env": {"A": "1", "B": "3"}}}, "variable changed: B"),
         ({"settings": {**LOCK["settings"], "env": {}}}, "variables removed: A, B"),
         ({"settings": {**LOCK["settings"], "links": {"/a\x1b": "b"}}}, "link added: /a"),
-        ({"settings": {**LOCK["settings"], "workdir": "/"}}, "working directory"),
+        ({"settings": {**LOCK["settings"], "workdir": "/"}}, "working directory: /workspace → /"),
         (
             {"settings": {**LOCK["settings"], "labels": {"dev.imgbuild.gpu": "9.0"}}},
             "compute capabilities: 8.0 → 9.0",

@@ -43,6 +43,7 @@ def test_run_on_other_machine_is_recorded_and_shown(sample: Sample, imgbuild: Co
         versions={
             name: sample.lock.arch[Arch.X86_64].versions[name] for name in ("torch", "vllm", "trl")
         }, seconds=373.7, passed=1, failed=0, skipped=1,
+        skips=(result.CaseMessage(case=SKIPPED.name, message=SKIPPED.message),),
         through="root", jobs=3, share=2, caches="nothing",
     )  # fmt: skip
     smoke_records = records.read_records(sample.folder / "images", TARGET)
@@ -70,7 +71,7 @@ def test_case_notes_are_recorded_and_shown(sample: Sample, imgbuild: Command) ->
     answer_file(sample, noted, SKIPPED)
     assert imgbuild("smoke", "--import", "gpu.json").status == 0
     assert recorded(sample)[0].notes == noted.notes
-    assert "Notes of tests Falling back to default tactics." in imgbuild("show", TARGET).stdout
+    assert "  Falling back to default tactics." in imgbuild("show", TARGET, "--tests").stdout
 
 
 def test_failed_run_is_recorded_with_cause(sample: Sample, imgbuild: Command) -> None:

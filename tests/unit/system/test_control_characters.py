@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import unicodedata
@@ -11,18 +12,22 @@ import pytest
 from imgbuild.system.console import Console
 from imgbuild.system.control_characters import ascii_controls, visible
 
-HIDDEN = [
-    sign
-    for sign in map(chr, range(sys.maxunicode + 1))
-    if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp") and sign not in "\t\n"
-]
+
+@functools.cache
+def hidden() -> str:
+    """All control and format characters but the tab and the newline."""
+    return "".join(
+        sign
+        for sign in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp") and sign not in "\t\n"
+    )
 
 
 def test_all_control_and_format_characters_are_escaped() -> None:
-    shown = visible("".join(HIDDEN))
+    shown = visible(hidden())
     assert shown.isascii()
     assert shown.isprintable()
-    assert shown.encode().decode("unicode_escape") == "".join(HIDDEN)
+    assert shown.encode().decode("unicode_escape") == hidden()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,7 @@ def test_texts_without_control_characters_are_unchanged(text: str, shown: str) -
 
 
 def test_json_uses_its_own_escapes() -> None:
-    document = json.dumps({"a": "".join(HIDDEN)}, ensure_ascii=False)
+    document = json.dumps({"a": hidden()}, ensure_ascii=False)
     written = ascii_controls(document)
     assert written.isascii()
     assert json.loads(written) == json.loads(document)

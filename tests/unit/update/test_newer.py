@@ -1,4 +1,4 @@
-"""Newer versions on an index: which can be taken, what moves with them, what stops the rest."""
+"""Newer versions on an index: which are allowed, what moves with them, what stops the rest."""
 
 from __future__ import annotations
 

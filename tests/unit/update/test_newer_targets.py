@@ -62,3 +62,21 @@ def test_the_best_for_each_driver_is_named_the_oldest_driver_first(
         ("cu128-vllm", "525.60.13"),
         ("cu130-vllm0.33.0", "580.65.06"),
     ]
+
+
+def test_a_version_that_is_locked_with_other_engines_alone_is_named(locks: dict[str, Lock]) -> None:
+    lock = locks["cu124-vllm"]
+    has = {name: each.arch[Arch.X86_64].versions for name, each in locks.items()
+           if Arch.X86_64 in each.arch}  # fmt: skip
+    newest = has["cu130-vllm0.33.0"]
+
+    def _named(package: str, version: str) -> str:
+        return newer_targets.locked_with(package, version, lock, Arch.X86_64, locks.values())
+
+    trl, own = newest["trl"], has["cu124-vllm"]["vllm"]
+    engines = [each["vllm"] for each in has.values() if each["trl"] == trl]
+    text = f"trl {trl} is locked with vllm {', '.join(sorted(engines))}, not with {own}"
+    assert _named("trl", trl) == text
+    assert _named("trl", has["cu124-vllm"]["trl"]) == ""  # with this engine
+    assert _named("trl", "9.9") == ""  # in no target
+    assert _named("pip", newest["pip"]) == ""  # no framework

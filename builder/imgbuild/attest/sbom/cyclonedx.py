@@ -70,6 +70,8 @@ def _component(part: Component) -> dict[str, Any]:
         component["licenses"] = [
             {"license": {"name": part.licence.words, "acknowledgement": "declared"}}
         ]
+    if part.cpe:
+        component["cpe"] = part.cpe
     if part.purl:
         component["purl"] = part.purl
     details = {"index": part.index, "source": part.source}

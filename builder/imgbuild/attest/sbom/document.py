@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 import msgspec
+from packaging.version import Version
 
 from imgbuild.attest.sbom import needs, purl
 from imgbuild.attest.sbom.licences import Licence
@@ -32,6 +33,7 @@ from imgbuild.wheel.tags import Tags
 RELEASE_PACKAGE = "base-files"  # its version begins with Debian's release: 12.4+deb12u11
 CPYTHON = "cpython"
 CPYTHON_LICENCE = "PSF-2.0"  # as the SBOMs of CPython's releases state it, Misc/sbom.spdx.json
+CPYTHON_CPE = "cpe:2.3:a:python:python:{}:{}:*:*:*:*:*:*"  # version, update; as NVD names it
 SEES = 4  # copyright files that refer to another, one after the other
 
 
@@ -58,7 +60,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
 
     `index` is set if it is not the default one, `source` is Debian's source package, or the URL of
-    a package that is not from an index.
+    a package that is not from an index. `cpe` is CPE 2.3, by which scanners match what package
+    URLs do not identify.
     """
 
     id: str
@@ -68,6 +71,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     sha256: Sha256 = ""
     purl: str = ""
+    cpe: str = ""
     licence: Licence = Licence()
     index: str = ""
     source: str = ""
@@ -167,6 +171,12 @@ def _added_components(
                 )
 
 
+def _cpe_of_cpython(version: str) -> str:
+    """The CPE of 3.12.11, or of 3.15.0rc1, whose update is rc1."""
+    release = Version(version).base_version
+    return CPYTHON_CPE.format(release, version.removeprefix(release) or "*")
+
+
 class _Maker:
     """Creates the components of one image from the lock and `sbom_packages`."""
 
@@ -231,6 +241,7 @@ class _Maker:
                 file=archive.file,
                 sha256=archive.sha256,
                 purl=purl.generic(CPYTHON, archive.version, url=url, sha256=archive.sha256),
+                cpe=_cpe_of_cpython(archive.version),
                 licence=Licence(CPYTHON_LICENCE),
                 layer=self._places.get(archive.sha256),
             )

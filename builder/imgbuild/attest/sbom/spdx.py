@@ -74,14 +74,16 @@ def _package(part: Component, layers: Sequence[LayerDigests]) -> dict[str, Any]:
         package["comment"] = f"in the layer {part.layer.name}"
     if part.kind is ComponentKind.IMAGE:
         package["comment"] = "; ".join(f"layer {layer.name}: {layer.digest}" for layer in layers)
-    if part.purl:
-        package["externalRefs"] = [
-            {
-                "referenceCategory": "PACKAGE-MANAGER",
-                "referenceType": "purl",
-                "referenceLocator": part.purl,
-            }
-        ]
+    references = (
+        ("PACKAGE-MANAGER", "purl", part.purl),
+        ("SECURITY", "cpe23Type", part.cpe),
+    )
+    if listed := [
+        {"referenceCategory": category, "referenceType": kind, "referenceLocator": locator}
+        for category, kind, locator in references
+        if locator
+    ]:
+        package["externalRefs"] = listed
     return package
 
 

@@ -32,8 +32,13 @@ _LOOKUPS = re.compile(
 )
 
 
-def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolicy:
-    """The default policy, in which `named` packages are imported by their top-level modules."""
+def with_named(
+    package_set: PackageSet, named: Collection[str], *, alone: bool = False
+) -> MainPathPolicy:
+    """The default policy, in which `named` packages are imported by their top-level modules.
+
+    `alone`: without the other entry points.
+    """
     rules = policy.load()
     roots = {
         module.partition(".")[0] for package in named for module in package_set.modules_of(package)
@@ -63,7 +68,9 @@ def with_named(package_set: PackageSet, named: Collection[str]) -> MainPathPolic
         for part in _main_parts(package_set, entry.name)
     ]
     return msgspec.structs.replace(
-        rules, imported=frozenset(named) - rules.walk - LEFT_OUT, entries=(*rules.entries, *entries)
+        rules,
+        imported=frozenset(named) - rules.walk - LEFT_OUT,
+        entries=tuple(entries) if alone else (*rules.entries, *entries),
     )
 
 

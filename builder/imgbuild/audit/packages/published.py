@@ -41,6 +41,9 @@ SYMBOL_BITS = 40
 SYMBOL_MASK = (1 << SYMBOL_BITS) - 1
 METADATA = "metadata"
 DEBS = "debs"
+# The number is increased by hand when an audit of the same packages looks up other names; then run
+# `tools/facts.py --names`.
+NAMES = "names-1"
 _OCTETS = SYMBOL_BITS // 8
 _HEADERS = re.compile(rb"(?:[^\r\n]+(?:\r\n|\r|\n))*")
 T = TypeVar("T")
@@ -153,6 +156,7 @@ class PublishedFacts:
         self._file = file
         self._packages: dict[str, _Package | None] = {}
         self._debs: Mapping[Sha256, tuple[ElfFacts, ...]] | None = None
+        self._names: Mapping[Sha256, tuple[str, ...]] | None = None
 
     def wheel(self, package: str, sha256: Sha256) -> PublishedWheelFacts | None:
         """The facts about a wheel without its shared objects; None if it is not published."""
@@ -171,6 +175,17 @@ class PublishedFacts:
             pairs = zip(debs.debs, elf_facts_of(debs.elf_facts), strict=True)
             self._debs = {key: elf_facts for key, elf_facts in pairs if elf_facts is not None}
         return self._debs.get(sha256)
+
+    def names(self, key: Sha256) -> frozenset[str] | None:
+        """The names that the audit of a package set looks up, by `queried.key_of`; None if unknown.
+
+        The audit of a set in the file has no errors.
+        """
+        if self._names is None:
+            data = self._file.entry(NAMES)
+            self._names = _decoded(data, dict[Sha256, tuple[str, ...]]) or {}
+        names = self._names.get(key)
+        return frozenset(names) if names is not None else None
 
     def _package(self, package: str) -> _Package | None:
         if package not in self._packages:

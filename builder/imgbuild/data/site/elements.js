@@ -81,16 +81,19 @@
   }
 
   /** Keeps what a form has in the address, so that an answer can be shared. */
-  function remember(form) {
-    const given = Object.entries(values(form)).filter(([, value]) => value && value.length < 4000);
+  function remember(form, kept) {
+    const given = Object.entries(kept(values(form))).filter(([, value]) => value && value.length < 4000);
     const text = new URLSearchParams(given).toString();
     history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
   }
 
-  /** Shows the form, and calls `answer` with its values now and after each change. */
-  function whenChanged(form, answer) {
+  /**
+   * Shows the form, and calls `answer` with its values now and after each change. `kept` are those
+   * of the values that the address has.
+   */
+  function whenChanged(form, answer, kept = given => given) {
     const show = () => answer(values(form));
-    const changed = () => { remember(form); show(); };
+    const changed = () => { remember(form, kept); show(); };
     form.hidden = false;
     restore(form);
     form.addEventListener("input", changed);
@@ -100,7 +103,31 @@
     show();
   }
 
+  const link = target => element("a", { href: `targets/${target.name}.html`, text: target.name });
+  const mark = target => (target.retired ? " (retired)" : "");
+
+  function show(children) {
+    document.getElementById("answer").replaceChildren(...children.filter(Boolean));
+  }
+
+  function skipped(label, lines) {
+    return lines.length ? paragraph(`${label}: ${lines.join("; ")}`, "notice") : null;
+  }
+
+  /** A table with a head; a row begins with its name, cells are texts or elements. */
+  function table(head, rows) {
+    const cell = (name, attributes) => content =>
+      element(name, attributes, [content instanceof Node ? content : String(content)]);
+    return element("table", {}, [
+      element("thead", {}, [element("tr", {}, head.map(cell("th", { scope: "col" })))]),
+      element("tbody", {}, rows.map(([first, ...rest]) => element("tr", {}, [
+        cell("th", { scope: "row" })(first), ...rest.map(cell("td", {})),
+      ]))),
+    ]);
+  }
+
   window.imgbuildElements = {
-    addCopyButtons, all, code, commands, count, details, distinct, element, list, paragraph, whenChanged,
+    addCopyButtons, all, code, commands, count, details, distinct, element, link, list, mark, paragraph,
+    show, skipped, table, whenChanged,
   };
 })();

@@ -3,6 +3,9 @@
 (function () {
   "use strict";
 
+  // What looks like the name of a GPU, whether or not the table has it.
+  const UNKNOWN = /\b(?:GTX|RTX|Quadro|Tesla|Titan|GeForce|NVIDIA)(?: (?:GTX|RTX))? [A-Z]{0,3}\d{2,4}\w*/gi;
+
   /** The numbers of a version, as imgbuild compares drivers. */
   function numbers(version) {
     return (String(version).match(/\d+/g) || []).map(Number);
@@ -104,12 +107,26 @@
       }
     });
     if (!names.length) names = inWords(text, table);
+    if (!names.length) names = text.match(UNKNOWN) || [];
     if (!driver) {
-      const alone = /(?:^|[\s,;])(\d{3}(?:\.\d+){0,2})(?=$|[\s,;])/.exec(text);
+      const rest = names.reduce((left, name) => left.replace(name, " "), text);
+      const alone = /(?:^|[\s,;])([3-9]\d{2}(?:\.\d+){0,2})(?=$|[\s,;])/.exec(rest);
       if (alone) driver = alone[1];
     }
     const gpus = names.map(name => gpu(name, "", table));
-    return { arch: "", driver, gpus };
+    const arm = /\b(?:arm64|aarch64)\b/i.test(text);
+    const arch = arm ? "arm64" : /\b(?:x86_64|amd64)\b/i.test(text) ? "x86_64" : "";
+    return { arch, driver, gpus };
+  }
+
+  /** The line that `read` reads as the same machine: nothing else of a pasted text. */
+  function summary(machine) {
+    const names = machine.gpus.map(each => each.name);
+    return [
+      ...names.filter((name, index) => names.indexOf(name) === index),
+      machine.driver ? `driver ${machine.driver}` : "",
+      machine.arch,
+    ].filter(Boolean).join(", ");
   }
 
   /** The GPUs that are named in a line of free text: the longest names first. */
@@ -155,11 +172,7 @@
           ` the machine has ${machine.driver}`,
       );
     } else if (older(machine.driver, image.driverFull, data.branches)) {
-      remarks.push(
-        `driver ${machine.driver} is older than CUDA ${image.cuda}'s own, ${
-          image.driverFull
-        }: it does not compile PTX of that release`,
-      );
+      remarks.push(image.olderDriver.replace("{}", machine.driver));
     }
     if (!machine.gpus.length) unknown.push("no GPU is given");
     if (
@@ -191,5 +204,5 @@
     };
   }
 
-  window.imgbuildMachine = { architecture, find, judge, older, read };
+  window.imgbuildMachine = { architecture, find, gpu, judge, older, read, summary };
 })();

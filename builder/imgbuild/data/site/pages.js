@@ -1,11 +1,14 @@
-// The filters of the table, and the answers to the three questions.
+// The filters of tables, which images run on a machine, which have the packages of a project.
 (function () {
   "use strict";
 
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
-  const { all, commands, count, details, distinct, element, list, paragraph } = window.imgbuildElements;
-  const { addCopyButtons, whenChanged } = window.imgbuildElements;
+  const {
+    addCopyButtons, all, commands, count, details, distinct, element, link, list, paragraph, show, skipped,
+    whenChanged,
+  } = window.imgbuildElements;
+  const { allows, separated } = versions;
 
   // -- the table of targets
 
@@ -35,7 +38,9 @@
       versions: packages.get(row.getAttribute("data-target")) || {},
     }));
     whenChanged(form, value => {
-      for (const each of rows) each.row.hidden = !matches(each, value, branches);
+      const gpu = form.querySelector("[name=gpu]").selectedOptions[0];
+      const wanted = { ...value, kind: gpu ? gpu.getAttribute("data-gpu") || "" : "" };
+      for (const each of rows) each.row.hidden = !matches(each, wanted, branches);
       const smaller = (left, right) => left.size - right.size;
       const ordered = value.order === "size" ? [...rows].sort(smaller) : rows;
       for (const each of ordered) each.body.append(each.row);
@@ -44,35 +49,80 @@
       const more = shown.length - current;
       const total = count(rows.filter(each => each.current).length, "image");
       const active = Object.entries(value).some(([name, text]) => text && name !== "order");
-      document.getElementById("count").textContent = active
+      document.getElementById("count").textContent = (active
         ? `${current} of ${total}${more ? `; ${more} retired match` : ""}`
-        : total;
+        : total) + driverHint(value.driver) + packageHint(value.packages);
       document.getElementById("none").hidden = current > 0;
+      planned(value, active);
     });
+  }
+
+  function driverHint(driver) {
+    if (!driver || /^\d{3}(\.\d+)*$/.test(driver)) return "";
+    if (/^1\d(\.\d+)?$/.test(driver)) {
+      return `. ${driver} looks like a CUDA release; a driver has three digits first, such as 535.161.08.`;
+    }
+    return `. “${driver}” is not a driver: expected numbers such as 535.161.08.`;
+  }
+
+  function packageHint(text) {
+    const unread = versions.requirements(separated(text), true).skipped;
+    return unread.length ? `. Not understood: ${unread.join("; ")}.` : "";
+  }
+
+  /** Names the rows without a lock that match: there is no image of them. */
+  function planned(value, active) {
+    const place = document.getElementById("rows");
+    const names = ["cuda", "python", "stack"].filter(name => value[name]);
+    const rows = all("[data-name]").filter(row =>
+      names.every(name => row.getAttribute(`data-${name}`).split(" ").includes(value[name])));
+    const shown = active && names.length && rows.length > 0;
+    place.hidden = !shown;
+    place.textContent = shown
+      ? `Planned, but not locked, so without an image: ${rows.map(row => row.dataset.name).join(", ")}.` : "";
   }
 
   function matches({ row, images, versions: has }, value, branches) {
     const words = name => (row.getAttribute(`data-${name}`) || "").split(" ");
-    const named = ["cuda", "python", "stack", "tested"];
-    const [capability, arch] = value.gpu.split(" ");
-    const runs = images.some(([imageArch, driver, gpus]) =>
+    const named = ["cuda", "python", "stack"];
+    const [capability, arch] = value.kind.split(" ");
+    const unread = value.driver && !/^\d/.test(value.driver);
+    const runs = images.some(([imageArch, driver, gpus, tested]) =>
       [value.arch, arch].every(wanted => !wanted || wanted === imageArch) &&
-      (!value.driver || (driver && !machines.older(value.driver, driver, branches))) &&
-      (!capability || gpus.split(" ").includes(capability)));
-    const requests = versions.requirements(lines(value.packages), true).read;
+      (!value.driver || unread || (driver && !machines.older(value.driver, driver, branches))) &&
+      (!capability || gpus.split(" ").includes(capability)) &&
+      (!value.tested || tested.includes(value.tested)));
+    const requests = versions.requirements(separated(value.packages), true).read;
     return runs && named.every(name => !value[name] || words(name).includes(value[name])) &&
       requests.every(request => (has[request.name] || []).some(each => allows(request, each)));
   }
 
-  /** Requests that are separated by commas, semicolons, words or spaces, one a line. */
-  function lines(text) {
-    return text.replace(/['"]/g, "")
-      .replace(/;|,(?=\s*[A-Za-z])|\s+(?:with|and)\s+|\s\+\s/g, "\n")
-      .replace(/([\d*])[^\S\n]+(?=[A-Za-z])/g, "$1\n");
+  /** The changes of one image alone. */
+  function filterChanges(form) {
+    whenChanged(form, ({ image }) => {
+      for (const entry of all("[data-image]")) entry.hidden = !entry.dataset.image.includes(image);
+      for (const heading of all("h2[id]")) {
+        heading.hidden = all("[data-image]", heading.nextElementSibling).every(each => each.hidden);
+      }
+    });
   }
 
-  function allows(request, version) {
-    return !request.specifier || versions.satisfies(version, request.specifier);
+  /** Lets a reader choose the GPUs and the repository in the commands of an image. */
+  function chooseValues() {
+    const place = document.getElementById("choices");
+    if (!place || !all(".g").length) return;
+    const option = text => element("option", { text });
+    const gpus = element("select", {}, ["1", "2", "4", "8"].map(option));
+    gpus.value = "8";
+    const repository = element("input", { placeholder: "REGISTRY/REPOSITORY", size: "28" });
+    const write = (marks, text) => all(marks).forEach(mark => { mark.textContent = text; });
+    gpus.addEventListener("input", () => write(".g", gpus.value));
+    repository.addEventListener("input",
+      () => write(".r", repository.value.trim() || "REGISTRY/REPOSITORY"));
+    const field = (text, input) => element("label", { text }, [input]);
+    place.className = "filters";
+    place.append(field("GPUs of a node", gpus));
+    if (all(".r").length) place.append(field("Your repository, to push to", repository));
   }
 
   // -- answers
@@ -89,35 +139,28 @@
     return [...chosen.values()];
   }
 
-  const link = target => element("a", { href: `targets/${target.name}.html`, text: target.name });
-
   function card(target, image, state, words, children) {
     const facts = [
       image.arch, `CUDA ${image.cuda}`, `Python ${target.python}`, target.pins.join(", "),
-      `${(image.size / 1e9).toFixed(1)} GB to pull`,
+      `${(image.size / 1e9).toFixed(1)} GB compressed`,
     ];
     const chip = (text, name) => element("span", { class: `chip ${name}`, text });
     const attributes = { class: "answer", "data-target": target.name, "data-state": state };
     return element("article", attributes, [
       element("h3", {}, [link(target)]),
       chip(words, state),
-      target.recommended ? chip(`recommended: ${target.recommended}`, "") : null,
+      target.recommended ? chip(`recommended for ${target.recommended}`, "") : null,
       target.retired ? chip("retired", "") : null,
       paragraph(facts.join(" · "), "muted"),
       ...children,
     ]);
   }
 
-  function show(children) {
-    document.getElementById("answer").replaceChildren(...children.filter(Boolean));
-  }
-
-  function skipped(label, lines) {
-    return lines.length ? paragraph(`${label}: ${lines.join("; ")}`, "muted") : null;
-  }
-
   // -- what runs on my machine
 
+  const NOTHING = "No GPU and no driver was found in this text. Paste the output of nvidia-smi, or" +
+    " write, such as: A100, driver 535";
+  const NO_DRIVER = "The driver is not read: expected numbers such as 580.65.06.";
   const WORDS = { fits: "runs", unknown: "not known", no: "does not run" };
 
   function answerMachine(form, data) {
@@ -126,14 +169,17 @@
       (target(entry).retired ? 2 : 0) + (entry.value.complete ? 0 : 1);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
-      [list([...entry.value.reasons, ...entry.value.remarks])],
+      [list([...entry.value.reasons, ...entry.value.remarks, testedOn(entry.image)])],
     );
     whenChanged(form, value => {
       const machine = machines.read(value.machine, data.gpus);
-      if (value.driver) machine.driver = value.driver;
-      if (value.gpu) machine.gpus = [JSON.parse(value.gpu)];
+      if (/^\d{3}(\.\d+)*$/.test(value.driver)) machine.driver = value.driver;
+      else if (value.driver) return show([paragraph(NO_DRIVER, "notice")]);
+      if (value.gpu) machine.gpus = [machines.gpu(value.gpu, "", data.gpus)];
       if (value.arch) machine.arch = value.arch;
-      if (!machine.gpus.length && !machine.driver) return show([]);
+      if (!machine.gpus.length && !machine.driver) {
+        return show([value.machine ? paragraph(NOTHING, "notice") : null]);
+      }
       const other = entry => entry.image.arch !== machines.architecture(machine);
       const judged = best(
         data.images.map((image, number) => [image, number]),
@@ -150,7 +196,13 @@
         details(`${count(no.length, "image")} that cannot run on it, and why`, no.map(shown)),
         details("Retired images", judged.filter(entry => target(entry).retired).map(shown)),
       ]);
-    });
+    }, value => ({ ...value, machine: machines.summary(machines.read(value.machine, data.gpus)) }));
+  }
+
+  /** Where the image was tested, which is not where it runs. */
+  function testedOn({ arch, tested }) {
+    return tested.length ? `tested on ${tested.join(", ")} (${arch}), and on no other GPU`
+      : `not tested on a GPU on ${arch}`;
   }
 
   function describeMachine(machine, data) {
@@ -165,7 +217,8 @@
     const able = data.releases.filter(({ driver }) =>
       driver && machine.driver && !machines.older(machine.driver, driver, data.branches));
     const newest = able.length ? able[able.length - 1].cuda : "";
-    const releases = newest ? ` This driver runs CUDA ${newest} and older.` : "";
+    const releases = newest ? ` This driver runs images of CUDA ${newest} and older, also where` +
+      " nvidia-smi shows an older release: minor releases of CUDA are compatible." : "";
     return `Compared: ${facts.join(", ")}.${releases}`;
   }
 
@@ -183,233 +236,145 @@
 
   // -- which image for this requirements.txt
 
-  /** What the image `number` has of the requests, has in another version, and has not. */
+  /**
+   * What the image `number` has of the requests: `has`; `near`, post releases of a version that is
+   * asked for; `other`, versions that do not fit, and what cannot be added; `absent`, what is not in it.
+   */
   function comparison(data, requests, number) {
-    const result = { has: [], other: [], absent: [] };
+    const result = { has: [], near: [], other: [], absent: [] };
+    const version = name => Object.entries(data.versions[name] || {})
+      .filter(([, numbers]) => numbers.includes(number)).map(([text]) => text)[0];
     for (const request of requests) {
-      const known = Object.entries(data.versions[request.name] || {});
-      const [version] = known.find(([, numbers]) => numbers.includes(number)) || [];
-      if (!version) result.absent.push(request.line);
-      else if (allows(request, version)) result.has.push(`${request.name} ${version}`);
-      else result.other.push(`${request.line}: the image has ${version}`);
+      const there = version(request.name);
+      const clash = there ? "" : unfit(data, request, version);
+      if (clash) result.other.push(clash);
+      else if (!there) result.absent.push(request.line);
+      else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
+      else if (versions.sameRelease(there, request.specifier)) {
+        result.near.push({ name: request.name, line: request.line, version: there });
+      } else result.other.push(`${request.line}: the image has ${there}`);
     }
     return result;
+  }
+
+  /** Why a package that is not in an image cannot be added to it; "" if no reason is known. */
+  function unfit(data, request, version) {
+    const known = Object.entries(data.requires[request.name] || {}).filter(([text]) =>
+      allows(request, text) || versions.sameRelease(text, request.specifier));
+    const reasons = known.map(([text, lines]) => {
+      const [clash] = versions.requirements(lines.join("\n"), false).read.filter(need =>
+        !need.marker && version(need.name) && !allows(need, version(need.name)));
+      return clash && `${request.line} cannot be added: ${request.name} ${text} requires` +
+        ` ${clash.line}, the image has ${version(clash.name)}`;
+    });
+    return known.length && reasons.every(Boolean) ? reasons[0] : "";
   }
 
   function answerRequirements(form, data) {
     const target = entry => data.targets[entry.image.target];
     const before = (left, right) =>
-      left.value.other.length - right.value.other.length ||
-      left.value.absent.length - right.value.absent.length ||
       target(left).retired - target(right).retired ||
+      left.value.other.length - right.value.other.length ||
+      left.value.near.length + left.value.absent.length -
+        right.value.near.length - right.value.absent.length ||
       !target(left).recommended - !target(right).recommended ||
       (left.image.arch !== "x86_64") - (right.image.arch !== "x86_64");
     whenChanged(form, value => {
       const given = versions.requirements(value.requirements, false);
       if (!given.read.length && !given.skipped.length) return show([]);
+      if (!given.read.length) {
+        return show([skipped("No line is a requirement, such as vllm>=0.11", given.skipped)]);
+      }
       const images = data.images.map((image, number) => [image, number])
         .filter(([image]) => !value.arch || image.arch === value.arch);
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
-      const cards = compared.map(entry => requirementCard(entry, target(entry), given.read.length));
+      const current = compared.filter(entry => !target(entry).retired);
+      const card = entry => requirementCard(entry, target(entry), given.read.length);
       const marked = given.read.some(request => request.marker);
       show([
-        paragraph(requirementVerdict(compared), "verdict"),
+        paragraph(requirementVerdict(current), "verdict"),
         skipped("Not compared", given.skipped),
         marked ? paragraph("Environment markers are not evaluated.", "muted") : null,
-        ...cards.slice(0, 6),
-        details(`The other ${count(cards.length - 6, "image")}`, cards.slice(6)),
+        ...current.slice(0, 6).map(card),
+        details(`The other ${count(current.length - 6, "image")}`, current.slice(6).map(card)),
+        details("Retired images", compared.filter(entry => target(entry).retired).map(card)),
       ]);
     });
   }
 
   function requirementVerdict(compared) {
-    const good = compared.filter(entry => !entry.value.other.length);
-    const complete = good.filter(entry => !entry.value.absent.length).length;
+    const good = compared.filter(({ value }) => !value.other.length);
+    const complete = good.filter(({ value }) => !value.absent.length && !value.near.length).length;
     if (complete) {
       return `${count(complete, "image")} ${complete === 1 ? "has" : "have"} everything.`;
     }
+    if (good.some(({ value }) => value.near.length && !value.absent.length)) {
+      return "No image has exactly these versions; the first has them all, with post releases.";
+    }
     if (good.length) {
-      return `No image has everything; ${good.length} can be extended without a conflict.`;
+      return `No image has everything; ${good.length} can be extended without a known conflict.`;
     }
     return compared.length ? "No image fits; these come nearest."
       : "No image is for this architecture.";
   }
 
   function requirementCard({ image, value }, target, number) {
-    const { has, other, absent } = value;
+    const { has, near, other, absent } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
-      : absent.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
+      : near.length ? ["unknown", "fits with a change"]
+        : absent.length ? ["unknown", `has ${has.length} of ${number}`] : ["fits", "has all"];
     return card(target, image, state, words, [
-      list(other),
+      list([...other, ...near.map(each => `${each.line}: the image has ${each.version}, a post release` +
+        ` of that version. Write ${each.name}==${each.version} or` +
+        ` ${each.line.replace("==", "~=")}`)]),
       absent.length ? paragraph(`To add: ${absent.join(", ")}`) : null,
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
-      ...other.length ? [] : commandsOf(target, absent.length > 0),
+      other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
+        " imgbuild init --from requirements.txt", "muted") : null,
+      ...other.length ? [] : commandsOf(target, absent.length > 0, near.length > 0),
     ]);
   }
 
   /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
-  function commandsOf({ name, pull }, incomplete) {
+  function commandsOf({ name, pull }, incomplete, changed) {
     const project = commands(`the commands that make a project of ${name}`,
       [`imgbuild init --from requirements.txt --target ${name}`, "imgbuild lock"]);
     if (incomplete) return [project];
     const runs = [...pull ? [`docker pull ${pull}`] : [], `imgbuild run ${name} -- python train.py`];
     return [
       paragraph("Use it as it is:"), commands(`the commands that run ${name}`, runs),
-      paragraph("Or as a project, with a lock and packages that you add:"), project,
+      paragraph(changed ? "Or, after the change, as a project with a lock and packages that you add:"
+        : "Or as a project, with a lock and packages that you add:"), project,
     ];
-  }
-
-  // -- why not these versions together
-
-  const FACTS = ["cuda", "python"]; // which people name with packages
-
-  /** The data, with the CUDA release and the Python of each image as if they were packages. */
-  function withFacts(data) {
-    const facts = { cuda: {}, python: {} };
-    data.images.forEach(({ cuda, target }, number) => {
-      (facts.cuda[cuda] ||= []).push(number);
-      (facts.python[data.targets[target].python] ||= []).push(number);
-    });
-    return { ...data, versions: { ...data.versions, ...facts } };
-  }
-
-  /** What to type for versions that no image has together. */
-  function nextCommand(requests) {
-    const cuda = requests.filter(({ name }) => name === "cuda")
-      .map(({ specifier }) => ` --cuda ${specifier.replace(/[=*~><!]|\.\*$/g, "").split(",")[0]}`);
-    // A whole release, which was read as all its builds, can be audited.
-    const exact = requests.filter(({ name }) => !FACTS.includes(name)).map(
-      ({ name, specifier }) => [name, specifier.replace(/^==(\d+\.\d+\.\d+)\.\*$/, "==$1")]);
-    const words = exact.map(([name, specifier]) => `'${name}${specifier}'`).join(" ");
-    const pinned = exact.every(([, specifier]) => /^==[^*,\s]+$/.test(specifier)) &&
-      exact.length === requests.length;
-    return [
-      paragraph(pinned ? "What stops these versions, from their code and libraries:"
-        : "To solve for such versions:"),
-      commands("the command", [`imgbuild ${pinned ? "audit" : "resolve"} ${words}${cuda.join("")}`]),
-    ];
-  }
-
-  function answerTogether(form, data) {
-    whenChanged(form, value => {
-      const given = versions.requirements(lines(value.versions), true);
-      if (!given.read.length) return show([]);
-      const together = data.images.filter((_, number) => {
-        const { other, absent } = comparison(data, given.read, number);
-        return !other.length && !absent.length;
-      });
-      const targets = distinct(together.map(image => data.targets[image.target]));
-      const recorded = targets.length ? [] : reasons(data, given.read);
-      const why = recorded.length ? " The recorded reasons:"
-        : " No reason against them is recorded.";
-      show([
-        paragraph(targets.length
-          ? `These versions are together in ${count(targets.length, "image")}.`
-          : `No image has these versions together.${why}`, "verdict"),
-        element("ul", {}, targets.map(target => element("li", {}, [link(target)]))),
-        list(recorded),
-        ...targets.length ? [] : [
-          element("h3", { text: "What the images have" }),
-          list(given.read.map(request => where(data, request))),
-          ...nextCommand(given.read),
-        ],
-        skipped("Not understood", given.skipped),
-      ]);
-    });
-  }
-
-  /** The versions of the data that a request allows. */
-  function known(data, request) {
-    const every = { ...data.versions[request.name], ...data.requires[request.name] };
-    return Object.keys(every).filter(version => allows(request, version));
-  }
-
-  /** The same, and the version that the request names. */
-  function candidates(data, request) {
-    const named = /^==\s*([^*,]+?)(?:\.\*)?$/.exec(request.specifier);
-    return [...known(data, request), ...(named ? [named[1]] : [])];
-  }
-
-  function reasons(data, requests) {
-    const found = requests.flatMap((request, number) => [
-      ...known(data, request).flatMap(version => requests
-        .filter(other => other !== request)
-        .flatMap(other => reasonsOf(data, request.name, version, other))),
-      ...requests.slice(number + 1).flatMap(other => apart(data, request, other)),
-      ...refused(data, request),
-    ]);
-    return distinct(found);
-  }
-
-  /** Why the package `name` in `version` does not go with any version that `other` allows. */
-  function reasonsOf(data, name, version, other) {
-    const possible = candidates(data, other);
-    const within = specifier => one => versions.satisfies(one, specifier);
-    const excludes = line => {
-      const [need] = versions.requirements(line, false).read;
-      return need && need.name === other.name && possible.length > 0 &&
-        !possible.some(within(need.specifier));
-    };
-    const lines = ((data.requires[name] || {})[version] || []).filter(excludes);
-    const learned = data.constraints.filter(entry => entry.package === name &&
-      versions.satisfies(version, entry.versions) && excludes(entry.needs));
-    const rules = data.rules.filter(rule => rule.package === name && rule.other === other.name &&
-      (!rule.versions || versions.satisfies(version, rule.versions)) &&
-      possible.length > 0 && possible.every(within(rule.clash)));
-    return [
-      ...lines.map(line => `${name} ${version} requires ${line}`),
-      ...learned.map(entry => `learned: ${entry.text}`),
-      ...rules.map(rule => `known: ${rule.why}; ${rule.cure}`),
-    ];
-  }
-
-  /** What two packages require of a third, if one of them requires a version that the other excludes. */
-  function apart(data, left, right) {
-    const needs = request => known(data, request).flatMap(version =>
-      ((data.requires[request.name] || {})[version] || []).map(line => ({
-        line: `${request.name} ${version} requires ${line}`,
-        need: versions.requirements(line, false).read[0],
-      }))).filter(({ need }) => need);
-    const pin = ({ specifier }) => (/^==\s*([^*,\s]+)$/.exec(specifier) || [])[1];
-    const excludes = (one, other) => pin(one) && !versions.satisfies(pin(one), other.specifier);
-    return needs(left).flatMap(one => needs(right)
-      .filter(other => one.need.name === other.need.name &&
-        (excludes(one.need, other.need) || excludes(other.need, one.need)))
-      .map(other => `${one.line}; ${other.line}`));
-  }
-
-  function refused(data, request) {
-    const about = candidates(data, request).map(version => `${request.name} ${version} in `);
-    return data.refusals.filter(({ what }) => about.some(text => what.startsWith(text)))
-      .map(({ what, reason }) => `refused: ${what}: ${reason}`);
-  }
-
-  function where(data, request) {
-    const every = data.versions[request.name] || {};
-    const names = version =>
-      distinct(every[version].map(number => data.targets[data.images[number].target].name));
-    const matching = known(data, request).filter(version => version in every);
-    if (matching.length) {
-      const place = version => `${request.name} ${version} is in ${names(version).join(", ")}`;
-      return matching.map(place).join("; ");
-    }
-    const others = Object.keys(every).sort(versions.compare);
-    return others.length ? `${request.line} is in no image; the images have ${others.join(", ")}`
-      : `${request.line}: no image has this package`;
   }
 
   // -- start
 
+  /** The data with the images of each version and the lines of requirements in place of numbers. */
+  function expanded(data) {
+    const each = (table, read) => Object.fromEntries(Object.entries(table).map(([name, every]) => [
+      name, Object.fromEntries(Object.entries(every).map(([version, value]) => [version, read(value)])),
+    ]));
+    return {
+      ...data,
+      versions: each(data.versions, set => data.sets[set]),
+      requires: each(data.requires, lines => lines.map(line => data.lines[line])),
+    };
+  }
+
   function start() {
+    chooseValues();
     addCopyButtons();
+    const data = window.imgbuildData && expanded(window.imgbuildData);
     const questions = {
       filter: filterTable, machine: answerMachine, requirements: answerRequirements,
-      together: (form, data) => answerTogether(form, withFacts(data)),
+      together: window.imgbuildTogether, compare: window.imgbuildCompare,
     };
     for (const form of all("form[data-question]")) {
       const question = form.getAttribute("data-question");
-      if (window.imgbuildData) questions[question](form, window.imgbuildData);
+      if (question === "changes") filterChanges(form);
+      else if (data) questions[question](form, data);
     }
   }
 

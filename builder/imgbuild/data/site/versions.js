@@ -1,5 +1,5 @@
 // Versions of Python packages (PEP 440) and requirement files, as the library packaging reads them.
-// tests/integration/test_site_browser.py compares the results with that library's.
+// tests/integration/test_site_answers.py compares the results with that library's.
 (function () {
   "use strict";
 
@@ -218,13 +218,34 @@
     return { read, skipped };
   }
 
+  /** Requests that are separated by commas, semicolons, words or spaces, one a line. */
+  function separated(text) {
+    return text.replace(/['"]/g, "")
+      .replace(/;|,(?=\s*[A-Za-z])|\s+(?:with|and)\s+|\s\+\s/g, "\n")
+      .replace(/([\d*])[^\S\n]+(?=[A-Za-z])/g, "$1\n");
+  }
+
+  /** The exact version of `==VERSION` if `text` is a post release or a local build of it. */
+  function sameRelease(text, specifier) {
+    const [clause] = clauses(specifier) || [];
+    const wanted = clause && clause[1] === "==" ? parse(clause[2]) : ABSENT;
+    const version = parse(text);
+    return Boolean(wanted && version && wanted.post === ABSENT && wanted.pre === ABSENT &&
+      !version.pre && version.dev === ABSENT && sameBase(version, wanted));
+  }
+
   window.imgbuildVersions = {
+    allows(request, version) {
+      return !request.specifier || satisfies(version, request.specifier);
+    },
     compare(left, right) {
       return compare(parse(left), parse(right));
     },
     normalize,
     parse,
     requirements,
+    sameRelease,
     satisfies,
+    separated,
   };
 })();

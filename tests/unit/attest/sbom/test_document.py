@@ -14,7 +14,7 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.schema import SchemaVersion
 from packageurl import PackageURL
 
-from imgbuild.attest.sbom import cyclonedx, needs, packages, spdx
+from imgbuild.attest.sbom import cyclonedx, document, needs, packages, spdx
 from imgbuild.attest.sbom.document import ComponentKind, Sbom, sbom
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock import extension
@@ -352,8 +352,17 @@ def test_standalone_python_is_component_with_licence_and_layer():
     assert part.id in sbom_file.needs["image"]
     document = json.loads(cyclonedx.document(sbom_file))
     assert named(document, part.id)["type"] == "platform"
+    assert named(document, part.id)["cpe"] == "cpe:2.3:a:python:python:3.12.11:*:*:*:*:*:*:*"
     packages_of = json.loads(spdx.document(sbom_file))["packages"]
     (package,) = (each for each in packages_of if each["name"] == "cpython")
     assert (package["primaryPackagePurpose"], package["licenseDeclared"]) == (
         "APPLICATION", "PSF-2.0"
     )  # fmt: skip
+    types = {each["referenceType"]: each["referenceLocator"] for each in package["externalRefs"]}
+    assert types == {"purl": part.purl, "cpe23Type": part.cpe}
+
+
+def test_cpe_of_cpython_has_prerelease_as_update():
+    assert document._cpe_of_cpython("3.15.0rc1") == (
+        "cpe:2.3:a:python:python:3.15.0:rc1:*:*:*:*:*:*"
+    )

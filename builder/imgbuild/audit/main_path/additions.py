@@ -1,0 +1,30 @@
+"""The main path of packages that are added to a published target, whose audit had no errors.
+
+If the audit of the published packages cannot depend on the added ones, only what these run is
+followed: all else is as it was in that audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from imgbuild.audit.main_path.closure import MainPath, main_path
+from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.published import PublishedFacts
+from imgbuild.audit.packages.queried import is_independent
+
+
+def path_of_additions(
+    package_set: PackageSet,
+    named: Collection[str],
+    published: Collection[str],
+    known: PublishedFacts,
+) -> MainPath:
+    """The main path from the packages `named`, without other entry points where these suffice.
+
+    `known` are facts about published targets, `published` the packages of one. Without `published`,
+    or for unknown ones, all entry points are followed.
+    """
+    alone = is_independent(package_set, published, known)
+    return main_path(package_set, with_named(package_set, named, alone=alone))

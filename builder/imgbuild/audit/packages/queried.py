@@ -1,0 +1,58 @@
+"""The names that the audit of a published package set looks up, as a fact about that set.
+
+The audit is a function of the packages and modules that it looks up. If packages are added that
+have none of these names, all lookups have the results that they had: the audit of the published
+packages ends as before, and only the code that the added packages run is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from imgbuild import codec
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.published import PublishedFacts
+from imgbuild.lock.resolution import Wheel
+from imgbuild.system import files
+from imgbuild.values import Sha256, normalize, sha256
+
+
+def name_of(name: str) -> str:
+    """The normalized name of a package, or of the top-level module of a dotted name."""
+    return normalize(name.partition(".")[0])
+
+
+def names_of(package_set: PackageSet, packages: Iterable[str]) -> frozenset[str]:
+    """The names by which a lookup finds one of `packages` or their modules."""
+    return frozenset(
+        name_of(name)
+        for package in packages
+        for name in (package, *package_set.modules_of(package), *_folders(package_set, package))
+    )
+
+
+def _folders(package_set: PackageSet, package: str) -> set[str]:
+    """The top-level folders of all files, since a folder may be imported as a namespace."""
+    return {path.partition("/")[0] for path in package_set.files(package) if "/" in path}
+
+
+def key_of(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
+    """The key of a package set: its files, the machine, and the entry points of the audit."""
+    policy = files.data("audit/entry_points.yaml").read_bytes()
+    hashes = sorted(wheel.sha256 for wheel in wheels)
+    return sha256(codec.compact([python, arch, glibc, sha256(policy), hashes]))
+
+
+def is_independent(
+    package_set: PackageSet, published: Collection[str], known: PublishedFacts
+) -> bool:
+    """Whether the audit of the packages `published` cannot depend on the others of a package set.
+
+    False if their files are not those of a published target whose names are `known`.
+    """
+    before = package_set.wheels.keys() & set(map(normalize, published))
+    wheels = [package_set.wheels[name].wheel for name in before]
+    key = key_of(wheels, package_set.python, package_set.arch, package_set.glibc)
+    names = known.names(key)
+    others = package_set.wheels.keys() - before
+    return names is not None and names.isdisjoint(names_of(package_set, others))

@@ -1,0 +1,135 @@
+"""The answer of `imgbuild doctor` as lines: targets by result, test records (separate: size)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from packaging.version import Version
+
+from imgbuild.audit.binaries import gpu_models
+from imgbuild.cli._output import GAP, aligned, count
+from imgbuild.doctor.host import Host
+from imgbuild.doctor.targets import Diagnosis, TargetFit, comparable
+from imgbuild.show import table
+from imgbuild.show.table import TableRow
+from imgbuild.smoke.records import RecordedRun
+
+FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
+HEAD = ("target", "as of", "has", "tested")
+SHOWN = 2  # frameworks of a target
+ORDER = "the newest CUDA release that fits, then the latest date"
+
+Rows = Mapping[str, TableRow]
+Groups = dict[tuple[str, tuple[str, ...]], list[str]]
+
+
+def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
+    """Results by group, with reasons and remarks; test records; which target to use, and why."""
+    fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
+    cells = [HEAD, *(_cells(name, rows.get(name)) for name in fitting)]
+    head, *below = [f"{GAP}{line}" for line in aligned(cells)] if fitting else [""]
+    by_target = dict(zip(fitting, below, strict=True)) if len(below) == len(fitting) else {}
+    for (judged, texts), names in _groups(diagnosis).items():
+        shown = [name for name in names if name in by_target]
+        others = [name for name in names if name not in by_target]
+        yield (
+            f"{judged}: {count(len(names), 'target')}" if shown else f"{judged}: {', '.join(names)}"
+        )
+        if shown:
+            yield head
+            yield from (by_target[name] for name in shown)
+            yield from [f"{GAP}retired: {', '.join(others)}"] if others else []
+        yield from (f"{GAP}{text}" for text in texts)
+    yield ""
+    retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
+    yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
+    yield from [""] if retired else []
+    yield from _tested(diagnosis.host, [rows[name] for name in fitting if name in rows])
+    yield from _use(diagnosis, [rows[name] for name in fitting if name in rows])
+
+
+def _groups(diagnosis: Diagnosis) -> Groups:
+    """Targets with the same result, reasons and remarks, in the order of the results."""
+    fits = "fits" if comparable(diagnosis.host) else "unknown"
+    groups: Groups = {}
+    for verdict in diagnosis.verdicts:
+        judged = fits if verdict.fits else "does not fit"
+        texts = (*verdict.reasons, *verdict.remarks)
+        groups.setdefault((judged, texts), []).append(_name(verdict))
+    return groups
+
+
+def _name(verdict: TargetFit) -> str:
+    marked = verdict.retired and not verdict.fits
+    return verdict.target + (table.RETIRED if marked else "")
+
+
+def _cells(name: str, row: TableRow | None) -> tuple[str, ...]:
+    if row is None:
+        return (name, table.NONE, table.NONE, table.NONE)
+    named = [f"{each} {row.pins[each]}" for each in FRAMEWORKS if each in row.pins]
+    return (name, row.as_of, ", ".join(named[:SHOWN]) or table.NONE, _record(row))
+
+
+def _record(row: TableRow) -> str:
+    return table.record(row) if any(image.runs for image in row.images) else table.NONE
+
+
+def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
+    """On which GPUs and drivers the targets were tested, and whether on those of the machine."""
+    runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
+    if not fitting or not comparable(host):
+        return
+    if not runs:
+        yield f"tested on a GPU: none of these on {host.arch}"
+        yield ""
+        return
+    models = sorted({name.removeprefix("NVIDIA ") for run in runs for name in run.gpu})
+    drivers = sorted({run.driver for run in runs if run.driver})
+    yield f"tested on: {', '.join(models)}; driver {', '.join(drivers)}"
+    lacking = [
+        f"compute capability {gpu.capability} ({gpu.name})"
+        for gpu in dict.fromkeys(host.gpus)
+        if gpu.capability and gpu.capability not in _capabilities(runs)
+    ]
+    branch = host.driver.partition(".")[0]
+    if branch and all(driver.partition(".")[0] != branch for driver in drivers):
+        lacking.append(f"a driver of branch {branch}")
+    if lacking:
+        yield f"no test record has {' or '.join(lacking)}: they fit by the code in their files"
+    yield ""
+
+
+def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
+    found = (gpu_models.find(name) for run in runs for name in run.gpu)
+    return {model.capability for model in found if model is not None}
+
+
+def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
+    """The best target with the reason, and for each framework the target with the newest one."""
+    if diagnosis.best:
+        yield f"use: {diagnosis.best} ({ORDER})"
+        newest = [each for each in (_newest(name, fitting) for name in FRAMEWORKS) if each]
+        if {target for _, target in newest} - {diagnosis.best}:
+            yield "by framework, the newest version that fits:"
+            yield from (f"{GAP}{line}" for line in aligned(newest))
+    elif not comparable(diagnosis.host):
+        yield "no recommendation without a GPU and its driver"
+    else:
+        yield f"no target is compatible with {diagnosis.host.phrase}"
+
+
+def _newest(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
+    """The framework at its newest version, and its target: the one with the fewest others."""
+    having = [row for row in fitting if framework in row.pins]
+    if not having:
+        return None
+    best = max(
+        having,
+        key=lambda row: (
+            Version(row.pins[framework]),
+            any(image.runs for image in row.images),
+            -len(row.pins.keys() & set(FRAMEWORKS)),
+        ),
+    )
+    return f"{framework} {best.pins[framework]}", best.target

@@ -1,0 +1,230 @@
+// Why versions are not together: what images have, and what locks, audits and metadata record.
+(function () {
+  "use strict";
+
+  const versions = window.imgbuildVersions;
+  const {
+    commands, count, distinct, element, link, list, mark, paragraph, show, skipped, whenChanged,
+  } = window.imgbuildElements;
+  const { allows, separated } = versions;
+  const FACTS = ["cuda", "python"]; // which people name with packages
+
+  /** The data, with the CUDA release and the Python of each image as if they were packages. */
+  function withFacts(data) {
+    const facts = { cuda: {}, python: {} };
+    data.images.forEach(({ cuda, target }, number) => {
+      (facts.cuda[cuda] ||= []).push(number);
+      (facts.python[data.targets[target].python] ||= []).push(number);
+    });
+    return { ...data, versions: { ...data.versions, ...facts } };
+  }
+
+  const having = (data, { name, specifier }) => distinct(
+    Object.entries(data.versions[name] || {})
+      .filter(([version]) => allows({ specifier }, version)).flatMap(([, numbers]) => numbers));
+
+  /** What to type for versions that no image has together. */
+  function nextCommand(data, requests) {
+    const release = ({ specifier }) => specifier.replace(/[=*~><!]|\.\*$/g, "").split(",")[0];
+    const facts = requests.filter(({ name }) => FACTS.includes(name))
+      .map(each => ` --${each.name} ${release(each)}`);
+    // A whole release, which was read as all its builds, can be audited.
+    const exact = requests.filter(({ name }) => !FACTS.includes(name)).map(request => {
+      const whole = /^==(\d+\.\d+\.\d+)\.\*$/.exec(request.specifier);
+      const found = known(data, request);
+      const one = whole && (found.length === 1 ? found[0] : whole[1]);
+      return `'${request.name}${one ? `==${one}` : request.specifier}'`;
+    });
+    if (!exact.length) return [paragraph("With a package, such as vllm, imgbuild can solve for them.")];
+    const pinned = exact.every(word => /^'[^=]+==[^*,\s]+'$/.test(word)) && !facts.length;
+    return [
+      paragraph(pinned ? "To find what stops these versions in their code and libraries, on your machine:"
+        : "To solve for such versions, on your machine:"),
+      commands("the command", [`imgbuild ${pinned ? "audit" : "resolve"} ${exact.join(" ")}${facts.join("")}`]),
+    ];
+  }
+
+  const linked = (before, targets, after) => element("li", {}, [
+    before, ...targets.flatMap((target, number) => [number ? ", " : "", link(target), mark(target)]),
+    after || "",
+  ]);
+
+  /** The rows without a lock whose pins are what is asked for. */
+  function planned(data, requests) {
+    const has = row => ({ ...row.pins, cuda: row.cuda, python: row.python });
+    return data.unlocked.filter(row => requests.every(request =>
+      has(row)[request.name] && allows(request, has(row)[request.name])));
+  }
+
+  function answerTogether(form, plain) {
+    const data = withFacts(plain);
+    whenChanged(form, value => {
+      const given = versions.requirements(separated(value.versions), true);
+      const unread = skipped("Not understood", given.skipped);
+      if (!given.read.length) return show([unread]);
+      const numbers = given.read.map(request => having(data, request))
+        .reduce((left, right) => left.filter(number => right.includes(number)));
+      const targets = distinct(numbers.map(number => data.targets[data.images[number].target]));
+      const recorded = targets.length ? [] : reasons(data, given.read);
+      const rows = planned(data, given.read);
+      show([
+        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, recorded), "verdict"),
+        element("ul", {}, targets.map(target => linked("", [target]))),
+        list(recorded),
+        rows.length ? element("ul", {}, rows.map(row => linked(
+          "Planned, but not locked, so without an image: ", [row], row.needs ? `: needs ${row.needs}` : ""))) : null,
+        ...targets.length ? [] : [
+          ...indirectly(data, given.read),
+          element("h3", { text: "What the images have" }),
+          element("ul", {}, given.read.flatMap(request => where(data, request, given.read))),
+          ...nextCommand(data, given.read),
+        ],
+        unread,
+      ]);
+    });
+  }
+
+  function presence(requests, targets) {
+    const current = targets.filter(target => !target.retired).length;
+    const retired = targets.length - current;
+    const places = [current || !retired ? count(current, "image") : "",
+      retired ? count(retired, "retired image") : ""].filter(Boolean).join(" and ");
+    return `${requests.length > 1 ? "These versions are together in" : "It is in"} ${places}.`;
+  }
+
+  function absence(requests, recorded) {
+    if (requests.length === 1) return "No image has it.";
+    return recorded.length ? "No image has these versions together. The recorded reasons:"
+      : "No image has these versions together. No reason against them is recorded: they were not tried" +
+        " here, which does not mean that they work.";
+  }
+
+  /** The versions of the data that a request allows. */
+  function known(data, request) {
+    const every = { ...data.versions[request.name], ...data.requires[request.name] };
+    return Object.keys(every).filter(version => allows(request, version));
+  }
+
+  /** The same, and the version that the request names. */
+  function candidates(data, request) {
+    const named = /^==\s*([^*,]+?)(?:\.\*)?$/.exec(request.specifier);
+    return [...known(data, request), ...(named ? [named[1]] : [])];
+  }
+
+  function reasons(data, requests) {
+    const found = requests.flatMap((request, number) => [
+      ...known(data, request).flatMap(version => requests
+        .filter(other => other !== request)
+        .flatMap(other => reasonsOf(data, request.name, version, other))),
+      ...requests.slice(number + 1).flatMap(other => apart(data, request, other)),
+      ...refused(data, request),
+    ]);
+    return distinct(found);
+  }
+
+  /** A line of the metadata in words; a marker is that of an extra. */
+  function requires(name, version, line) {
+    const [need, extra] = line.split("; ");
+    return extra ? `${name} ${version} supports ${need} (its ${extra})` : `${name} ${version} requires ${need}`;
+  }
+
+  /** Why the package `name` in `version` does not go with any version that `other` allows. */
+  function reasonsOf(data, name, version, other) {
+    const possible = candidates(data, other);
+    const within = specifier => one => versions.satisfies(one, specifier);
+    const excludes = line => {
+      const [need] = versions.requirements(line, false).read;
+      return need && need.name === other.name && possible.length > 0 &&
+        !possible.some(within(need.specifier));
+    };
+    const lines = ((data.requires[name] || {})[version] || []).filter(excludes);
+    const learned = data.constraints.filter(entry => entry.package === name &&
+      versions.satisfies(version, entry.versions) && excludes(entry.needs));
+    const rules = data.rules.filter(rule => rule.package === name && rule.other === other.name &&
+      (!rule.versions || versions.satisfies(version, rule.versions)) &&
+      possible.length > 0 && possible.every(within(rule.clash)));
+    return [
+      ...lines.map(line => requires(name, version, line)),
+      ...learned.map(entry => `learned: ${entry.text}`),
+      ...rules.map(rule => `known: ${rule.why}; ${rule.cure}`),
+    ];
+  }
+
+  /** What a request needs of packages, for each of its versions: line and requirement. */
+  function needs(data, request) {
+    return known(data, request).flatMap(version =>
+      ((data.requires[request.name] || {})[version] || []).map(line => ({
+        version, line: requires(request.name, version, line),
+        need: versions.requirements(line, false).read[0],
+      }))).filter(({ need }) => need && !need.marker);
+  }
+
+  /** Pairs of what two packages require of the same third one, which is not asked for. */
+  function shared(data, left, right) {
+    const others = needs(data, right);
+    return needs(data, left).flatMap(one => others
+      .filter(other => one.need.name === other.need.name).map(other => [one, other]));
+  }
+
+  /** What two packages require of a third, if one of them requires a version that the other excludes. */
+  function apart(data, left, right) {
+    const pin = ({ specifier }) => (/^==\s*([^*,\s]+)$/.exec(specifier) || [])[1];
+    const excludes = (one, other) => pin(one) && !versions.satisfies(pin(one), other.specifier);
+    return shared(data, left, right)
+      .filter(([one, other]) => excludes(one.need, other.need) || excludes(other.need, one.need))
+      .map(([one, other]) => `${one.line}; ${other.line}`);
+  }
+
+  /** What stops or limits two packages through a third one: its versions here, known incompatibilities. */
+  function indirectly(data, requests) {
+    const found = requests.flatMap((left, number) => requests.slice(number + 1).flatMap(right =>
+      shared(data, left, right).flatMap(([one, other]) => {
+        const name = one.need.name;
+        const possible = Object.keys(data.versions[name] || {});
+        const both = possible.filter(version => allows(one.need, version) && allows(other.need, version));
+        const rules = data.rules.filter(rule => rule.other === name &&
+          [[left, one], [right, other]].some(([request, { version }]) => rule.package === request.name &&
+            (!rule.versions || versions.satisfies(version, rule.versions))) &&
+          both.some(version => versions.satisfies(version, rule.clash)));
+        const clashes = both.filter(version => rules.some(rule => versions.satisfies(version, rule.clash)));
+        return [
+          ...possible.length && !both.length
+            ? [`${one.line}; ${other.line}: no version of ${name} in the images satisfies both`] : [],
+          ...rules.map(rule => `${one.line}; ${other.line}. Of the versions of ${name} in the images that` +
+            ` satisfy both, ${clashes.join(", ")} ${clashes.length > 1 ? "are" : "is"} known not to go` +
+            ` with ${rule.package}: ${rule.why}; ${rule.cure}`),
+        ];
+      })));
+    const lines = distinct(found);
+    return lines.length ? [element("h3", { text: "Through a package that both need" }), list(lines)] : [];
+  }
+
+  function refused(data, request) {
+    const about = candidates(data, request).map(version => `${request.name} ${version} in `);
+    return data.refusals.filter(({ what }) => about.some(text => what.startsWith(text)))
+      .map(({ what, reason }) => `refused: ${what}: ${reason}`);
+  }
+
+  /** Which images have what a request allows, and what these have of the other requests. */
+  function where(data, request, requests) {
+    const numbers = having(data, request);
+    const targetsOf = every => distinct(every.map(number => data.targets[data.images[number].target]));
+    if (!numbers.length) {
+      const others = Object.keys(data.versions[request.name] || {}).sort(versions.compare);
+      return [element("li", { text: others.length
+        ? `${request.line}: in no image; the images have ${others.join(", ")}`
+        : `${request.line}: no image has this package` })];
+    }
+    const beside = requests.filter(other => other !== request).map(({ name }) => {
+      const here = Object.entries(data.versions[name] || {})
+        .filter(([, every]) => every.some(number => numbers.includes(number)))
+        .map(([version]) => version).sort(versions.compare);
+      return here.length ? `${name} ${here.join(", ")}` : `no ${name}`;
+    });
+    return [linked(
+      `${request.line}: in ${count(targetsOf(numbers).length, "image")}`
+      + `${beside.length ? `, with ${beside.join(" and ")}` : ""}: `, targetsOf(numbers))];
+  }
+
+  window.imgbuildTogether = answerTogether;
+})();

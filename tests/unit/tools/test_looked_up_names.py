@@ -1,0 +1,140 @@
+"""Extensions of a published target whose audit cannot depend on what is added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import looked_up_names
+from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.main_path.additions import path_of_additions
+from imgbuild.audit.main_path.closure import main_path
+from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages.published import NAMES, PublishedFacts
+from imgbuild.audit.packages.queried import is_independent, key_of
+from imgbuild.cache.facts_file import FactsFile, write_facts
+from imgbuild.report import Severity
+from imgbuild.values import Arch
+from tests.support import audited
+
+TRL = """\
+from importlib.util import find_spec
+from importlib.metadata import version
+import importlib
+from transformers import Model
+try:
+    import speedy
+except ImportError:
+    speedy = None
+if find_spec("tracker") is not None:
+    from tracker import Client
+class GRPOTrainer:
+    def __init__(self): self.model = Model(); self.train()
+    def train(self):
+        import old_name
+        if find_spec("plotter"):
+            import plotter
+            plotter.draw(wide=True)
+"""
+PUBLISHED: dict[str, audited.Files] = {
+    "trl==1.0": {"trl/__init__.py": TRL},
+    "transformers==5.0": {
+        "transformers/__init__.py": "class Model:\n    def __init__(self, size=1): ...\n",
+        "transformers/late.py": "import not_installed\n",
+        "transformers/rare.py": "from transformers import Removed\n",
+    },
+    "old-name==1.0": {"old_name.py": "", "old/part.py": ""},
+}
+READABLE = ("imports", "calls", "support", "metadata")
+
+
+def names(folder: Path) -> PublishedFacts:
+    """The facts file of the published packages: the names that their audit looks up."""
+    package_set = audited.package_set(folder, PUBLISHED, kind=looked_up_names.RecordingPackageSet)
+    looked_up = looked_up_names.of_audit(package_set, Terms(target="published"))
+    wheels = [library_wheel.wheel for library_wheel in package_set.wheels.values()]
+    key = key_of(wheels, "3.11", Arch.X86_64, "2.36")
+    path = folder / "facts.zip"
+    write_facts(path, {NAMES: msgspec.msgpack.encode({key: looked_up})})
+    return PublishedFacts(FactsFile.open(path))
+
+
+def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFacts) -> list[str]:
+    """The errors of the audit, which are those of one that follows all entry points."""
+    published = [name.partition("==")[0] for name in PUBLISHED]
+    found = []
+    for path in (
+        path_of_additions(package_set, named, published, known),
+        main_path(package_set, with_named(package_set, named)),
+    ):
+        terms = Terms(named=named)
+        report = audit(package_set, terms, path=path, checks=READABLE, published=published)
+        found.append([each.message for each in report.findings if each.severity is Severity.ERROR])
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "independent", "error"),
+    [
+        ("tabular", {"tabular.py": "VALUE = 1\n"}, True, ""),
+        ("broken", {"broken.py": "from transformers import Gone\n"}, True, "imports Gone"),
+        ("caller", {"caller.py": "from transformers import Model\nMODEL = Model(width=2)\n"},
+         True, "passes width= to"),
+        ("indirect", {"indirect.py": "import transformers.late\n"}, True, "imports not_installed"),
+        ("inner", {"inner.py": "import transformers.rare\n"}, True, ""),
+        ("tracker", {"tracker.py": "class Other: ...\n"}, False, "imports Client from tracker"),
+        ("plotter", {"plotter.py": "def draw(high): ...\n"}, False, ""),
+        ("speedy", {"speedy.py": ""}, False, ""),
+        # Named like nothing that is looked up, with a module that is.
+        ("other-tracker", {"tracker.py": "class Other: ...\n"}, False, "imports Client"),
+        ("shadow", {"transformers/__init__.py": "", "shadow.py": ""}, False,
+         "imports Model from transformers, but shadow 1.0 does not define it"),
+        ("a-shadow", {"old_name/part.py": ""}, False, ""),
+    ],
+)  # fmt: skip
+def test_errors_of_extension_are_those_of_whole_audit(
+    tmp_path: Path, name: str, files: dict[str, str], independent: bool, error: str
+) -> None:
+    known = names(tmp_path / "published")
+    package_set = audited.package_set(tmp_path / "ours", {**PUBLISHED, f"{name}==1.0": files})
+    published = [each.partition("==")[0] for each in PUBLISHED]
+    assert is_independent(package_set, published, known) is independent
+    found = errors(package_set, (name,), known)
+    assert [error in message for message in found] == [True] * bool(error), found
+
+
+def test_additions_alone_read_no_module_of_published_packages(tmp_path: Path) -> None:
+    known = names(tmp_path / "published")
+    package_set = audited.package_set(tmp_path / "ours", {**PUBLISHED, "tabular==1.0": {
+        "tabular.py": "import json\n"}})  # fmt: skip
+    published = [each.partition("==")[0] for each in PUBLISHED]
+    path = path_of_additions(package_set, ("tabular",), published, known)
+    assert path.modules() == ["tabular"]
+    whole = main_path(package_set, with_named(package_set, ("tabular",)))
+    assert {"trl", "transformers"} < set(whole.modules())
+
+
+def test_changed_published_packages_are_audited_whole(tmp_path: Path) -> None:
+    known = names(tmp_path / "published")
+    published = [each.partition("==")[0] for each in PUBLISHED]
+    changed: dict[str, audited.Files] = {**PUBLISHED, "trl==1.0": {"trl/__init__.py": TRL + "\n"}}
+    for packages in (changed, {"trl==1.0": PUBLISHED["trl==1.0"]}):
+        package_set = audited.package_set(tmp_path / str(len(packages)), packages)
+        assert not is_independent(package_set, published, known)
+    same = audited.package_set(tmp_path / "same", PUBLISHED)
+    assert is_independent(same, published, known)
+    arm64 = audited.package_set(tmp_path / "arm64", PUBLISHED, arch=Arch.ARM64)
+    assert not is_independent(arm64, published, known)
+
+
+def test_audit_with_errors_has_no_names(tmp_path: Path) -> None:
+    packages: dict[str, audited.Files] = {
+        **PUBLISHED, "transformers==5.0": {"transformers/__init__.py": "import not_installed\n"}
+    }  # fmt: skip
+    package_set = audited.package_set(tmp_path, packages, kind=looked_up_names.RecordingPackageSet)
+    with pytest.raises(ValueError, match="imports not_installed, which no package"):
+        looked_up_names.of_audit(package_set, Terms(target="published"))
