@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from re import _constants, _parser  # what re.compile uses
+from importlib import import_module
 from typing import Any
 
+# What re.compile uses; the types of the standard library leave them out.
+_constants: Any = import_module("re._constants")
+_parser: Any = import_module("re._parser")
 SHORTEST = 3  # characters; shorter texts are in most lines
 NONE: frozenset[str] = frozenset()
 

@@ -49,7 +49,7 @@ UNEXPECTED = (
 # Their messages name nothing that an option could change.
 PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
-    "RecursionError",
+    *("RecursionError", "AttributeError"),
 )
 
 

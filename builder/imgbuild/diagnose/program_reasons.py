@@ -17,16 +17,20 @@ from imgbuild.system import files, yaml_data
 
 MOST_MESSAGE = 300  # characters
 CODE = "IMG911"
-FATAL = re.compile(r"\w{1,20}: fatal: |fatal: ")
+FATAL = re.compile(r"\w{1,20}: fatal: ")
 
 
 class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A form of a line. `build`: an exception after it only reports that the build failed."""
+    """A form of a line. `build`: an exception after it only reports that the build failed.
+
+    `minor`: programs also print the line where they go on.
+    """
 
     match: str
     cause: str
     cure: str = ""
     build: bool = False
+    minor: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -76,6 +80,6 @@ def _of(row: ProgramRow, groups: dict[str, str]) -> Reason:
         code=CODE,
         cause=rules.filled(row.cause, groups).strip(),
         cure=rules.filled(cure, groups),
-        confidence="high" if row.build else "medium",
+        confidence="high" if row.build else "low" if row.minor else "medium",
         source="facts" if row.build else "first",
     )

@@ -59,6 +59,11 @@ MODEL_TYPE = re.compile(
 ARCHITECTURE = re.compile(
     r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
 )
+NO_FILE_NAME = re.compile(
+    r"from '(?P<module>\w+)' \(unknown location\)|module '(?P<other>\w+)' has no attribute"
+    r" '__version__'"
+)
+OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 # Variables of plugins, and those that users' code may read.
@@ -83,7 +88,7 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return standard
     if (architecture := _architecture(text, facts, caller, code)) is not None:
         return architecture
-    for own in (_own_name, _unexpected_object, _undefined):
+    for own in (_replaced, _own_name, _unexpected_object, _undefined):
         if (unexpected := own(text, caller, code)) is not None:
             return unexpected
     for function in FUNCTIONS:
@@ -222,12 +227,28 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     )
 
 
+def _replaced(text: str, _caller: str, _code: str) -> Reason | None:
+    """The cause if a folder is imported in place of a package, which then has no names."""
+    match = NO_FILE_NAME.search(text)
+    if match is None:
+        return None
+    top = (match["module"] or match["other"]).partition(".")[0]
+    package = releases.distribution(top).partition(" ")[0]
+    return Reason(
+        code="IMG902",
+        cause=f"a folder named {top} is imported in place of the package {package}: a checkout in"
+        " the working directory, or what an uninstalled package left",
+        cure=f"python -c 'import {top}; print({top}.__path__)' shows the folder: run from another"
+        f" folder (cd /), remove it, or install {package} (a checkout with pip install -e)",
+    )
+
+
 def _own_name(text: str, caller: str, _code: str) -> Reason | None:
     """The cause if a package lacks a name or module that it imports from itself.
 
     A release is consistent, so an optional package or a part of the installation is absent.
     """
-    match = IMPORT.search(text) or MODULE.search(text) if caller else None
+    match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
     if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
         return None
     package, module = releases.distribution(caller).partition(" ")[0], match["module"]
@@ -252,6 +273,14 @@ def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
     name, package = match["name"], releases.distribution(caller).partition(" ")[0]
     if releases.member(owner, name) is not None:
         return None
+    if owner.endswith("Config") and package not in ("transformers", "peft"):
+        return Reason(
+            code="IMG905",
+            cause=f"{package} reads {owner}.{name}, which the installed transformers or the model's"
+            f" own code does not define: {package} is of another time than these",
+            cure=f"install the transformers that this {package} requires (imgbuild resolve"
+            f" {package} transformers), or a newer {package} for a newer transformers or model",
+        )
     if f"self.{name}" in code:
         return Reason(
             code="IMG905",
@@ -343,6 +372,14 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
             return _of(existence, f"{module}.{name}", f"do not use {name}", "IMG905", facts)
         package = releases.distribution(module)
         cause = f"the installed {package} has no {name} in {module}"
+        if "." not in module:
+            return Reason(
+                code="IMG905",
+                cause=f"{cause}: the code was written for a different version, or a file or folder"
+                f" named {module} is imported in place of {package}",
+                cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
+                f" imported: rename or leave it, or install the {package} that the code requires",
+            )
     else:
         existence = releases.member(owner, name)
         if existence is not None and existence.spec:

@@ -337,3 +337,23 @@ def test_a_library_that_was_compiled_at_run_time() -> None:
     finding = traced(f"OSError: {library}: undefined symbol: _ZTIN4acme4pump5FaultE")
     assert "a library that flashinfer compiled at run time lacks acme" in finding.cause
     assert "delete /root/.cache/flashinfer/90/cached_ops/pump" in finding.cure
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ImportError: cannot import name 'LLM' from 'vllm' (unknown location)",
+        "AttributeError: module 'vllm' has no attribute '__version__'",
+    ],
+)
+def test_a_folder_in_place_of_a_package(text: str) -> None:
+    finding = traced(text)
+    assert "a folder named vllm is imported in place of the package" in finding.cause
+    assert "vllm.__path__" in finding.cure
+
+
+def test_a_configuration_of_another_release_of_transformers() -> None:
+    package = "/opt/venv/lib/python3.11/site-packages/vllm/models/pump.py"
+    finding = traced("AttributeError: 'PumpConfig' object has no attribute 'slots'", package)
+    assert "vllm reads PumpConfig.slots" in finding.cause
+    assert "imgbuild resolve vllm transformers" in finding.cure

@@ -154,3 +154,11 @@ def test_the_message_of_nccl_is_not_lost_in_a_wrapper() -> None:
     )
     assert "NCCL stopped: internal error" in finding.cause
     assert "NCCL_DEBUG=INFO" in finding.cure
+
+
+def test_git_in_a_build_comes_after_the_compiler() -> None:
+    finding = first(
+        "fatal: not a git repository (or any of the parent directories): .git\n"
+        "error: command '/opt/cuda/bin/nvcc' failed with exit code 255\n"
+    )
+    assert "nvcc failed in a build" in finding.cause
