@@ -8,7 +8,8 @@ that the file depends on the locks and the code alone. Wheels not needed by the 
 removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an interrupted run can
 be continued. With --small only the small facts are read (`SMALL`), by ranges of the wheels (about 1
 GB), and the other entries are kept. With --missing the wheels and Debian packages missing in the
-file are added, without modules.
+file are added, without modules. With --names only the names that the audits of the targets look up
+are added; modules are read by ranges.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import looked_up_names
+from imgbuild.assemble.inputs import Inputs
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import main_path
@@ -15,10 +16,14 @@ from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import NAMES, PublishedFacts
 from imgbuild.audit.packages.queried import is_independent, key_of
-from imgbuild.cache.facts_file import FactsFile, write_facts
+from imgbuild.cache.context import Context
+from imgbuild.cache.facts_file import FactsFile, replace_entry, write_facts
+from imgbuild.cache.store import Store
+from imgbuild.http.client import Http
 from imgbuild.report import Severity
 from imgbuild.values import Arch
 from tests.support import audited
+from tests.unit.pipeline.test_audit_lock import audited_folder
 
 TRL = """\
 from importlib.util import find_spec
@@ -138,3 +143,19 @@ def test_audit_with_errors_has_no_names(tmp_path: Path) -> None:
     package_set = audited.package_set(tmp_path, packages, kind=looked_up_names.RecordingPackageSet)
     with pytest.raises(ValueError, match="imports not_installed, which no package"):
         looked_up_names.of_audit(package_set, Terms(target="published"))
+
+
+def test_names_of_lock_are_added_to_facts_file(tmp_path: Path) -> None:
+    matrix, lock, resolution = audited_folder(tmp_path)
+    inputs = Inputs(matrix, Context(Store.open(tmp_path / "cache"), Http(attempts=1)))
+    key, looked_up = looked_up_names.of_lock(lock, Arch.X86_64, inputs)
+    assert key == key_of(resolution.wheels, lock.base.python, "x86_64", lock.base.glibc)
+    assert {"trl", "vllm", "deepspeed"} <= set(looked_up)
+    path = tmp_path / "facts.zip"
+    write_facts(path, {"other": b"1", NAMES: msgspec.msgpack.encode({"0": ("a",)})})
+    replace_entry(path, NAMES, msgspec.msgpack.encode({key: looked_up}))
+    file = FactsFile.open(path)
+    assert file.entry("other") == b"1"
+    known = PublishedFacts(file)
+    assert known.names(key) == frozenset(looked_up)
+    assert known.names("0") is None
