@@ -179,7 +179,7 @@ HaveOption = Annotated[
         often=True,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.")]
+CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.", panel=ASK)]
 ArchOption = Annotated[
     list[Arch] | None, ARCH("Repeatable, or with commas. Default: this machine's.")
 ]
@@ -194,10 +194,12 @@ AsOfOption = Annotated[
         often=True,
     ),
 ]
-PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have this version.")]
+PythonOption = Annotated[
+    str | None, PYTHON("A base of the matrix must have this version.", panel=ASK)
+]
 BaseOption = Annotated[
     str | None,
-    BASE("Default: the one that most targets use."),
+    BASE("Default: the one that most targets use.", panel=ASK),
 ]
 IndexOption = Annotated[
     list[str] | None,
@@ -221,7 +223,7 @@ AllowOldOption = Annotated[
         panel=ASK,
     ),
 ]
-FullOption = Annotated[bool, FULL("And every target that was found.")]
+FullOption = Annotated[bool, FULL("Every package, and every target that satisfies the request.")]
 AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
 
 
