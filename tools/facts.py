@@ -17,24 +17,25 @@ import argparse
 import itertools
 import sys
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+import looked_up_names
 from imgbuild.assemble import folders
 from imgbuild.assemble.inputs import Inputs, installation
 from imgbuild.attest.sbom import packages
 from imgbuild.audit import judge
 from imgbuild.audit.checks import rules
-from imgbuild.audit.judge import CHECKS, Terms
+from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.main_path.closure import MainPath, main_path
+from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.base import read_base, stored_libraries
 from imgbuild.audit.packages.library import REMOTE, Library, LibraryWheel
-from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.packages.package_set import open_package_set, wheels_of
 from imgbuild.audit.packages.published import (
     DEBS,
     METADATA,
@@ -49,12 +50,10 @@ from imgbuild.audit.packages.published import (
     metadata_file,
     package_facts,
 )
-from imgbuild.audit.packages.queried import RecordingPackageSet, key_of
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.cache.facts_file import FactsFile, facts_path, replace_entry, write_facts
 from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import LATER, Blocks
-from imgbuild.learn.loop import READABLE
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -62,7 +61,6 @@ from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.plan.plan import Layer, WheelsRecipe, base_of, omitted, plan
-from imgbuild.report import Finding, Severity
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Sha256, normalize
 from imgbuild.wheel.record import relative
@@ -324,58 +322,10 @@ def add_names(locks: Sequence[Lock], path: Path) -> None:
     before = FactsFile.open(path).entry(NAMES) or msgspec.msgpack.encode({})
     sets = msgspec.msgpack.decode(before, type=dict[Sha256, tuple[str, ...]])
     for lock in locks:
-        key, names = looked_up(lock, architectures(lock)[0], open_inputs(session))
+        key, names = looked_up_names.of_lock(lock, architectures(lock)[0], open_inputs(session))
         sets[key] = names
         replace_entry(path, NAMES, msgspec.msgpack.encode(dict(sorted(sets.items()))))
         print(f"{lock.target}: {len(names)} names", flush=True)
-
-
-def looked_up(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
-    """The key of a target's packages, and the names that the audit of their code looks up."""
-    resolution = lock.arch[arch]
-    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
-    supply = audit_lock.LockFiles(lock, inputs)
-    ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
-    terms = msgspec.structs.replace(audit_lock.terms_of(lock, inputs.matrix), named=())
-    with Library(inputs.store, Blocks(ranges), ahead=False) as library:
-        package_set = open_package_set(
-            tuple(wheels.values()),
-            library,
-            python=lock.base.python,
-            arch=arch,
-            glibc=lock.base.glibc,
-            locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
-            kind=RecordingPackageSet,
-        )
-        past = audit_lock.past_of(
-            package_set, ranges.indexes, library, inputs.context.http, resolution.versions,
-            published=package_set.packages,
-        )  # fmt: skip
-        names = names_of_audit(package_set, terms, past)
-    key = key_of(list(wheels.values()), package_set.python, arch, package_set.glibc)
-    return key, names
-
-
-def names_of_audit(
-    package_set: PackageSet, terms: Terms, past: Callable[[MainPath], list[Finding]] | None = None
-) -> tuple[str, ...]:
-    """The names that an audit of the code of `package_set` looks up; ValueError if it has errors.
-
-    METADATA and rules are checked for all packages of an extension, and need no names.
-    """
-    report = judge.audit(
-        package_set,
-        terms,
-        path=main_path(package_set, with_named(package_set, ())),
-        past=past,
-        checks=[check for check in READABLE if check not in ("metadata", "rules")],
-        published=package_set.packages,
-    )
-    errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
-    if errors or not isinstance(package_set, RecordingPackageSet):
-        message = f"{terms.target}: the audit has errors: {'; '.join(errors)}"
-        raise ValueError(message)
-    return tuple(sorted(package_set.names))
 
 
 def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:

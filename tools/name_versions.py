@@ -60,7 +60,8 @@ def read(package: str, file: IndexFile, http: Http) -> VersionNames:
         paths = [path for path in wheel.namelist() if path.endswith((".py", ".so"))]
         names: dict[str, set[str]] = {}
         classes: dict[str, ast.ClassDef] = {}
-        for path in paths:
+        # A class of the same name in experimental modules must not stand for the public one.
+        for path in sorted(paths, key=lambda path: "/experimental/" not in path):
             deep = path.count("/") > (2 if package == "torch" else 4)
             if not path.endswith(".py") or TESTS.search(f"/{path}") or deep:
                 continue

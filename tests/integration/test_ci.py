@@ -323,52 +323,33 @@ def test_sif_is_pushed_to_repository_of_image(scratch_sample):
 
 
 def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
-    """`verify` with the public key and the real cosign accept it.
-
-    After a reset of the registry, the same script restores everything.
-    """
+    """`verify` with the public key and the real cosign accept it."""
+    sample = scratch_sample
     secret, public = tmp_path / "key.pem", tmp_path / "key.pub"
     openssl = needs.tool("openssl")
     curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
     subprocess.run([openssl, "genpkey", *curve, "-out", str(secret)], check=True)
     subprocess.run([openssl, "pkey", "-in", secret, "-pubout", "-out", public], check=True)
-    bare, name = (
-        f"{scratch_sample.place('rl')}:{OTHER}",
-        f"{scratch_sample.place('signed')}:{OTHER}",
-    )
-    assert signature(scratch_sample, bare, public, status=9) == "failed"
-    before = results_of(scratch_sample, OTHER)
-    path = script(
-        scratch_sample,
-        OTHER,
-        "--registry",
-        scratch_sample.place("signed"),
-        "--sign-key",
-        str(secret),
-    )
-    for _ in range(2):
-        request_count = len(scratch_sample.registry.received_requests())
-        run(scratch_sample, path)
-        put = [
-            request.path
-            for request in scratch_sample.registry.writes(request_count)
-            if request.method == "PUT"
-        ]
-        tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
-        assert (len(tags), f"/v2/signed/manifests/{scratch_sample.digest(OTHER)}" in put) == (
-            2,
-            True,
-        )
-        repository = Repository(scratch_sample.registry.host, "signed")
-        bundles = Client().referrers(repository, scratch_sample.digest(OTHER), forms.BUNDLE)
-        places = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
-        assert places
-        assert max(places) < min(tags)
-        assert signature(scratch_sample, name, public) == "passed"
-        assert results_of(scratch_sample, OTHER) == before
-        trusted = ("--key", str(public), "--insecure-ignore-tlog")
-        subprocess.run([needs.tool("cosign"), "verify", *trusted, name], check=True)
-        shutil.rmtree(scratch_sample.registry.storage / "docker/registry/v2/repositories/signed")
+    assert signature(sample, f"{sample.place('rl')}:{OTHER}", public, status=9) == "failed"
+    before = results_of(sample, OTHER)
+    place = sample.place("signed")
+    path = script(sample, OTHER, "--registry", place, "--sign-key", str(secret))
+    request_count = len(sample.registry.received_requests())
+    run(sample, path)
+    requests = sample.registry.writes(request_count)
+    put = [request.path for request in requests if request.method == "PUT"]
+    tags = [at for at, path in enumerate(put) if f"/signed/manifests/{OTHER}" in path]
+    assert len(tags) == 2
+    assert f"/v2/signed/manifests/{sample.digest(OTHER)}" in put
+    repository = Repository(sample.registry.host, "signed")
+    bundles = Client().referrers(repository, sample.digest(OTHER), forms.BUNDLE)
+    places = [put.index(f"/v2/signed/manifests/{bundle.digest}") for bundle in bundles]
+    assert places
+    assert max(places) < min(tags)
+    assert signature(sample, f"{place}:{OTHER}", public) == "passed"
+    assert results_of(sample, OTHER) == before
+    trusted = ("--key", str(public), "--insecure-ignore-tlog")
+    subprocess.run([needs.tool("cosign"), "verify", *trusted, f"{place}:{OTHER}"], check=True)
 
 
 def signature(sample: Sample, name: str, key: Path, status: int = 0) -> str:

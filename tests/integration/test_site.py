@@ -104,7 +104,7 @@ def test_versions_that_changed_are_listed(project: Path) -> None:
     newest, _ = json.loads((project / "build/site/history.json").read_text())["targets"][TARGET]
     assert {"package": "trl", "old": "0.19.0", "new": "0.20.0"} in newest["changes"]
     page = (project / f"build/site/targets/{TARGET}.html").read_text()
-    assert "<li>trl <b>0.19.0 → 0.20.0</b></li>" in page
+    assert "<li>trl 0.19.0 → 0.20.0\n" in page
 
 
 def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> None:
@@ -126,7 +126,7 @@ def test_debian_packages_and_settings_that_changed_are_listed(project: Path) -> 
     assert newest["debian"] == [{"package": "tzdata", "old": "2020a-0+deb12u1", "new": new}]
     assert newest["settings"] == ["variable removed: MINE"]
     page = (project / "build/site/changes.html").read_text()
-    assert f"<li>tzdata <b>2020a-0+deb12u1 → {new}</b></li>" in page
+    assert f"<li>tzdata 2020a-0+deb12u1 → {new}\n" in page
     assert "<li>variable removed: MINE</li>" in page
 
 

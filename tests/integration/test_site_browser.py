@@ -1,7 +1,6 @@
 """The site in Debian's Chromium: content, forms and copy buttons, and axe-core checks.
 
-The site is that of this repository. The results of its scripts are compared with imgbuild's own
-code and with the library packaging.
+The site is that of this repository; `test_site_answers.py` has the answers of its forms.
 """
 
 from __future__ import annotations
@@ -9,80 +8,22 @@ from __future__ import annotations
 import html.parser
 import json
 import subprocess
-import sys
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from packaging.specifiers import SpecifierSet
 
-from imgbuild.audit.binaries import gpu_models
-from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import diagnose, judge, offer
-from imgbuild.lock import lock_file
-from imgbuild.values import Arch
-from tests.support.browser import Browser, axe, browser
+from tests.support.browser import Browser, axe
+from tests.support.site_window import PROGRAM, ROOT, shown, site, window
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = (sys.executable, "-m", "imgbuild")
+__all__ = ["site", "window"]  # fixtures
 VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
 SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",
     "changes.html", "targets/cu130-flashinfer.html", "debian/debian-13.html",
 )  # fmt: skip
-SMI = """\
-+-----------------------------------------------------------------------------------------+
-| NVIDIA-SMI 535.161.08             Driver Version: 535.161.08     CUDA Version: 12.2     |
-|-----------------------------------------+------------------------+----------------------+
-| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
-|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off   |                    0 |
-|   1  NVIDIA A100-SXM4-80GB          On  | 00000000:0F:00.0 Off   |                    0 |
-+-----------------------------------------------------------------------------------------+
-"""
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of this repository, with a registry."""
-    output = tmp_path_factory.mktemp("site") / "site"
-    words = (
-        "site",
-        "--output",
-        str(output),
-        "--registry",
-        "registry.example/owner/images",
-        "--json",
-    )
-    done = subprocess.run([*PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    numbers = json.loads(done.stdout)
-    assert numbers["bytes"] < 1_000_000
-    assert numbers["largest"] <= 100_000
-    return output
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
-
-
-def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
-    """Open a page with a filled form, like a link to a result."""
-    window.view(1600)
-    fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
-    window.open((place / page).as_uri() + fragment)
-
-
-def data(place: Path) -> dict[str, Any]:
-    """The data for browsers, with the sets of images and the requirements as they are."""
-    text = (place / "data.js").read_text()
-    loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
-    return loaded
 
 
 # -- every page
@@ -131,12 +72,14 @@ class Links(html.parser.HTMLParser):
         super().__init__()
         self.links: list[str] = []
         self.ids: set[str] = set()
+        self.values: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         self.links += [value for key in ("href", "src") if (value := values.get(key))]
         self.ids |= {value for key in ("id",) if (value := values.get(key))}
+        self.values |= {value for key in ("value",) if (value := values.get(key))}
 
 
 def test_links_are_valid(site: Path) -> None:
@@ -148,7 +91,10 @@ def test_links_are_valid(site: Path) -> None:
             target = (path.parent / place).resolve() if place else path
             if link.startswith("data:"):
                 continue
-            if not target.is_file() or (fragment and fragment not in pages[target].ids):
+            filled = urllib.parse.parse_qsl(fragment)  # values of the form of that page
+            known = {*pages[target].ids, *pages[target].values} if target in pages else set()
+            wanted = {value for _, value in filled} or {fragment} - {""}
+            if not target.is_file() or not wanted <= known:
                 broken.append(f"{path.relative_to(site)}: {link}")
     assert broken == []
     assert sum(len(page.links) for page in pages.values()) > 500
@@ -270,345 +216,6 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
     assert copied[1] == "Copied"
     buttons = window.run("return document.querySelectorAll('button.copy').length")
     assert buttons == len(window.texts("[data-copy]"))
-
-
-# -- the forms
-
-
-@pytest.mark.parametrize(
-    ("text", "arch", "driver", "capability"),
-    [
-        (SMI, "x86_64", "535.161.08", "8.0"),
-        ("A100, driver 535", "x86_64", "535", "8.0"),
-        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\nDriver Version: 580.82.07",
-         "x86_64", "580.82.07", "9.0"),
-        ("name, driver_version\nNVIDIA L40S, 550.90.07", "x86_64", "550.90.07", "8.9"),
-        (json.dumps({"host": {"arch": "arm64", "driver": "580.95.05",
-                              "gpus": [{"name": "NVIDIA GH200 480GB", "capability": "9.0"}]}}),
-         "arm64", "580.95.05", "9.0"),
-        ("GPU 0: NVIDIA GB10 (UUID: GPU-1)\nDriver Version: 580.95", "arm64", "580.95", "12.1"),
-        ("DGX Spark 580.95.05", "arm64", "580.95.05", "12.1"),
-        ("H100, driver 580.95.05, aarch64", "arm64", "580.95.05", "9.0"),
-    ],
-)  # fmt: skip
-def test_machine_form_lists_compatible_images(
-    site: Path, window: Browser, text: str, arch: str, driver: str, capability: str
-) -> None:
-    """The parsed text, and the image preferred by doctor on that machine."""
-    shown(window, site, "machine.html", machine=text)
-    read = window.texts("#machine-read")[0]
-    for words in (f"(compute capability {capability})", f"driver {driver}", arch):
-        assert words in read
-    gpu = HostGpu(name="GPU", capability=capability)
-    current = [
-        offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
-        for target in data(site)["targets"]
-        if not target["retired"]
-    ]
-    verdicts = diagnose(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
-    fits = [verdict.target for verdict in verdicts if verdict.fits]
-    assert window.texts('.answer[data-state="fits"] h3') == fits
-
-
-def test_image_of_two_architectures_uses_that_of_machine(site: Path, window: Browser) -> None:
-    content = data(site)
-    x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
-    names = {content["targets"][number]["name"] for number in x86_64}
-    shown(window, site, "machine.html", machine="A100, driver 535")
-    cards = window.run(
-        "return [...document.querySelectorAll('.answer')]"
-        ".map(each => [each.dataset.target, each.textContent])"
-    )
-    assert {name for name, _ in cards} >= names
-    assert not [name for name, text in cards if name in names and "it is for arm64" in text]
-    shown(window, site, "requirements.html", requirements="torch")
-    (first, *_), (facts, *_) = window.texts(".answer h3"), window.texts(".answer p")
-    assert first not in names or facts.startswith("x86_64 ·")
-
-
-@pytest.mark.parametrize(
-    "text", ["vllm==0.8.5.post1 torch==2.7.0", "'vllm==0.8.5.post1' 'torch==2.7.0'"]
-)
-def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, text: str) -> None:
-    shown(window, site, "together.html", versions=text)
-    assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
-    assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
-
-
-def test_the_address_has_gpu_and_driver_alone(site: Path, window: Browser) -> None:
-    shown(window, site, "machine.html")
-    secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)
-    window.type("[name=machine]", secret)
-    address = window.run("return decodeURIComponent(location.hash.replaceAll('+', ' '))")
-    assert address == "#machine=NVIDIA A100-SXM4-80GB, driver 535.161.08"
-    names = window.texts(".answer h3")
-    shown(window, site, "machine.html", machine="NVIDIA A100-SXM4-80GB, driver 535.161.08")
-    assert window.texts(".answer h3") == names
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("hello world", "No GPU and no driver was found in this text."),
-        ("GTX 580", "GTX 580 (unknown), no driver given"),
-    ],
-)
-def test_text_without_a_known_gpu_has_a_message(
-    site: Path, window: Browser, text: str, words: str
-) -> None:
-    shown(window, site, "machine.html", machine=text)
-    assert words in window.texts("#answer")[0]
-    assert window.texts('[data-state="fits"]') == []
-
-
-@pytest.mark.parametrize("text", ["NVIDIA X999, 580.95.05", "Driver Version: 580.95.05"])
-def test_unknown_gpu_is_not_reported_as_compatible(site: Path, window: Browser, text: str) -> None:
-    shown(window, site, "machine.html", machine=text)
-    assert window.texts('[data-state="fits"]') == []
-    assert window.texts('[data-state="unknown"]') != []
-    assert window.texts(".verdict") == ["Whether an image runs on it is not known."]
-
-
-def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> None:
-    """All images with all drivers, GPUs and architectures, compared with doctor's own code."""
-    content = data(site)
-    drivers = (
-        "450.80.02", "525.60.13", "525.60", "535", "550.54.14", "570.26", "575.51.03", "580",
-        "580.65", "580.65.06", "580.65.6", "580.159.04", "590.44.01", "999.1",
-    )  # fmt: skip
-    machines: list[dict[str, Any]] = [
-        {"arch": arch, "driver": driver, "gpus": [{"name": "GPU", "capability": capability}]}
-        for arch in Arch
-        for driver in drivers
-        for capability in content["capabilities"]
-    ]
-    shown(window, site, "machine.html")
-    answers = window.run(
-        "const all = window.imgbuildData; return arguments[0].map(machine => all.images.map("
-        "image => window.imgbuildMachine.judge(machine, image, all).state))",
-        machines,
-    )
-    locked = {
-        target["name"]: offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
-        for target in content["targets"]
-    }
-    for machine, states in zip(machines, answers, strict=True):
-        gpus = tuple(HostGpu(**gpu) for gpu in machine["gpus"])
-        host = Host(arch=Arch(machine["arch"]), driver=machine["driver"], gpus=gpus)
-        for image, state in zip(content["images"], states, strict=True):
-            name = content["targets"][image["target"]]["name"]
-            fits = image["arch"] == machine["arch"] and judge(host, locked[name]).fits
-            assert (state == "fits") == fits, (name, machine, state)
-
-
-@pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
-def test_unsupported_gpu_is_not_reported_as_compatible(
-    site: Path, window: Browser, name: str
-) -> None:
-    shown(window, site, "machine.html", machine=f"{name}, driver 580.95.05")
-    assert "(compute capability" in window.texts("#machine-read")[0]
-    assert window.texts('[data-state="fits"]') == []
-
-
-def test_gpu_names_are_parsed_as_in_doctor(site: Path, window: Browser) -> None:
-    names = [name.replace("#", "9") for model in gpu_models.load() for name in model.names]
-    names += [
-        f"NVIDIA {name} {more}"
-        for name in names
-        for more in ("80GB HBM3", "SXM4-80GB", "Laptop GPU", "PCIe", "Ti SUPER", "XYZ")
-    ]
-    names += [
-        "Tesla V100-SXM2-32GB",
-        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
-        "NVIDIA GH200 480GB",
-        "Quadro RTX 8000",
-        "x",
-        "",
-        "A" * 100,
-        "H100(x)",
-        "A100[1]",
-    ]
-    shown(window, site, "machine.html")
-    found = window.run(
-        "const table = window.imgbuildData.gpus;"
-        "return arguments[0].map(name => window.imgbuildMachine.find(name, table))",
-        names,
-    )
-    expected = [gpu_models.find(name) for name in names]
-    assert [each and (each["capability"], each["arch"]) for each in found] == [
-        each and (each.capability, str(each.arch or "")) for each in expected
-    ]
-
-
-VERSIONS = (
-    "0", "0.0", "1", "1.0", "1.0.0", "1.0.1", "1.1", "1.10", "1.2", "1.2.0.dev1", "1.2a1", "1.2b2",
-    "1.2rc1", "1.2rc1.dev3", "1.2.post1", "1.2.post1.dev2", "1.2.post2", "1.2+cu124", "1.2+cu128",
-    "1.2+1", "1.2.post1+local.7", "2.6.0", "2.6.0+cu124", "0.8.5.post1", "0.8.5", "0.8.6",
-    "2025.10.9", "1!0.5", "1!1.0", "3.0.0rc2", "3.0.0", "3.0.0.post0", "4.57.1", "10.0.0.1",
-)  # fmt: skip
-BOUNDS = (
-    "0.8.5", "0.8.5.post1", "1", "1.0", "1.2", "1.2a1", "1.2rc1", "1.2.post1", "1.2.dev1", "1.2.0",
-    "2.6.0", "3", "3.0.0rc2", "1!0", "1.1.0", "4.57", "1.2.post1.dev2",
-)  # fmt: skip
-
-
-def test_versions_are_compared_as_in_packaging(site: Path, window: Browser) -> None:
-    specifiers = [f"{operator}{bound}" for operator in ("==", "!=", "<", "<=", ">", ">=", "===")
-                  for bound in BOUNDS]  # fmt: skip
-    specifiers += [f"~={bound}" for bound in BOUNDS if "." in bound.partition("!")[2] or (
-        "." in bound and "!" not in bound)]  # fmt: skip
-    specifiers += [f"{operator}{bound}.*" for operator in ("==", "!=")
-                   for bound in ("0.8.5", "1", "1.0", "1.2", "2.6", "1!0", "4.57.0")]  # fmt: skip
-    specifiers += ["==1.2+cu124", "!=1.2+cu124", ">=1,<2", ">1.0,!=1.2.*,<=3", "", " >= 1 , < 2 "]
-    shown(window, site, "requirements.html")
-    answers = window.run(
-        "return arguments[0].map(version => arguments[1].map("
-        "spec => window.imgbuildVersions.satisfies(version, spec)))",
-        VERSIONS,
-        specifiers,
-    )
-    wrong = [
-        (version, specifier, found)
-        for version, row in zip(VERSIONS, answers, strict=True)
-        for specifier, found in zip(specifiers, row, strict=True)
-        if SpecifierSet(specifier).contains(version, prereleases=True) != found
-    ]
-    assert wrong == []
-
-
-@pytest.mark.parametrize(
-    ("text", "fields", "first", "words"),
-    [
-        ("verl\nvllm>=0.11  # engine\n", {"arch": "arm64"}, "cu130-verl0.9", "has all"),
-        ("vllm==0.10.2\ntrl==0.21.0", {}, "cu128-trl0.21", "has all"),
-        ("torch==2.6.0\nvllm==0.8.5\ntrl==0.17.0", {}, "cu124-trl0.17", "fits with a change"),
-        ("SGLang>=0.5.20\nno_such.package", {}, "cu130-sglang0.5.23", "has 1 of 2"),
-        ("vllm<0.1", {}, "cu130-sglang0.5.23", "has 0 of 1"),
-        ("vllm<0.1\ntorch<1", {}, "cu130-sglang0.5.23", "1 conflict"),
-        ("-r other.txt\ntorch==2.7.0 --hash=sha256:00", {}, "cu126-vllm", "has all"),
-    ],
-)
-def test_requirements_form_lists_matching_images(
-    site: Path, window: Browser, text: str, fields: dict[str, str], first: str, words: str
-) -> None:
-    shown(window, site, "requirements.html", requirements=text, **fields)
-    assert window.texts(".answer h3")[0] == first
-    assert window.texts(".answer .chip")[0] == words
-    skipped = [line for line in window.texts("#answer .notice") if line.startswith("Not compared")]
-    assert bool(skipped) == text.startswith("-r")
-
-
-def test_a_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browser) -> None:
-    shown(window, site, "requirements.html", requirements="vllm==0.8.5\ntrl==1.16.0\ndeepspeed")
-    cards = window.run(
-        "return [...document.querySelectorAll('.answer')].map(each => each.textContent)"
-    )
-    (trl,) = [card for card in cards if card.startswith("cu130-trl1.16.0")]
-    assert "vllm==0.8.5 cannot be added: vllm 0.8.5.post1 requires" in trl
-    shown(window, site, "requirements.html", requirements="foo bar")
-    assert window.texts(".answer") == []
-    assert "No line is a requirement" in window.texts("#answer")[0]
-
-
-def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window: Browser) -> None:
-    shown(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
-    digest = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())["digest"]
-    use, project = window.texts(".answer .code code")[:2]
-    pull = f"docker pull registry.example/owner/images@{digest}"
-    assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
-    assert project == ("imgbuild init --from requirements.txt --target cu130-verl0.9 imgbuild lock")
-    buttons = window.run("return document.querySelectorAll('.answer button.copy').length")
-    places = window.run("return document.querySelectorAll('.answer .code').length")
-    assert buttons == places > 2
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("vllm 0.8.5, torch 2.7", "vllm 0.8.5.post1 requires torch==2.6.0"),
-        ("vllm 0.8.5 with torch 2.7", "torch 2.7: in 1 image, with vllm 0.9.2: cu126-vllm"),
-        ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
-        ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("peft 0.15.2, vllm 99", "No reason against them is recorded: they were not tried here"),
-        ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
-        ("vllm 0.8.5, trl 1.16.0", "4.56.2 is known not to go with vllm"),
-        ("vllm 0.8.5, trl 1.16.0", "in 3 images, with trl 0.17.0, 0.18.2: cu124-vllm0.8.5"),
-        ("vllm 0.8.5, trl 1.16.0", "imgbuild audit 'vllm==0.8.5.post1' 'trl==1.16.0'"),
-        ("cuda 12.4, python 3.13", "With a package, such as vllm, imgbuild can solve for them."),
-        ("vllm 0.33.0, python 3.12", "imgbuild resolve 'vllm==0.33.0' --python 3.12"),
-        ("vllm 0.33.0, python 3.12", "without an image: cu130-vllm0.33.0-py312: needs"),
-        ("vllm 0.25.1", "It is in 1 image and 1 retired image."),
-        ("foo 3", "No image has it."),
-        ("= ! ?", "Not understood"),
-        ("torch 2.15.0", "refused: torch 2.15.0 in cu130-trl"),
-        ("verl 0.9 with python 3.13", "python 3.13: in 2 images, with no verl: cu130-vllm0.33.0"),
-        ("vllm 0.26.0, cuda 12.8", "imgbuild resolve 'vllm==0.26.0' --cuda 12.8"),
-        (
-            "vllm 0.26.0 with cuda 13.0",
-            "These versions are together in 2 images and 1 retired image.",
-        ),
-        (
-            "sglang 0.5.23, vllm 0.33",
-            "sglang 0.5.23 requires torch==2.14.1; vllm 0.33.0 requires torch==2.14.0",
-        ),
-    ],
-)
-def test_conflicting_requirements_are_explained(
-    site: Path, window: Browser, text: str, words: str
-) -> None:
-    shown(window, site, "together.html", versions=text)
-    assert words in window.texts("#answer")[0]
-
-
-# -- two images
-
-
-def test_compared_images_differ_as_their_locks(site: Path, window: Browser) -> None:
-    names = ("cu130-verl-sglang", "cu130-verl0.9")
-    fields = dict(zip(("left", "right"), (f"{name} x86_64" for name in names), strict=True))
-    shown(window, site, "compare.html", **fields)
-    locks = [lock_file.read_lock(ROOT / "images", name).arch[Arch.X86_64] for name in names]
-    debian = [{deb.package: deb.version for deb in lock.debs} for lock in locks]
-    titles = window.texts("#answer h2")
-    for title, (left, right) in zip(
-        ("Python", "Debian"), ([lock.versions for lock in locks], debian), strict=True
-    ):
-        every = {*left, *right}
-        differing = {name for name in every if left.get(name) != right.get(name)}
-        words = f"{title} packages: {len(differing)} differ, {len(every - differing)} are equal"
-        assert words in titles
-    listed = window.run(
-        "return [...document.querySelectorAll('.compared')].map(part => "
-        "part.querySelectorAll('tbody tr').length)"
-    )
-    for number, title in zip(listed, titles, strict=False):
-        assert f" {number} differ" in title
-    assert len(listed) == 2
-    page = (site / "targets/cu130-verl0.9.html").read_text()
-    assert f"{listed[0]}: list</a>" in page
-    window.run("document.getElementById('swap').click()")
-    assert window.run("return document.querySelector('[name=left]').value") == fields["right"]
-    assert "left=cu130-verl0.9" in window.run("return location.hash")
-
-
-def test_values_are_chosen_in_the_commands_of_an_image(site: Path, window: Browser) -> None:
-    shown(window, site, "targets/cu124-vllm.html")
-    window.run(
-        "const gpus = document.querySelector('#choices select'); gpus.value = '4';"
-        "gpus.dispatchEvent(new Event('input'))"
-    )
-    job = yaml.safe_load(
-        window.run("return document.querySelector('[data-copy=\"job.yaml\"] code').textContent")
-    )
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
-    assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"] code')[0]
-
-
-def test_changes_of_one_image_are_chosen(site: Path, window: Browser) -> None:
-    shown(window, site, "changes.html", image="cu130-verl0.9")
-    names = {text.split(" ")[0] for text in window.texts("[data-image]")}
-    assert names == {"cu130-verl0.9"}
 
 
 # -- untrusted texts

@@ -2,6 +2,7 @@
 
 - Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
   at once would fill a disk. They start first.
+- Checks of the source run in one process, which reads a thousand files once.
 - The other tests of a file run in one process, because they share fixtures and what they have read.
 - The files of integration tests follow, those that take longest first. Unit tests and checks of the
   repository run until the engines are installed, and at the end, so that all processes end at
@@ -29,14 +30,15 @@ from tests.support import needs
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
 WHOLE_IMAGE = 12  # gigabytes
-IMAGES = "images"
+IMAGES, SOURCE = "images", "source"
+READS_SOURCE = ("test_code_digest.py", "test_context.py", "test_layout.py", "test_names.py")
 # The files that take over 20 seconds, the longest first.
 LONGEST = (
     "slurm_jobs", "docs", "ci", "debian_oracle", "run_command", "engine", "tool", "sdist", "extend",
     "extend_builders", "registry_base", "slurm_server", "slurm_array", "builders", "render", "push",
     "direct_requirements", "resolve_command", "foreign_folder", "faults", "recording", "refusals",
-    "smoke_copied", "site_browser", "installed", "smoke", "project_rows", "sif_apptainer",
-    "audit_workers",
+    "smoke_copied", "site_browser", "site_answers", "installed", "smoke", "project_rows",
+    "sif_apptainer", "audit_workers",
 )  # fmt: skip
 
 
@@ -95,7 +97,9 @@ def sort(items: list[pytest.Item]) -> None:
 def group(item: pytest.Item) -> str:
     """The name of the group that one process runs."""
     sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
-    return IMAGES if max(sizes, default=0) >= WHOLE_IMAGE else str(item.path)
+    if max(sizes, default=0) >= WHOLE_IMAGE:
+        return IMAGES
+    return SOURCE if item.path.name in READS_SOURCE else str(item.path)
 
 
 def _integration(name: str) -> bool:

@@ -58,7 +58,7 @@ from imgbuild.show import findings
 from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
 from imgbuild.system.console import console
-from imgbuild.values import Arch, is_number
+from imgbuild.values import Arch, is_number, of_machine
 from imgbuild.wheel.tags import Tags
 
 READ = "packages"  # the test case that fails if a package was not read
@@ -369,7 +369,8 @@ def audit(
     `waive:`.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
-    compared with the packages. For a row of your own project, its code is always audited too.
+    compared with the packages, for this machine's architecture unless --arch names another. For a
+    row of your own project, its code is always audited too.
 
     Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
     a package that is named or installed could not be read.
@@ -499,7 +500,7 @@ def _audit_targets(
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
     if code is not None:
-        return audit_targets(session, selected, inputs, code)
+        return audit_targets(session, _native(selection, selected), inputs, code)
     reports: list[Report] = [
         audit_lock.audit_target(
             session.project,
@@ -516,9 +517,16 @@ def _audit_targets(
     rows = [item for item in selected if project_row(session.matrix, item.name) is not None]
     if rows:
         code = audit_code.read_code([session.project.root], again=again)
-        reports += audit_targets(session, rows, inputs, code)
+        reports += audit_targets(session, _native(selection, rows), inputs, code)
     prune.trim(inputs.store)
     return reports
+
+
+def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected]:
+    """The targets for this machine's architecture, unless one is named: code has no other."""
+    if selection.arches:
+        return list(selected)
+    return [msgspec.structs.replace(item, arches=of_machine(item.arches)) for item in selected]
 
 
 def _locked(

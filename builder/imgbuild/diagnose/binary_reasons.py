@@ -20,6 +20,9 @@ SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
 )
+CACHED = re.compile(r"/\.cache/(?P<name>flashinfer|vllm|tvm|deep_gemm)/")
+GLOBAL = re.compile(r"_Z(?P<length>\d{1,3})(?P<rest>\w+)")
+NAMESPACE = re.compile(r"_ZT?[A-Z]{0,3}N?(?:K?)(?P<length>\d{1,2})(?P<rest>[a-zA-Z_]\w+)")
 OLD_STRING = re.compile(r"(?:S[sS]|RKSs|KSs)(?:[a-zA-Z0-9_]|$)")
 OF_CUDA = re.compile(r"lib(?:cudart|cublas\w*|nvrtc|nvJitLink)\.so\.(1[123])")
 CUDA = re.compile(r"CUDA (?:driver )?error:? (?P<text>[^\n]{3,160})", re.IGNORECASE)
@@ -36,6 +39,8 @@ def package_of(file: str) -> str:
         if mark in file:
             top = file.rpartition(mark)[2].partition("/")[0]
             return re.split(r"[.-]", top)[0].replace("_", "-")
+    if cached := CACHED.search(file):
+        return cached["name"]
     base = file.rpartition("/")[2]
     prefixes = {
         "flash_attn_2_cuda": "flash-attn",
@@ -88,6 +93,8 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
             cure=f"install the wheel of {package} for this Python: pip install --force-reinstall"
             f" --no-cache-dir {package}",
         )
+    if (compiled := _compiled(package, symbol, file)) is not None:
+        return compiled
     if owner == "torch":
         return _torch_symbol(package, symbol, facts)
     return Reason(
@@ -95,6 +102,31 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
         cause=f"{package} needs the symbol {symbol}, which no loaded library has: the installed"
         " versions are not compatible",
         cure=f"reinstall {package} and the packages that it links to, at compatible versions",
+    )
+
+
+def _compiled(package: str, symbol: str, file: str) -> Reason | None:
+    """The reason for a package's own function, or for a library that it compiled at run time."""
+    if (function := GLOBAL.match(symbol)) is not None:
+        name = function["rest"][: int(function["length"])]
+        return Reason(
+            code="IMG901",
+            cause=f"{package} was not built completely: its own function {name} is in none of its"
+            " libraries",
+            cure=f"install a wheel of {package} for this platform (CUDA or ROCm) and GPU, or build"
+            " it again from an empty build folder; another release may have the function",
+        )
+    if not CACHED.search(file):
+        return None
+    namespace = NAMESPACE.match(symbol)
+    of = namespace["rest"][: int(namespace["length"])] if namespace else ""
+    return Reason(
+        code="IMG901",
+        cause=f"a library that {package} compiled at run time lacks {of or symbol}"
+        f" ({symbol}): it was compiled for other versions, or this release compiles it without"
+        " a part",
+        cure=f"delete {file.rpartition('/')[0]} and run it again; if it fails again, use"
+        f" another release of {package}, or another backend",
     )
 
 

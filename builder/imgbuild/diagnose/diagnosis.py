@@ -136,8 +136,12 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     failed = value.failed
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
+    first = _first(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
+        # The exception of a program that goes on explains more than what failed in it before.
+        if reason is not None and first is not None and _is_minor(reason):
+            reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
             if reason.follows and _preceded(value, event):
@@ -151,7 +155,6 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
             Event(number=number, source="", text=text),
         )
         yield (_as_consequence(reason) if _preceded(value, event) else reason), event
-    first = _first(value)
     if first is None:
         yield from _unfinished(value)
     elif first[1].exception not in explained:
@@ -231,8 +234,15 @@ def _of_event(
         value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
         or python_reasons.reason(event.text, value.facts, caller, code)
+        or ("NCCL error" in event.text and program_reasons.reason(event.text))
+        or None
     )
     return reason if reason is None or exception.traced else _survived(reason, value, event)
+
+
+def _is_minor(reason: Reason) -> bool:
+    """Whether it is the message of a program that a Python program may start and survive."""
+    return reason.code == program_reasons.CODE and reason.source == "first"
 
 
 def _is_stated(text: str) -> bool:
@@ -248,11 +258,11 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
     if not failed and (not value.short or event.level in ("I", "W")):
         return None
     text = event.text
-    stated = resolution_reasons.reason(text) or value_reasons.reason(text)
-    if stated is None and (ended := program_reasons.reason(text)) is not None:
-        # The exception of a program that goes on explains more than what failed in it before.
-        before = ended.source == "first" and _first(value) is not None
-        stated = _as_consequence(ended) if before else ended
+    stated = (
+        resolution_reasons.reason(text)
+        or value_reasons.reason(text)
+        or program_reasons.reason(text)
+    )
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
     reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(text, value.facts)

@@ -227,8 +227,12 @@ def _missing(
     elif exception.name == "KeyError" and (match := KEY.match(text)):
         holder = _looked_up(raised, match["key"])
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
-        cure = "compare the key with those of the data, configuration or weights that this line"
-        cure += " reads; if it is code of a package, a version that fits them is needed"
+        cure = "compare the key with those of the data or configuration that this line reads"
+        if raised and (package := raised.package):
+            name = releases.distribution(package).partition(" ")[0]
+            cure += f"; if {name} looks for it itself, the weights, configuration or data are of"
+            cure += f" another version than it expects: update {name}{_companions(name)}, or use a"
+            cure += " model that it supports"
     elif match := NONE_USED.search(text):
         what = (
             f".{match['name']} of None is used"

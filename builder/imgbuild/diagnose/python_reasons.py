@@ -21,7 +21,7 @@ VALIDATED = re.compile(
 )
 IMPORT = re.compile(
     r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
-    r" )?['\"](?P<module>[\w.]+)['\"]"
+    r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
     r"(?P<circular>.{0,80}circular import)?"
 )
 MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
@@ -81,6 +81,8 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard
+    if (architecture := _architecture(text, facts, caller, code)) is not None:
+        return architecture
     for own in (_own_name, _unexpected_object, _undefined):
         if (unexpected := own(text, caller, code)) is not None:
             return unexpected
@@ -263,8 +265,9 @@ def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
         code="IMG905",
         cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
         f" object of another class here, or {owner} was written for another version of {package}",
-        cure=f"pass the class that {package} documents (a plain model instead of a wrapper), or"
-        f" install the {package} that {owner} was written for",
+        cure=f"pass an object of the class that {package} documents or one derived from it (a plain"
+        f" model, not a wrapper; its own arguments class), or install the {package} that {owner}"
+        " was written for",
     )
 
 
@@ -285,12 +288,14 @@ def _import(text: str, facts: Facts) -> Reason | None:
     if existence is not None:
         return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
     package = releases.distribution(module)
+    package = module.partition(".")[0] if " " in package else package
     return Reason(
         code="IMG902",
-        cause=f"the installed {package} has no {name} in {module}: the importing package was"
-        " written for a different version of it",
-        cure=f"install the version of {package} that the importing package requires"
-        f" (imgbuild resolve {package} …)",
+        cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
+        f" a different version, or {package} leaves it out because an optional package is absent",
+        cure=f"install the {package} that the importing code requires (imgbuild resolve {package}"
+        f" …), or use the name that its documentation has now; python -c 'import {module}' shows"
+        " what is absent",
     )
 
 
@@ -404,12 +409,13 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
     )
 
 
-def _architecture(text: str, facts: Facts) -> Reason | None:
+def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
     """The cause of a model that transformers or vllm does not have, by their modules of models."""
     if match := MODEL_TYPE.search(text):
         kind = match["type"] or match["key"]
         module = f"transformers.models.{kind.replace('-', '_')}"
-        if match["key"] and not releases.exactly(module) and "configuration_auto" not in text:
+        looked_up = caller == "transformers" and code.startswith("raise KeyError(key)")
+        if match["key"] and not releases.exactly(module) and not looked_up:
             return None
         package, what = "transformers", f"the model type {kind}"
     elif match := ARCHITECTURE.search(text):
@@ -462,6 +468,6 @@ def _undefined(text: str, caller: str, _code: str) -> Reason | None:
 
 
 FUNCTIONS = (
-    *(_architecture, _keyword, _import, _module, _attribute, _positional, _flag),
+    *(_keyword, _import, _module, _attribute, _positional, _flag),
     _hydra,
 )

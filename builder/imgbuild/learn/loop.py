@@ -46,6 +46,7 @@ READABLE = ("metadata", "imports", "calls", "support", "rules")
 CLEAN = "audit-settled"
 JUDGING = (
     "imgbuild.audit.judge",
+    "imgbuild.audit.main_path.additions",
     "imgbuild.learn.removed_attributes",
 )  # the inputs of a report
 EACH = 4  # limit of findings between the same two packages per round

@@ -174,10 +174,11 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
     """The findings in `code` for `packages`, from the cache or computed and cached."""
     key_parts = [
         *(code_digest(JUDGING, alone=__name__), packages.machine, packages.installed),
-        *(packages.others_key, packages.unread, texts_key(code.texts)),
+        *(packages.others_key, packages.unread),
         {fork.package: (fork.version, texts_key(fork.texts)) for fork in code.forks},
     ]
-    key = sha256(codec.compact(key_parts))
+    set_key = sha256(codec.compact(key_parts))
+    key = sha256(codec.compact([set_key, texts_key(code.texts)]))
     cached = store.fact(KEPT, key) if not code.again else None
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
@@ -190,6 +191,7 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
                 packages.others(),
                 packages.unread,
                 code.forks,
+                "" if code.again else set_key,
             )
         report = CodeReport(
             target=target,

@@ -1,4 +1,4 @@
-"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes."""
+"""Commands to copy: Docker, podman, Apptainer, Slurm, Kubernetes, imgbuild."""
 
 from __future__ import annotations
 

@@ -50,10 +50,8 @@ def _family(target: SiteTarget) -> str:
 
 def _newest(target: SiteTarget) -> tuple[Version, ...]:
     versions = dict(target.versions)
-    return tuple(
-        parse_version(versions.get(name)) or Version("0")
-        for name in (_engine(target), "trl", "torch")
-    )
+    names = (_engine(target), "trl", "torch")
+    return tuple(parse_version(versions.get(name)) or Version("0") for name in names)
 
 
 def _cell(target: SiteTarget) -> Cell:

@@ -68,7 +68,8 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
-    packages: tuple[int, ...] = ()  # packages of another version, or in one of both
+    packages: tuple[int, ...] = ()  # of another version, or in one of both, on one of `arches`
+    arches: tuple[tuple[str, str], ...] = ()  # the compared one of this target and of the other
     shared: tuple[Bytes, ...] = ()  # of what a pull of this target downloads
 
 

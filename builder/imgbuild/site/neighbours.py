@@ -37,6 +37,7 @@ def neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Neighbours:
             if len({*line}) > 1
         ),
         packages=tuple(_differing(target, other) for other in nearest),
+        arches=tuple(_compared(target, other) for other in nearest),
         shared=tuple(_shared(target, other) for other in nearest),
     )
 
@@ -50,12 +51,18 @@ def _apart(own: Mapping[str, str], other: Mapping[str, str]) -> int:
     return sum(own.get(name) != other.get(name) for name in own.keys() | other.keys())
 
 
+def _compared(target: SiteTarget, other: SiteTarget) -> tuple[Arch, Arch]:
+    """The architectures on which both are compared: the same, if there is one that both have."""
+    arch = common_arch(target, other)
+    return (arch, arch) if arch else (target.row.arch[0], other.row.arch[0])
+
+
 def _differing(target: SiteTarget, other: SiteTarget) -> int:
-    """The same number on one architecture, the first that both have: as `compare.html` shows it."""
+    """The number of packages that differ as `compare.html` has it: on one architecture."""
     if target.lock is None or other.lock is None:
         return 0
-    arch = common_arch(target, other)
-    return _apart(*(lock.arch[arch].versions for lock in (target.lock, other.lock))) if arch else 0
+    own, there = _compared(target, other)
+    return _apart(target.lock.arch[own].versions, other.lock.arch[there].versions)
 
 
 def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:

@@ -255,3 +255,85 @@ def test_what_the_helper_of_multiprocessing_prints_is_no_failure() -> None:
 def test_a_library_of_old_releases_of_torch() -> None:
     library = "libtorch_cuda_cu.so: cannot open shared object file: No such file or directory"
     assert "built for torch 1.10 to 1.13" in traced(f"ImportError: {library}").cause
+
+
+def test_a_name_that_a_package_lacks_of_itself() -> None:
+    file = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
+    finding = traced("ImportError: cannot import name 'Pump' from 'acme.parts'", file)
+    assert finding.code == "IMG902"
+    assert "acme cannot import Pump of its module acme.parts" in finding.cause
+    assert "pip install --force-reinstall --no-deps acme" in finding.cure
+
+
+def test_an_attribute_that_a_class_reads_of_itself() -> None:
+    finding = traced(
+        "AttributeError: 'AcmePump' object has no attribute 'slots'", code="if self.slots:"
+    )
+    assert "which the code of acme reads of itself" in finding.cause
+    assert "another release of acme" in finding.cure
+
+
+def test_a_name_of_another_release_of_a_package() -> None:
+    finding = traced(
+        "NameError: name 'TrainingArguments' is not defined. Did you mean: 'TrainArguments'?"
+    )
+    assert "acme does not support the installed transformers" in finding.cause
+    assert "imgbuild resolve acme transformers" in finding.cure
+
+
+def test_a_package_that_fails_while_it_is_imported() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/workspace/job/train.py", line 9, in <module>\n    import acme\n'
+        f'  File "{PACKAGE}", line 3, in <module>\n    patch()\n'
+        f'  File "{PACKAGE}", line 70, in patch\n    line = lines[-2]\n'
+        "IndexError: list index out of range\n"
+    )
+    finding = first(text)
+    assert "raised by acme in patch" in finding.cause
+    assert finding.cure.startswith("acme fails while it is imported")
+
+
+def test_a_requirement_whose_distribution_is_absent() -> None:
+    text = "importlib.metadata.PackageNotFoundError: No package metadata was found for"
+    finding = first(f"{text} The 'slots>=0.4' distribution was not found and is required\n")
+    assert finding.cause.startswith("slots is not installed")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("model type `qwen3_moe` but Transformers does not know it", "transformers 4.51.0 added"),
+        ("Model architectures ['Qwen3MoeForCausalLM'] are not supported for now", "vllm 0.8.4"),
+        ("model type `acme9` but Transformers does not know it", "does not have the model type"),
+    ],
+)
+def test_the_release_that_added_an_architecture(text: str, cause: str) -> None:
+    assert cause in traced(f"ValueError: {text}").cause
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Unexpected error from cudaGetDeviceCount(). Error 999: unknown error", "ErrorUnknown"),
+        ("Unexpected error from cudaGetDeviceCount(). Error 500: named symbol", "SymbolNotFound"),
+        ("CUDA driver initialization failed, you might not have a CUDA gpu", "Initialization"),
+    ],
+)
+def test_a_number_of_cuda_is_explained(text: str, name: str) -> None:
+    warning = f"/opt/torch/cuda/__init__.py:115: UserWarning: CUDA initialization: {text}\n"
+    finding = first(warning)
+    assert (finding.code, name in finding.cause) == ("IMG907", True)
+
+
+def test_a_function_that_a_package_itself_should_have() -> None:
+    library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
+    finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
+    assert "acme was not built completely: its own function acme_pump" in finding.cause
+
+
+def test_a_library_that_was_compiled_at_run_time() -> None:
+    library = "/root/.cache/flashinfer/90/cached_ops/pump/pump.so"
+    finding = traced(f"OSError: {library}: undefined symbol: _ZTIN4acme4pump5FaultE")
+    assert "a library that flashinfer compiled at run time lacks acme" in finding.cause
+    assert "delete /root/.cache/flashinfer/90/cached_ops/pump" in finding.cure

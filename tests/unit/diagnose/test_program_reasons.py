@@ -134,3 +134,23 @@ def test_values_that_a_validator_lists() -> None:
     assert rejected(text, listed(text)) == "fasst"
     assert nearest("fasst", listed(text)) == "fast"
     assert listed("fan must be positive") == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("python3: can't open file '/work/job/a.py': [Errno 2] No such file", "/work/job/a.py"),
+        ("error: can't copy 'build/slots.so': doesn't exist", "the program stopped: can't copy"),
+    ],
+)
+def test_a_program_that_does_not_start_or_ends_with_an_error(line: str, cause: str) -> None:
+    assert cause in first(f"Starting\n{line}\n").cause
+
+
+def test_the_message_of_nccl_is_not_lost_in_a_wrapper() -> None:
+    finding = first(
+        "torch.distributed.DistBackendError: NCCL error in: ../Backend.cpp:13, internal error -"
+        " please report it, NCCL version 2.18.1\n"
+    )
+    assert "NCCL stopped: internal error" in finding.cause
+    assert "NCCL_DEBUG=INFO" in finding.cure

@@ -16,6 +16,7 @@ from imgbuild.audit.code import (
     variables,
 )
 from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.kept_findings import FindingCache
 from imgbuild.audit.code.model import CodeFinding, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import read_facts
@@ -23,6 +24,7 @@ from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.cache.store import Store
+from imgbuild.system.collector import paused
 
 _NOQA = re.compile(rb"#\s*noqa:\s*(.+)", re.IGNORECASE)
 _CODE = re.compile(rb"[A-Z]+\d+")
@@ -42,12 +44,27 @@ def check(
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
     forks: Sequence[Fork] = (),
+    key: str = "",
 ) -> CheckedCode:
     """The findings in `texts` for these packages; `others` are searched for replacements.
 
     `unread` are packages that are installed and were not read. `forks` replace packages missing
-    from the package set, and are checked too.
+    from the package set, and are checked too. With `key`, which stands for everything but `texts`,
+    the findings in each Python file are cached.
     """
+    with paused():
+        return _check(package_set, texts, store, others, unread, forks, key)
+
+
+def _check(
+    package_set: PackageSet,
+    texts: Sequence[CodeText],
+    store: Store,
+    others: Sequence[OtherSet],
+    unread: Sequence[str],
+    forks: Sequence[Fork],
+    key: str,
+) -> CheckedCode:
     facts = read_facts(texts, store)
     base: ImportablePackages = package_set
     packages = [*package_set.packages, *(fork.package for fork in forks)]
@@ -59,8 +76,16 @@ def check(
     sources = PackageSources(package_set, [*unread, *(fork.package for fork in forks)])
     findings = [
         *of_forks,
-        *python_code.check(base, packages, texts, facts, others, unread),
-        *variables.check(sources, texts),
+        *python_code.check(
+            base,
+            packages,
+            texts,
+            facts,
+            others,
+            unread,
+            (lambda code: FindingCache(store, key, code)) if key else None,
+        ),
+        *variables.check(sources, texts, store),
         *command_lines.check(sources, texts),
         *configurations.check(sources, texts),
         *hydra_files.check(sources, texts),

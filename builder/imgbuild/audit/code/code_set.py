@@ -87,10 +87,10 @@ class CodeSet:
         """Module → file of the user's code."""
         return self._texts
 
-    def path(self) -> MainPath:
-        """All of the user's code, as code that runs."""
+    def path(self, modules: Iterable[str] | None = None) -> MainPath:
+        """The user's code, or some of its modules, as code that runs."""
         places: dict[Place, Reached] = {}
-        for name in self._texts:
+        for name in self._texts if modules is None else modules:
             facts = self._modules[name]
             if isinstance(facts, ModuleFacts):
                 here = scopes(facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from imgbuild.audit.code import other_sets
 from imgbuild.audit.code.code_set import CODE, CodeSet
@@ -19,10 +19,15 @@ from imgbuild.report import Severity
 GONE, CALLED = "IMG108", "IMG109"
 
 
-def check(code: CodeSet, others: Sequence[OtherSet]) -> Iterator[CodeFinding]:
-    """Methods that lack a parameter passed by a base class, and methods that are never called."""
-    for name, text in code.code.items():
-        facts = code.module(name)
+def check(
+    code: CodeSet, others: Sequence[OtherSet], modules: Iterable[str]
+) -> Iterator[CodeFinding]:
+    """Methods that lack a parameter passed by a base class, and methods that are never called.
+
+    In the classes of `modules`.
+    """
+    for name in modules:
+        facts, text = code.module(name), code.code[name]
         if isinstance(facts, ModuleFacts):
             for definition in facts.classes:
                 yield from _of_class(code, facts, text, definition, others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
 from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
+from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
@@ -51,27 +52,53 @@ def check(
     facts: Mapping[str, ModuleFacts],
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
+    cache: Callable[[CodeSet], FindingCache] | None = None,
 ) -> list[CodeFinding]:
     """The findings in the Python files `texts` with the facts `facts`, for these packages.
 
-    `unread` are packages that are installed and were not read.
+    `unread` are packages that are installed and were not read. Files whose findings are in the
+    `cache` are not checked again.
     """
     code = CodeSet(package_set, texts, facts, unread)
-    path = code.path()
     # Any package may be at fault, not only those that the audit of a package set walks.
     rules = msgspec.structs.replace(policy.load(), walk=frozenset(packages))
     places = {text.file: text for text in code.code.values()}
+    kept = cache(code) if cache is not None else None
+    known: dict[str, FileFindings] = {}
+    for file in places if kept is not None else ():
+        stored = kept.read(file) if kept is not None else None
+        if stored is not None and _is_current(stored, places):
+            known[file] = stored
+    new = {name: text for name, text in code.code.items() if text.file not in known}
+    path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
+    local: dict[str, list[Evidence]] = {}
     for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
         evidence = finding.evidence
-        if evidence is not None and not _is_local(evidence, places):
+        if evidence is not None and _is_local(evidence, places):
+            local.setdefault(evidence.file, []).append(evidence)
+        elif evidence is not None:
             by_file.setdefault(evidence.file, []).append((finding, evidence))
     look = _Elsewhere(code, others)
-    findings = [
-        each for file, group in by_file.items() for each in _of_file(look, places[file], group)
-    ]
+    findings: dict[str, list[CodeFinding]] = {text.file: [] for text in new.values()}
+    for file, group in by_file.items():
+        findings[file] += _of_file(look, places[file], group)
+    for each in overridden.check(code, others, new):
+        findings[each.file].append(each)
+    for file, entries in findings.items():
+        known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
+        if kept is not None:
+            kept.write(file, known[file])
     broken = [_unparsed(file, each.broken) for file, each in facts.items() if each.broken]
-    return _unique([*findings, *overridden.check(code, others), *broken])
+    return _unique([*(each for stored in known.values() for each in stored.findings), *broken])
+
+
+def _is_current(stored: FileFindings, places: Mapping[str, CodeText]) -> bool:
+    """Whether the folders of the user still have, and lack, the modules that findings are about."""
+    evidence = [each.evidence for each in stored.findings if each.evidence is not None]
+    return all(_is_local(each, places) for each in stored.local) and not any(
+        _is_local(each, places) for each in evidence
+    )
 
 
 def _unparsed(file: str, message: str) -> CodeFinding:

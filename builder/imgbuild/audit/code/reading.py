@@ -1,4 +1,4 @@
-"""The facts of a user's Python files, cached by content."""
+"""The facts of a user's Python files, each cached by its content."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ def read_facts(texts: Sequence[CodeText], store: Store) -> dict[str, ModuleFacts
     python = [text for text in texts if text.kind == "python"]
     if not python:
         return {}
-    digests = {text.file: _digest(text) for text in python}
-    key = f"{code_digest(__name__)} {sha256(chr(0).join(sorted(digests)).encode())}"
-    data = store.fact(KEPT, key)
-    kept = (unpack(data, dict[str, msgspec.Raw]) if data is not None else None) or {}
-    missing = [text for text in python if digests[text.file] not in kept]
-    if missing:
-        encoded = _read_all(missing)
-        kept = {digest: kept[digest] for digest in digests.values() if digest in kept}
-        kept.update({digests[file]: msgspec.Raw(facts) for file, facts in encoded.items()})
-        store.put_fact(KEPT, key, pack(kept))
-    return {
-        file: msgspec.msgpack.decode(kept[digest], type=ModuleFacts)
-        for file, digest in digests.items()
-    }
+    reader = code_digest(__name__)
+    keys = {text.file: f"{reader} {digest(text)}" for text in python}
+    facts: dict[str, ModuleFacts] = {}
+    missing = []
+    for text in python:
+        data = store.fact(KEPT, keys[text.file])
+        kept = unpack(data, ModuleFacts) if data is not None else None
+        if kept is None:
+            missing.append(text)
+        else:
+            facts[text.file] = kept
+    for file, encoded in _read_all(missing).items():
+        facts[file] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
+        store.put_fact(KEPT, keys[file], pack(msgspec.Raw(encoded)))
+    return facts
 
 
-def _digest(text: CodeText) -> str:
+def digest(text: CodeText) -> str:
+    """The digest of a file's name, module and content."""
     return sha256(f"{text.file}\0{text.module}\0".encode() + text.source)
 
 
@@ -74,4 +76,4 @@ def read_texts(texts: Sequence[CodeText]) -> dict[str, bytes]:
 
 def texts_key(texts: Sequence[CodeText]) -> Mapping[str, str]:
     """File → the digest of its content."""
-    return {text.file: _digest(text) for text in texts}
+    return {text.file: digest(text) for text in texts}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
@@ -21,33 +20,26 @@ class PackageSources:
         self.package_set = package_set
         self.absent: set[str] = set()
         self._unread = unread
-        self._texts: dict[str, tuple[bytes, ...] | None] = {}
-        self._variables: dict[tuple[str, str], frozenset[str] | None] = {}
-
-    def texts(self, package: str) -> tuple[bytes, ...] | None:
-        """The sources of all modules of a package; None if it is not installed or not available."""
-        if package not in self._texts:
-            self._texts[package] = None
-            wheel = self.package_set.wheels.get(package)
-            if wheel is not None:
-                try:
-                    tops = {name.partition(".")[0] for name in wheel.sources}
-                    tops &= {package.replace("-", "_"), *_TOPS.get(package, ())}
-                    self._texts[package] = tuple(wheel.text(top).source for top in sorted(tops))
-                except FetchFailed:
-                    self.absent.add(package)
-        return self._texts[package]
+        self._names: dict[str, frozenset[str] | None] = {}
 
     def variables(self, package: str, prefix: str) -> frozenset[str] | None:
-        """The names in capitals with a prefix in a package; None as for `texts`."""
-        key = (package, prefix)
-        if key not in self._variables:
-            texts = self.texts(package)
-            pattern = re.compile(rb"\b%s[A-Z0-9_]+" % prefix.encode())
-            names = {name.decode() for text in texts or () for name in pattern.findall(text)}
-            names = {name for name in names if not name.endswith("_")}
-            self._variables[key] = None if texts is None else frozenset(names)
-        return self._variables[key]
+        """The names in capitals with a prefix in the sources of a package.
+
+        None if it is not installed or its sources are not available.
+        """
+        if package not in self._names:
+            self._names[package] = None
+            wheel = self.package_set.wheels.get(package)
+            if wheel is not None:
+                tops = (package.replace("-", "_"), *_TOPS.get(package, ()))
+                try:
+                    self._names[package] = wheel.names_in_capitals(tops)
+                except FetchFailed:
+                    self.absent.add(package)
+        names = self._names[package]
+        if names is None:
+            return None
+        return frozenset(name for name in names if name.startswith(prefix) and name != prefix)
 
     def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         """Path → content of the Python files of a package that match one of `patterns`."""

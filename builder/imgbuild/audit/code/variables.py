@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,12 +15,17 @@ from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.names import releases
+from imgbuild.audit.packages.library import pack, unpack
 from imgbuild.audit.source.text import dotted, string
+from imgbuild.cache.store import Store
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
+from imgbuild.system.code_digest import code_digest
 from imgbuild.system.syntax import parse_source
+from imgbuild.values import sha256
 
 UNREAD, VALUE = "IMG201", "IMG202"
+KEPT = "code-variables"
 NEARLY = 0.88  # similarity of a variable's name to one that is read
 _LINE = re.compile(
     r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
@@ -66,13 +72,22 @@ class VariableSetting(msgspec.Struct, frozen=True):
     column: int
 
 
+class FileVariables(NamedTuple):
+    """The variables that a file reads, and those that it sets."""
+
+    read: set[str]
+    settings: list[VariableSetting]
+
+
 @lru_cache(maxsize=1)
 def load() -> VariableTable:
     """The bundled table."""
     return yaml_data.load(files.data("audit/code_variables.yaml"), VariableTable)
 
 
-def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
+def check(
+    sources: PackageSources, texts: Sequence[CodeText], store: Store
+) -> Iterator[CodeFinding]:
     """Variables that no package reads, and values that the package does not list."""
     table = load()
     prefixes = tuple(table.prefixes)
@@ -80,7 +95,7 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
     settings: list[tuple[CodeText, VariableSetting]] = []
     read_by_code: set[str] = set()
     for text in mentioned:
-        read, assigned = _of_file(text)
+        read, assigned = _of_text(text, store)
         read_by_code |= read
         settings += [(text, each) for each in assigned if each.name.startswith(prefixes)]
     for text, setting in settings:
@@ -182,19 +197,32 @@ def _value(
 # -- what files set and read
 
 
-def _of_file(text: CodeText) -> tuple[set[str], list[VariableSetting]]:
+def _of_text(text: CodeText, store: Store) -> FileVariables:
+    """The variables of a file; those of Python are cached."""
+    if text.kind != "python":
+        return _of_file(text)
+    key = f"{code_digest(__name__)} {sha256(text.source)}"
+    data = store.fact(KEPT, key)
+    kept = unpack(data, FileVariables) if data is not None else None
+    if kept is None:
+        kept = _of_file(text)
+        store.put_fact(KEPT, key, pack(kept))
+    return kept
+
+
+def _of_file(text: CodeText) -> FileVariables:
     """The variables that a file reads, and those that it sets."""
     if text.kind == "python":
         if not _USES.search(text.source):
-            return set(), []
+            return FileVariables(set(), [])
         tree = _tree(text)
-        return _of_python(tree) if tree is not None else (set(), [])
+        return _of_python(tree) if tree is not None else FileVariables(set(), [])
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
         read = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
         settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
-        return read, list(settings)
-    return set(), list(_of_lines(source))
+        return FileVariables(read, list(settings))
+    return FileVariables(set(), list(_of_lines(source)))
 
 
 def _of_shell(source: str) -> Iterator[VariableSetting]:
@@ -215,7 +243,7 @@ def _of_lines(source: str) -> Iterator[VariableSetting]:
             yield VariableSetting(match[1], literal, number, match.start(1) + 1)
 
 
-def _of_python(tree: ast.Module) -> tuple[set[str], list[VariableSetting]]:
+def _of_python(tree: ast.Module) -> FileVariables:
     read: set[str] = set()
     settings: list[VariableSetting] = []
     for node in ast.walk(tree):
@@ -236,7 +264,7 @@ def _of_python(tree: ast.Module) -> tuple[set[str], list[VariableSetting]]:
                 read |= {name} if name else set()
             elif callee.endswith("environ.update"):
                 settings += _updated(node)
-    return read, settings
+    return FileVariables(read, settings)
 
 
 def _updated(node: ast.Call) -> Iterator[VariableSetting]:

@@ -42,9 +42,10 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     node = expression(text)
     if not isinstance(facts, ModuleFacts) or node is None:
         return None
-    source = memory.source(module)
-    if not scope and (source is None or not source.settled(node)):
-        return None
+    if not scope:
+        source = memory.source(module)
+        if source is None or not source.settled(node):
+            return None
     frame = CallFrame(module)
     places = []
     for name in sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)}):

@@ -59,6 +59,8 @@ Mentions = dict[str, tuple[str, ...]]  # "PARENT WORD" → the modules below PAR
 INDEX, MODULES, ELF_FACTS, MEMBER = "audit-index", "audit-modules", "audit-elves", "audit-member"
 TEXT, IMPORTS, MENTIONS = "audit-sources", "audit-imports", "audit-mentions"
 REMOTE = "-remote"
+CAPITALS = "capitals-1"
+_CAPITALS = re.compile(rb"\b[A-Z][A-Z0-9_]+")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 
 
@@ -191,6 +193,18 @@ class LibraryWheel:
             }
             self._keep(IMPORTS, stored)
         return {name: imported for name, imported in stored.items() if name in self.sources}
+
+    def names_in_capitals(self, tops: Iterable[str]) -> frozenset[str]:
+        """The names in capitals, such as those of variables, below the modules `tops`."""
+        form = tuple[str, ...]
+
+        def _read() -> tuple[str, ...]:
+            present = {name.partition(".")[0] for name in self.sources}
+            texts = [self.text(top).source for top in sorted(present.intersection(tops))]
+            names = {name.decode() for text in texts for name in _CAPITALS.findall(text)}
+            return tuple(sorted(name for name in names if "_" in name and name[-1] != "_"))
+
+        return frozenset(self._read_once(CAPITALS, form, _read))
 
     @cached_property
     def generated_code(self) -> tuple[GeneratedCode, ...]:

@@ -7,89 +7,14 @@ packages ends as before, and only the code that the added packages run is new.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Collection, Iterable
 
 from imgbuild import codec
-from imgbuild.audit.packages.advised import AdvisedExtra
-from imgbuild.audit.packages.generated import GeneratedCode
-from imgbuild.audit.packages.loaded import Names
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import PublishedFacts
-from imgbuild.audit.packages.reading import WheelMetadata
-from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.lock.resolution import Wheel
 from imgbuild.system import files
 from imgbuild.values import Sha256, normalize, sha256
-
-# What provides the module distutils to Python 3.12 and later, under another name.
-_PROVIDERS = ("setuptools",)
-
-
-class RecordingPackageSet(PackageSet):
-    """A package set that records the names in all lookups: packages, and top-level modules."""
-
-    @cached_property
-    def names(self) -> set[str]:
-        """The normalized names."""
-        return set(_PROVIDERS)
-
-    def _root(self, module: str) -> str:
-        self.names.add(name_of(module))
-        return module
-
-    def _package(self, package: str) -> str:
-        self._root(package)
-        self.names.add(normalize(package))
-        return package
-
-    def version(self, package: str) -> str | None:
-        """As in `PackageSet`."""
-        return super().version(self._package(package))
-
-    def metadata(self, package: str) -> WheelMetadata | None:
-        """As in `PackageSet`."""
-        return super().metadata(self._package(package))
-
-    def files(self, package: str) -> Mapping[str, int]:
-        """As in `PackageSet`."""
-        return super().files(self._package(package))
-
-    def read(self, package: str, path: str) -> bytes | None:
-        """As in `PackageSet`."""
-        return super().read(self._package(package), path)
-
-    def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
-        """As in `PackageSet`."""
-        return super().generated_code(self._package(package))
-
-    def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
-        """As in `PackageSet`."""
-        return super().advised_extras(self._package(package))
-
-    def loaded(self, package: str) -> Names:
-        """As in `PackageSet`."""
-        return super().loaded(self._package(package))
-
-    def modules_of(self, package: str) -> Mapping[str, str]:
-        """As in `PackageSet`."""
-        return super().modules_of(self._package(package))
-
-    def owner(self, module: str) -> str | None:
-        """As in `PackageSet`."""
-        return super().owner(self._root(module))
-
-    def exists(self, module: str) -> bool | None:
-        """As in `PackageSet`."""
-        return super().exists(self._root(module))
-
-    def module(self, name: str) -> ModuleFacts | Opaque | None:
-        """As in `PackageSet`."""
-        return super().module(self._root(name))
-
-    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As in `PackageSet`."""
-        return super().mentioning(self._root(package), word)
 
 
 def name_of(name: str) -> str:

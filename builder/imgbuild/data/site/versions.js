@@ -1,5 +1,5 @@
 // Versions of Python packages (PEP 440) and requirement files, as the library packaging reads them.
-// tests/integration/test_site_browser.py compares the results with that library's.
+// tests/integration/test_site_answers.py compares the results with that library's.
 (function () {
   "use strict";
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import facts
+import looked_up_names
 from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import NAMES, PublishedFacts
-from imgbuild.audit.packages.queried import RecordingPackageSet, is_independent, key_of
+from imgbuild.audit.packages.queried import is_independent, key_of
 from imgbuild.cache.facts_file import FactsFile, write_facts
 from imgbuild.report import Severity
 from imgbuild.values import Arch
@@ -53,8 +53,8 @@ READABLE = ("imports", "calls", "support", "metadata")
 
 def names(folder: Path) -> PublishedFacts:
     """The facts file of the published packages: the names that their audit looks up."""
-    package_set = audited.package_set(folder, PUBLISHED, kind=RecordingPackageSet)
-    looked_up = facts.names_of_audit(package_set, Terms(target="published"))
+    package_set = audited.package_set(folder, PUBLISHED, kind=looked_up_names.RecordingPackageSet)
+    looked_up = looked_up_names.of_audit(package_set, Terms(target="published"))
     wheels = [library_wheel.wheel for library_wheel in package_set.wheels.values()]
     key = key_of(wheels, "3.11", Arch.X86_64, "2.36")
     path = folder / "facts.zip"
@@ -84,7 +84,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
         ("broken", {"broken.py": "from transformers import Gone\n"}, True, "imports Gone"),
         ("caller", {"caller.py": "from transformers import Model\nMODEL = Model(width=2)\n"},
          True, "passes width= to"),
-        ("opener", {"opener.py": "import transformers.late\n"}, True, "imports not_installed"),
+        ("indirect", {"indirect.py": "import transformers.late\n"}, True, "imports not_installed"),
         ("inner", {"inner.py": "import transformers.rare\n"}, True, ""),
         ("tracker", {"tracker.py": "class Other: ...\n"}, False, "imports Client from tracker"),
         ("plotter", {"plotter.py": "def draw(high): ...\n"}, False, ""),
@@ -135,6 +135,6 @@ def test_audit_with_errors_has_no_names(tmp_path: Path) -> None:
     packages: dict[str, audited.Files] = {
         **PUBLISHED, "transformers==5.0": {"transformers/__init__.py": "import not_installed\n"}
     }  # fmt: skip
-    package_set = audited.package_set(tmp_path, packages, kind=RecordingPackageSet)
+    package_set = audited.package_set(tmp_path, packages, kind=looked_up_names.RecordingPackageSet)
     with pytest.raises(ValueError, match="imports not_installed, which no package"):
-        facts.names_of_audit(package_set, Terms(target="published"))
+        looked_up_names.of_audit(package_set, Terms(target="published"))

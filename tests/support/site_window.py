@@ -1,0 +1,58 @@
+"""The site of this repository in Chromium, for tests: fixtures and what they read of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Browser, browser
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "imgbuild")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of this repository, with a registry."""
+    output = tmp_path_factory.mktemp("site") / "site"
+    words = (
+        "site",
+        "--output",
+        str(output),
+        "--registry",
+        "registry.example/owner/images",
+        "--json",
+    )
+    done = subprocess.run([*PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    assert numbers["bytes"] < 1_000_000
+    assert numbers["largest"] <= 100_000
+    return output
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
+    """Open a page with a filled form, like a link to a result."""
+    window.view(1600)
+    fragment = f"#{urllib.parse.urlencode(fields)}" if fields else ""
+    window.open((place / page).as_uri() + fragment)
+
+
+def data(place: Path) -> dict[str, Any]:
+    """The data for browsers, with the sets of images and the requirements as they are."""
+    text = (place / "data.js").read_text()
+    loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
+    return loaded

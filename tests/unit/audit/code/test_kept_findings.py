@@ -1,0 +1,100 @@
+"""Findings are read from the cache until a file that they depend on changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from imgbuild.audit.checks import calls
+from imgbuild.audit.code import check
+from imgbuild.audit.code.code_files import find_files
+from imgbuild.audit.code.kept_findings import reach
+from imgbuild.cache.store import Store
+from tests.support import audited
+from tests.support.audited_code import BASE
+
+FILES = {
+    "helpers.py": "strategy = 'no'\n",
+    "train.py": "from helpers import strategy\nfrom base import TrainingArguments\n\n"
+    "TrainingArguments('out', evaluation_strategy=strategy)\n",
+    "alone.py": "from base import missing\n",
+}
+
+
+class _Code:
+    """A folder of user code and the audit of it, which records what it checks."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder / "code"
+        self.folder.mkdir()
+        self.store = Store.open(folder / "cache")
+        self.packages = audited.package_set(folder, {"base==4.0": {"base.py": BASE}})
+        self.checked: list[str] = []
+        original = calls.check
+
+        def _recording(package_set: object, path: object, rules: object) -> object:
+            self.checked += path.modules()  # type: ignore[attr-defined]
+            return original(package_set, path, rules)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(calls, "check", _recording)
+        for name, text in FILES.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def audit(self, key: str = "set") -> tuple[Sequence[str], Sequence[str]]:
+        """The modules that were checked, and the findings."""
+        self.checked.clear()
+        checked = check.check(
+            self.packages, find_files([self.folder]), self.store, key=key
+        ).findings
+        return sorted(self.checked), [f"{Path(each.file).name} {each.code}" for each in checked]
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Code:
+    return _Code(tmp_path, monkeypatch)
+
+
+def test_unchanged_files_are_not_checked_again(code: _Code) -> None:
+    first = code.audit()
+    assert first == (["alone", "helpers", "train"], ["alone.py IMG101", "train.py IMG102"])
+    assert code.audit() == ([], first[1])
+
+
+def test_a_file_is_checked_again_if_a_module_that_it_uses_changes(code: _Code) -> None:
+    code.audit()
+    code.write("helpers.py", "strategy = 'epoch'\n")
+    assert code.audit() == (["helpers", "train"], ["alone.py IMG101", "train.py IMG102"])
+
+
+def test_other_changes_leave_the_findings_of_a_file(code: _Code) -> None:
+    code.audit()
+    code.write("alone.py", "")
+    assert code.audit() == (["alone"], ["train.py IMG102"])
+
+
+def test_a_new_file_may_be_what_others_import(code: _Code) -> None:
+    code.write("train.py", "import later\n")
+    assert code.audit()[1] == ["alone.py IMG101", "train.py IMG101"]
+    code.write("later.py", "")
+    assert code.audit()[1] == ["alone.py IMG101"]
+
+
+def test_another_package_set_has_its_own_findings(code: _Code) -> None:
+    code.audit()
+    assert code.audit("other")[0] == ["alone", "helpers", "train"]
+
+
+def test_a_cycle_has_one_digest_that_covers_what_it_reaches() -> None:
+    uses = {"a": ["b"], "b": ["a", "c"], "c": [], "d": ["a"], "e": []}
+    content = {name: name.upper() for name in uses}
+    first = reach(content, uses)
+    assert first["a"] == first["b"] != first["d"]
+    changed = reach(content | {"c": "other"}, uses)
+    assert {name for name in uses if first[name] != changed[name]} == {"a", "b", "c", "d"}
+    alone = reach(content | {"d": "other"}, uses)
+    assert {name for name in uses if first[name] != alone[name]} == {"d"}

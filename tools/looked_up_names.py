@@ -1,0 +1,145 @@
+"""The names that the audit of a published target looks up: `imgbuild.audit.packages.queried`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import msgspec
+
+from imgbuild.assemble.inputs import Inputs
+from imgbuild.audit import judge
+from imgbuild.audit.judge import Terms
+from imgbuild.audit.main_path.closure import MainPath, main_path
+from imgbuild.audit.main_path.named import with_named
+from imgbuild.audit.packages.advised import AdvisedExtra
+from imgbuild.audit.packages.generated import GeneratedCode
+from imgbuild.audit.packages.library import Library
+from imgbuild.audit.packages.loaded import Names
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.packages.queried import key_of, name_of
+from imgbuild.audit.packages.reading import WheelMetadata
+from imgbuild.audit.source.facts import ModuleFacts, Opaque
+from imgbuild.index.remote_wheel import LATER, Blocks
+from imgbuild.learn.loop import READABLE
+from imgbuild.lock.lock_file import Lock
+from imgbuild.pipeline import audit_lock
+from imgbuild.report import Finding, Severity
+from imgbuild.values import Arch, Sha256, normalize
+
+# What provides the module distutils to Python 3.12 and later, under another name.
+_PROVIDERS = ("setuptools",)
+
+
+class RecordingPackageSet(PackageSet):
+    """A package set that records the names in all lookups: packages, and top-level modules."""
+
+    @cached_property
+    def names(self) -> set[str]:
+        """The normalized names."""
+        return set(_PROVIDERS)
+
+    def _root(self, module: str) -> str:
+        self.names.add(name_of(module))
+        return module
+
+    def _package(self, package: str) -> str:
+        self._root(package)
+        self.names.add(normalize(package))
+        return package
+
+    def version(self, package: str) -> str | None:
+        """As in `PackageSet`."""
+        return super().version(self._package(package))
+
+    def metadata(self, package: str) -> WheelMetadata | None:
+        """As in `PackageSet`."""
+        return super().metadata(self._package(package))
+
+    def files(self, package: str) -> Mapping[str, int]:
+        """As in `PackageSet`."""
+        return super().files(self._package(package))
+
+    def read(self, package: str, path: str) -> bytes | None:
+        """As in `PackageSet`."""
+        return super().read(self._package(package), path)
+
+    def generated_code(self, package: str) -> tuple[GeneratedCode, ...]:
+        """As in `PackageSet`."""
+        return super().generated_code(self._package(package))
+
+    def advised_extras(self, package: str) -> tuple[AdvisedExtra, ...]:
+        """As in `PackageSet`."""
+        return super().advised_extras(self._package(package))
+
+    def loaded(self, package: str) -> Names:
+        """As in `PackageSet`."""
+        return super().loaded(self._package(package))
+
+    def modules_of(self, package: str) -> Mapping[str, str]:
+        """As in `PackageSet`."""
+        return super().modules_of(self._package(package))
+
+    def owner(self, module: str) -> str | None:
+        """As in `PackageSet`."""
+        return super().owner(self._root(module))
+
+    def exists(self, module: str) -> bool | None:
+        """As in `PackageSet`."""
+        return super().exists(self._root(module))
+
+    def module(self, name: str) -> ModuleFacts | Opaque | None:
+        """As in `PackageSet`."""
+        return super().module(self._root(name))
+
+    def mentioning(self, package: str, word: str) -> tuple[str, ...]:
+        """As in `PackageSet`."""
+        return super().mentioning(self._root(package), word)
+
+
+def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
+    """The key of a target's packages, and the names that the audit of their code looks up."""
+    resolution = lock.arch[arch]
+    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    supply = audit_lock.LockFiles(lock, inputs)
+    ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
+    terms = msgspec.structs.replace(audit_lock.terms_of(lock, inputs.matrix), named=())
+    with Library(inputs.store, Blocks(ranges), ahead=False) as library:
+        package_set = open_package_set(
+            tuple(wheels.values()),
+            library,
+            python=lock.base.python,
+            arch=arch,
+            glibc=lock.base.glibc,
+            locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
+            kind=RecordingPackageSet,
+        )
+        past = audit_lock.past_of(
+            package_set, ranges.indexes, library, inputs.context.http, resolution.versions,
+            published=package_set.packages,
+        )  # fmt: skip
+        names = of_audit(package_set, terms, past)
+    key = key_of(list(wheels.values()), package_set.python, arch, package_set.glibc)
+    return key, names
+
+
+def of_audit(
+    package_set: PackageSet, terms: Terms, past: Callable[[MainPath], list[Finding]] | None = None
+) -> tuple[str, ...]:
+    """The names that an audit of the code of `package_set` looks up; ValueError if it has errors.
+
+    METADATA and rules are checked for all packages of an extension, and need no names.
+    """
+    report = judge.audit(
+        package_set,
+        terms,
+        path=main_path(package_set, with_named(package_set, ())),
+        past=past,
+        checks=[check for check in READABLE if check not in ("metadata", "rules")],
+        published=package_set.packages,
+    )
+    errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
+    if errors or not isinstance(package_set, RecordingPackageSet):
+        message = f"{terms.target}: the audit has errors: {'; '.join(errors)}"
+        raise ValueError(message)
+    return tuple(sorted(package_set.names))
