@@ -121,7 +121,7 @@ def render(
     ] = None,
     check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
-    """Write locked targets as Dockerfiles, Kubernetes jobs and other formats.
+    """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
     dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json.
     bake: a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
