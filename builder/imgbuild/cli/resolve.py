@@ -38,7 +38,7 @@ from imgbuild.resolve import declared_requests, locked, request, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
-from imgbuild.resolve.locked import LockedTarget, NearTarget
+from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
@@ -302,8 +302,7 @@ def resolve(
             resolved = of_locks(ask, session.matrix, targets_found)
             answer(resolved, locked_lines(resolved, everything=everything))
             return
-        near = locked.nearest_target(ask, session.project, session.matrix)
-        _report_near(near, of_files=bool(places))
+        _report_near(ask, session, of_files=bool(places))
     inputs = open_inputs(session)
     learned = constraints.read(session.project.images)
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
@@ -315,8 +314,9 @@ def resolve(
         raise typer.Exit(NoSolution.exit_code)
 
 
-def _report_near(near: NearTarget | None, *, of_files: bool) -> None:
+def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:
     """Print the target that almost satisfies the request, and that solving takes minutes."""
+    near = locked.nearest_target(ask, session.project, session.matrix)
     if near is not None and near.others:
         has = ", ".join(
             f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()
