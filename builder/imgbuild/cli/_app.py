@@ -58,7 +58,7 @@ VERBS = {
     "diagnose": Verb(COMMON, "Find the first failure in a log, its cause and its cure"),
     "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
     "load": Verb(IMAGES, "Load images into Docker or podman; what is not built is built"),
-    "render": Verb(IMAGES, "Write locked targets as Dockerfiles or in other formats"),
+    "render": Verb(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
     "smoke": Verb(IMAGES, "Test built images from the inside, without a network"),
     "diff": Verb(IMAGES, "Compare two images, by packages or by files"),
     "digest": Verb(IMAGES, "Print the digest of an image, from its lock"),

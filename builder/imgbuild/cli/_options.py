@@ -130,7 +130,7 @@ PART = Definition("--only", "Only this part of the image: base or wheels.")
 KEEP = Definition("--keep/--drop", "Keep what is downloaded or built for this, or remove it after"
                   " use.")  # fmt: skip
 AGAIN = Definition("--again", "Also redo what is current or already done.")
-FULL = Definition("--full", "Print every package.", panel=OUTPUT, often=True)
+FULL = Definition("--full", "Print all, not only the main part.", panel=OUTPUT, often=True)
 CHECK = Definition(
     "--check", "Only check that the committed files are current; exit status 5 if not."
 )
@@ -167,8 +167,7 @@ CUDA = Definition("--cuda", "The CUDA release, such as 12.8.", metavar="RELEASE"
 BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELECT)
 SYSTEM = Definition("--system", "A Debian package; repeatable.", metavar="PACKAGE", often=True)
 DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
-SHARED = Definition("--shared", "Shared memory in MB that must be free. 0: at least 1 GB is"
-                    " recommended.", metavar="MB", min=0, setting=True)  # fmt: skip
+SHARED = Definition("--shared", "Shared memory, in MB.", metavar="MB", min=0, setting=True)
 FROM = Definition("--from", "Start from this instead.", metavar="PLACE", often=True)
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
@@ -225,7 +224,7 @@ Apptainer = Annotated[
     option("--apptainer", "An option for apptainer exec, such as --apptainer=--nvccli; repeatable.",
            metavar="OPTION"),
 ]  # fmt: skip
-SharedMemory = Annotated[int, SHARED()]
+SharedMemory = Annotated[int, SHARED("This much must be free. 0: at least 1 GB is recommended.")]
 JUnit = Annotated[
     Path | None,
     option("--junit", "Also write the result as JUnit XML.", metavar="FILE", panel=OUTPUT),

@@ -82,9 +82,10 @@ class Definition:
         if setting:
             SETTINGS.update(flags)
 
-    def __call__(self, note: str = "") -> Any:
-        """The option for one verb, with a sentence that holds for this verb alone."""
-        return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **self._more)
+    def __call__(self, note: str = "", *, panel: str | None = None) -> Any:
+        """The option for one verb, with a sentence and a panel that hold for this verb alone."""
+        more = self._more if panel is None else {**self._more, "rich_help_panel": panel}
+        return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **more)
 
 
 def option(names: str, help: str, **more: Any) -> Any:  # noqa: A002 - as typer has it

@@ -29,9 +29,7 @@ RequirementsArgument = Annotated[
     ),
 ]
 SystemOption = Annotated[list[str] | None, SYSTEM()]
-TargetOption = Annotated[
-    list[str] | None, TARGET("Here: whose row is changed. Default: the only one.")
-]
+TargetOption = Annotated[list[str] | None, TARGET("Its row is changed; default: the only one.")]
 
 
 @verb

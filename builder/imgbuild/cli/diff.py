@@ -167,7 +167,7 @@ AcceptOption = Annotated[
 ]
 FullOption = Annotated[
     bool,
-    FULL("That differs, however many."),
+    FULL("Every package that differs."),
 ]
 
 

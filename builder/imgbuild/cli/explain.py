@@ -22,7 +22,7 @@ WIDTH = 80
 def explain(code: CODE) -> None:
     """Explain the code of a finding of diagnose or audit.
 
-    Prints its cause, its cure and an example. docs/reference/failures.md has the codes of diagnose.
+    Prints its cause, its cure and an example. `imgbuild diagnose` and `imgbuild audit` print codes.
 
     Examples:
 

@@ -65,7 +65,7 @@ ExtendsOption = Annotated[
 ]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Here: the one to start from, in place of the first row of the table."),
+    TARGET("The image starts from it, in place of the first row of the table; one at most."),
 ]
 LockOption = Annotated[
     str | None,
@@ -93,8 +93,8 @@ GpuOption = Annotated[
 FromOption = Annotated[
     list[str] | None,
     FROM(
-        "Here: a file or folder whose requirements are read in place of this folder's, or a git"
-        " address with @REVISION; repeatable."
+        "A file or folder whose requirements are read in place of this folder's, or a git address"
+        " with @REVISION; repeatable."
     ),
 ]
 ExtraOption = Annotated[

@@ -33,7 +33,7 @@ def lock(
     keep: Annotated[
         bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
     ] = None,
-    again: Annotated[bool, AGAIN("Only with --all.")] = False,
+    again: Annotated[bool, AGAIN("Needs --all.")] = False,
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:

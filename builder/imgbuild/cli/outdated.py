@@ -49,15 +49,13 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[
-    bool, PACKAGES("Here: newer versions of all, not only of those that are required.")
-]
+Packages = Annotated[bool, PACKAGES("Newer versions of all of them, not only of what is required.")]
 Python = Annotated[str | None, PYTHON("With -r; default: one that the files accept.")]
 Solve = Annotated[
     bool,
     SOLVE(
-        "Here: each newer version of what is required, with an audit where all packages were read"
-        " before; it takes a minute for each."
+        "Each newer version of what is required is solved for, and audited where all packages were"
+        " read before; it takes a minute for each."
     ),
 ]
 

@@ -26,7 +26,7 @@ def remove(
     ] = None,
     system: Annotated[list[str] | None, SYSTEM()] = None,
     target: Annotated[
-        list[str] | None, TARGET("Here: whose row is changed. Default: the only one.")
+        list[str] | None, TARGET("Its row is changed; default: the only one.")
     ] = None,
     matrix: MatrixFile = None,
 ) -> None:

@@ -52,10 +52,10 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
         int,
         option("--nodes", "Nodes.", metavar="N", min=1, panel=CONTAINER, often=True, setting=True),
     ] = 1
-    shared: Annotated[
-        int, SHARED("Here: how much a container has; 0: that of the host, or no limit.")
-    ] = 0
-    env: Annotated[list[str] | None, ENV("Here NAME alone is a secret of that name.")] = None
+    shared: Annotated[int, SHARED("0: that of the host, or no limit.")] = 0
+    env: Annotated[
+        list[str] | None, ENV("In a rendered file NAME alone is a secret of that name.")
+    ] = None
     port: Annotated[
         list[int] | None,
         option("--port", "A port that the container serves; repeatable.", metavar="PORT",
@@ -121,7 +121,7 @@ def render(
     ] = None,
     check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
-    """Write locked targets as Dockerfiles, Kubernetes jobs, Compose files or in other formats.
+    """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
     dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json.
     bake: a file for `docker buildx bake` with the selected targets. apptainer: a definition file.

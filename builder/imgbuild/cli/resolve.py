@@ -38,7 +38,7 @@ from imgbuild.resolve import declared_requests, locked, request, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
-from imgbuild.resolve.locked import LockedTarget, NearTarget
+from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
@@ -179,7 +179,7 @@ HaveOption = Annotated[
         often=True,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.")]
+CudaOption = Annotated[str | None, CUDA("Default: that of the chosen torch.", panel=ASK)]
 ArchOption = Annotated[
     list[Arch] | None, ARCH("Repeatable, or with commas. Default: this machine's.")
 ]
@@ -194,10 +194,12 @@ AsOfOption = Annotated[
         often=True,
     ),
 ]
-PythonOption = Annotated[str | None, PYTHON("A base of the matrix must have this version.")]
+PythonOption = Annotated[
+    str | None, PYTHON("A base of the matrix must have this version.", panel=ASK)
+]
 BaseOption = Annotated[
     str | None,
-    BASE("Default: the one that most targets use."),
+    BASE("Default: the one that most targets use.", panel=ASK),
 ]
 IndexOption = Annotated[
     list[str] | None,
@@ -221,7 +223,7 @@ AllowOldOption = Annotated[
         panel=ASK,
     ),
 ]
-FullOption = Annotated[bool, FULL("And every target that was found.")]
+FullOption = Annotated[bool, FULL("Every package, and every target that satisfies the request.")]
 AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
 
 
@@ -300,8 +302,7 @@ def resolve(
             resolved = of_locks(ask, session.matrix, targets_found)
             answer(resolved, locked_lines(resolved, everything=everything))
             return
-        near = locked.nearest_target(ask, session.project, session.matrix)
-        _report_near(near, of_files=bool(places))
+        _report_near(ask, session, of_files=bool(places))
     inputs = open_inputs(session)
     learned = constraints.read(session.project.images)
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
@@ -313,8 +314,9 @@ def resolve(
         raise typer.Exit(NoSolution.exit_code)
 
 
-def _report_near(near: NearTarget | None, *, of_files: bool) -> None:
+def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:
     """Print the target that almost satisfies the request, and that solving takes minutes."""
+    near = locked.nearest_target(ask, session.project, session.matrix)
     if near is not None and near.others:
         has = ", ".join(
             f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()

@@ -349,7 +349,7 @@ def run(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Here: print the engine's command, to copy.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("It is the engine's command, to copy.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 
@@ -357,7 +357,7 @@ def run(
     starts in the current folder, which is mounted at the image's working folder (/workspace), as
     your own user, with all GPUs, with the host's shared memory and with your Hugging Face cache.
     HF_TOKEN and WANDB_* are passed if they are set. The folders and files that HF_HUB_CACHE,
-    TORCH_HOME, SSL_CERT_FILE and similar variables name are mounted (docs/environment.md).
+    TORCH_HOME, SSL_CERT_FILE and similar variables name are mounted.
 
     Options of imgbuild come before the command; a -- marks where the command begins. The exit
     status is that of the command. If it fails and its stderr is no terminal, the likely cause is

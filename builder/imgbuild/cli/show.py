@@ -16,7 +16,7 @@ from imgbuild import codec
 from imgbuild.attest.sbom import cyclonedx, document, packages, spdx
 from imgbuild.cli._help import command
 from imgbuild.cli._options import OUTPUT_PATH, PACKAGES
-from imgbuild.cli._output import GAP, aligned, answer, count, folded, put, terminal_width
+from imgbuild.cli._output import aligned, answer, count, folded, put, terminal_width
 from imgbuild.cli._selection import SelectedLock
 from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._show_parts import show_history, show_layers, show_tests, side_by_side_lines
@@ -319,6 +319,9 @@ def show(
 def _pages(selection: Selection) -> None:
     session = open_session(selection.matrix, names=selection.named)
     pages = [_page(session, item) for item in select_targets(selection, session)]
+    order = list(selection.named)
+    if len(pages) == 2 and {each.row.target for each in pages} == set(order):
+        pages.sort(key=lambda each: order.index(each.row.target))
     if len(pages) == 2 and not console.json:
         answer(pages, side_by_side_lines(*pages))
         return
@@ -388,7 +391,7 @@ def _packages(selection: Selection) -> None:
             if locked.python:
                 rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
-            lines += _with_files(rows)
+            lines += _that_fit(rows)
             package_lists.append(package_list)
             console.info(
                 f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
@@ -397,15 +400,13 @@ def _packages(selection: Selection) -> None:
     answer(package_lists, lines)
 
 
-def _with_files(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as a table; if it is too wide, each file on a separate line, to be copied."""
+def _that_fit(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as a table; without the files if they are too wide for the terminal."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table
-    names = aligned([row[:-1] for row in rows], width=sys.maxsize)
-    return [
-        line for name, row in zip(names, rows, strict=True) for line in (name, f"{GAP}{row[-1]}")
-    ]
+    console.info("file names: a wider terminal, or a pipe: imgbuild show TARGET --packages | cat")
+    return aligned([row[:-1] for row in rows])
 
 
 COMMAND = command(show)

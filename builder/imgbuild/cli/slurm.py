@@ -205,13 +205,13 @@ def slurm(
     """Write a Slurm job script for the image of a target.
 
     The command follows --. The script does not need imgbuild: only a SIF and Apptainer on the
-    nodes, or pyxis. docs/slurm.md explains its lines.
+    nodes, or pyxis. In imgbuild's repository docs/slurm.md explains its lines.
 
     Examples:
 
         imgbuild slurm cu124-vllm --gpus 1 --job check --submit
 
-        imgbuild slurm cu124-vllm --gpus 1 -- python train.py > job.sh
+        imgbuild slurm cu124-vllm --gpus 8 -- python train.py > job.sh
 
         imgbuild slurm cu124-vllm --job ray --nodes 2 --gpus 8 --submit -- python train.py
 

@@ -19,6 +19,7 @@ from imgbuild.system.amounts import size_text
 
 WIDTH = 100
 SLURM = "imgbuild slurm "
+PAGE = " (docs/reference/test-runs.md)"  # of the repository; an installed tool has --tests
 KUBERNETES = ("imgbuild push ", "imgbuild render ")
 PULL = "docker pull "  # how the command begins that fetches an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
@@ -68,13 +69,17 @@ def lines(guide: Guide) -> Iterator[str]:
         yield "    kubectl apply -f job.yaml"
     yield from ("", "## Tests", "")
     if page.row.tested:
-        yield from (*textwrap.wrap(page.row.tested, WIDTH, break_on_hyphens=False), "")
+        tested = page.row.tested.replace(PAGE, "")
+        yield from (*textwrap.wrap(tested, WIDTH, break_on_hyphens=False), "")
     for image in page.images:
         if not image.runs:
             yield from _item(f"{image.arch}: no test record for this digest")
         for run in image.runs:
             other = f"; {equal_image(run.digest)}" if run.digest != image.digest else ""
             yield from _item(f"{image.arch}, {_run(run)}{other}")
+    if any(image.runs for image in page.images):
+        cases = f"imgbuild show {shlex.quote(page.row.target)} --tests"
+        yield from ("", "Skipped cases and their reasons:", "", f"    {cases}")
 
 
 def _facts(image: PageImage) -> Sequence[str]:

@@ -128,6 +128,8 @@ def test_another_version_makes_it_like(imgbuild: Command, index: LocalIndex) -> 
     done = imgbuild("init", "my-image")
     assert done.status == 0, done.stderr
     assert "changed: transformers 4.5" in done.stdout
+    keep = "rm matrix.yaml && imgbuild init --relax transformers"
+    assert f"to keep the versions of {row()['like']}: {keep}" in done.stdout
     assert "(requirements.txt:3)" in done.stdout
     assert row()["like"].startswith("cu124-")  # type: ignore[attr-defined]
     assert "as_of" in row()

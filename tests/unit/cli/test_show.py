@@ -196,15 +196,22 @@ def test_notes_of_tests_are_distinct_messages() -> None:
     ]
 
 
-def test_names_of_files_are_whole_on_a_terminal(
+def test_names_of_files_are_whole_or_left_out_on_a_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     whole = imgbuild("show", "cu124-vllm", "--packages", *matrix_options).stdout
     files = [line.split()[-1] for line in whole.splitlines()]
     with terminal.stdout(monkeypatch) as screen:
+        done = imgbuild("show", "cu124-vllm", "--packages", *matrix_options)
+    assert [line.split() for line in screen.lines] == [
+        line.split()[:2] for line in whole.splitlines()
+    ]
+    assert "file names: " in done.stderr
+    with terminal.stdout(monkeypatch) as screen:
+        monkeypatch.setenv("COLUMNS", "200")
         imgbuild("show", "cu124-vllm", "--packages", *matrix_options)
-    assert [line.strip() for line in screen.lines if line.startswith("  ")] == files
+    assert [line.split()[-1] for line in screen.lines] == files
 
 
 def test_what_a_target_needs_is_said_once(imgbuild: Command) -> None:
