@@ -25,6 +25,7 @@ from imgbuild.learn.loop import READABLE
 from imgbuild.lock.lock_file import Lock
 from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Severity
+from imgbuild.solve.solve import python_of
 from imgbuild.values import Arch, Sha256, normalize
 
 # What provides the module distutils to Python 3.12 and later, under another name.
@@ -100,6 +101,9 @@ class RecordingPackageSet(PackageSet):
 def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, ...]]:
     """The key of a target's packages, and the names that the audit of their code looks up."""
     resolution = lock.arch[arch]
+    # As `lock` audits: with the exact Python of the base.
+    target = inputs.matrix.targets[lock.target]
+    python = python_of(inputs.matrix.bases[target.base], resolution)
     wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
     supply = audit_lock.LockFiles(lock, inputs)
     ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
@@ -108,7 +112,7 @@ def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, 
         package_set = open_package_set(
             tuple(wheels.values()),
             library,
-            python=lock.base.python,
+            python=python,
             arch=arch,
             glibc=lock.base.glibc,
             locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
