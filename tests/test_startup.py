@@ -104,6 +104,7 @@ def test_only_listed_imports_are_inside_functions() -> None:
     }
     assert places == {
         "cli.__init__.main",
+        "cli._cause.report_cause",
         "cli._main.main",
         "cli._selection._refuse",
     }
