@@ -284,8 +284,8 @@ def test_python_outside_requires_python_is_refused(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("requirements: [requirements.txt]", "a row has one of `extends` and `like`"),
-        (f"extends: {TARGET}\nlike: {TARGET}", "a row has one of `extends` and `like`"),
+        ("requirements: [requirements.txt]", "a row has exactly one of `extends` and `like`"),
+        (f"extends: {TARGET}\nlike: {TARGET}", "a row has exactly one of `extends` and `like`"),
         (f"extends: {TARGET}\nrequirements: [../other.txt]", "the file is outside the repository"),
         (f"extends: {TARGET}\nadd: [not a requirement]", "not a valid PEP 508 requirement"),
         (f"extends: {TARGET}\nextras: [fast]", "applies to the files listed in `requirements`"),

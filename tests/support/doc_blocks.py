@@ -79,7 +79,7 @@ class Command:
 
     @property
     def fails(self) -> bool:
-        """Whether what it prints is an error."""
+        """Whether the expected output contains an error message."""
         return any(line.startswith("error:") for line in self.expected)
 
 

@@ -97,7 +97,7 @@ class Project:
         (self.folder / "matrix.yaml").write_text(text)
 
     def environment(self) -> dict[str, str]:
-        """The environment of its commands."""
+        """The environment variables of the project's commands."""
         index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
         variables = {**index, "NO_COLOR": "1", **self.env}
         direct = ",".join(("localhost", "127.0.0.1", os.environ.get("no_proxy", ""),

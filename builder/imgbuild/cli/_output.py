@@ -71,7 +71,7 @@ def unwritten(error: OSError) -> WorkFailed:
 
 
 def discard() -> None:
-    """Discard the rest of stdout, such as the flush at exit."""
+    """Discard all further output to stdout, including the flush at exit."""
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 

@@ -108,8 +108,8 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     requirements: Annotated[
         list[Path] | None,
         REQUIREMENTS(
-            "- is stdin. All files are one package set; what has no exact version (name==version)"
-            " is solved for first."
+            "- is stdin. All files are one package set; packages without an exact version"
+            " (name==version) are resolved first."
         ),
     ] = None
     environment: Annotated[
@@ -423,7 +423,7 @@ def audit(
 
 
 def _hint(reports: Sequence[Report], packages: PackageSetOptions, *, free: bool) -> str:
-    """What to do about errors."""
+    """The hint for the errors in `reports`; "" if there is none."""
     if any(isinstance(report, CodeReport) and not report.ok for report in reports):
         return EXPLAIN
     if packages.requirements and _lacks_packages(reports[0]):

@@ -215,7 +215,7 @@ def _obstacle(
 
 
 def _is_visible(path: Path, mounts: Iterable[Mount]) -> bool:
-    """Whether `path` is in a mount at the same path, or replaced by one."""
+    """Whether `path` is a mount point, or below a folder that is mounted at the same path."""
     return any(
         mount.target == str(path)
         or (_below(path, [mount.target]) and str(mount.source) == mount.target)

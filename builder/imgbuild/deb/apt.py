@@ -344,7 +344,7 @@ def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
         # signature suffices.
         if "VALIDSIG" not in states or "BADSIG" in states or not clear.exists():
             tail = " / ".join(result.stderr.strip().splitlines()[-3:])
-            message = f"{url}: no valid signature of Debian ({tail})"
+            message = f"{url}: no valid Debian signature ({tail})"
             raise IntegrityError(
                 message, hint=f"try another mirror, or update the keyring: {REMEDY}"
             )

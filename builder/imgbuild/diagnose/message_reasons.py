@@ -108,7 +108,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
         return ""
     names = releases.table().companions.get(package, "the packages that it imports")
     return (
-        f"{package} fails while it is imported, so its version does not fit those that are"
+        f"{package} fails while it is imported, so its version is incompatible with those"
         f" installed: update {package}, or install {names} in the range that it requires"
         f" (imgbuild resolve {package}); delete what it has generated (unsloth_compiled_cache)"
     )
@@ -223,7 +223,7 @@ def _missing(
     elif exception.name == "KeyError" and text in ("None", "''"):
         cause = f"a setting has no value (None), by which a table is read{at}"
         cure = "set the option that this line reads (in the launcher's configuration or arguments);"
-        cure += " if it is set, another version of the package reads it in time"
+        cure += " if it is already set, use another version of the package"
     elif exception.name == "KeyError" and (match := KEY.match(text)):
         holder = _looked_up(raised, match["key"])
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
@@ -306,7 +306,7 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     checked = f"check what the message names in {at}"
     if names := releases.table().companions.get(package, ""):
         return (
-            f"{checked}; if that is right, the versions of {package} and of what it uses do not fit"
-            f" each other: install {package} with {names} in its range (imgbuild resolve {package})"
+            f"{checked}; if that is right, {package} and the packages that it uses are not"
+            f" compatible: install {package} with {names} in its range (imgbuild resolve {package})"
         )
     return f"{checked}, or use another release of {package}: its changelog or issues may name it"

@@ -198,7 +198,7 @@ def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason
 
 
 def _of_any(name: str) -> Existence | None:
-    """For an error that names no callable: the sampling parameters of vllm, or a unique class."""
+    """The argument `name` of a main class of vLLM, for an error that names no callable."""
     for callee in ("SamplingParams", "EngineArgs", "LLM"):
         existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
@@ -237,7 +237,7 @@ def _replaced(text: str, _caller: str, _code: str) -> Reason | None:
     return Reason(
         code="IMG902",
         cause=f"a folder named {top} is imported in place of the package {package}: a checkout in"
-        " the working directory, or what an uninstalled package left",
+        " the working directory, or files left by an uninstalled package",
         cure=f"python -c 'import {top}; print({top}.__path__)' shows the folder: run from another"
         f" folder (cd /), remove it, or install {package} (a checkout with pip install -e)",
     )
@@ -277,14 +277,14 @@ def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which the installed transformers or the model's"
-            f" own code does not define: {package} is of another time than these",
+            f" own code does not define: {package} was released for other versions of these",
             cure=f"install the transformers that this {package} requires (imgbuild resolve"
             f" {package} transformers), or a newer {package} for a newer transformers or model",
         )
     if f"self.{name}" in code:
         return Reason(
             code="IMG905",
-            cause=f"{owner} has no attribute {name}, which the code of {package} reads of itself:"
+            cause=f"{owner} has no attribute {name}, which the code of {package} reads from `self`:"
             f" {owner} is a subclass that was written for another {package}, or this release has"
             " a fault",
             cure=f"use another release of {package} (its issues may name this attribute); if"
@@ -378,7 +378,7 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
                 cause=f"{cause}: the code was written for a different version, or a file or folder"
                 f" named {module} is imported in place of {package}",
                 cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
-                f" imported: rename or leave it, or install the {package} that the code requires",
+                f" imported: rename it, or install the {package} that the code requires",
             )
     else:
         existence = releases.member(owner, name)
@@ -500,7 +500,7 @@ def _undefined(text: str, caller: str, _code: str) -> Reason | None:
         cause=f"{what} is not imported: the import is missing, or it failed in a try block because"
         f" {package} is not installed or cannot be imported",
         cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
-        f" {package} or mend the error that it shows; if it works, add the import",
+        f" {package} or fix the error that it shows; if it works, add the import",
     )
 
 

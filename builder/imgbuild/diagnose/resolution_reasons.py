@@ -70,7 +70,7 @@ def reason(text: str) -> Reason | None:
             return None
         return _of(
             match[1].rstrip(", "),
-            "change one of these requirements; imgbuild resolve finds versions that fit each other",
+            "change one of these requirements; imgbuild resolve finds compatible versions",
             certain=False,
         )
     first, second = clash
@@ -85,7 +85,7 @@ def reason(text: str) -> Reason | None:
         cure = f"change the requirement {mine.on}, or use another version of {_name(other.by)}"
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
-    return _of(cause, f"{cure}: imgbuild resolve {names} finds versions that fit each other")
+    return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
 
 
 def _of(what: str, cure: str, *, certain: bool = True) -> Reason:

@@ -147,7 +147,7 @@ class Http:
         return self._retrying(url, {"Accept": accept}, _read)
 
     def bytes(self, url: str) -> Octets:
-        """All bytes of the file at `url`, without an encoding."""
+        """The content of the file at `url`, requested without a content encoding."""
         return self._retrying(url, PLAIN, lambda response: self.body(response, FILE_LIMIT))
 
     def fingerprint(self, url: str) -> tuple[str, int]:

@@ -122,8 +122,8 @@ def _without_login(notes: Notes, path: Path, url: str) -> bool:
     if parts.username is None and parts.password is None:
         return True
     # The value is omitted, because errors are copied into logs.
-    message = "the url contains a user name or password"
-    notes.note(path, message, expected="a url without credentials: store them in netrc or keyring")
+    message = "the URL contains a user name or password"
+    notes.note(path, message, expected="a URL without credentials: store them in netrc or keyring")
     return False
 
 

@@ -45,7 +45,7 @@ def _row(notes: Notes, path: Path, row: Extension, matrix: Extensions) -> None:
             here = (*path, key)
             notes.choice(here, name, matrix.published, "published target", of=("published",))
     if (row.extends is None) == (row.like is None):
-        message = "a row has one of `extends` and `like`"
+        message = "a row has exactly one of `extends` and `like`"
         notes.note(path, message, key=True, expected="extends: TARGET, or like: TARGET")
     if row.cuda is not None and row.extends is not None:
         message = "the published target has a CUDA release already"

@@ -75,7 +75,7 @@ def kind_of(name: str) -> FileKind | None:
     by_form = (
         (
             bool(re.fullmatch(r"pylock(\.[\w-]+)?\.toml", file)),
-            "a lock of PEP 751",
+            "a PEP 751 lock file",
             pylock.read_file,
         ),
         (dockerfile.is_dockerfile(name), "a Dockerfile", dockerfile.read_file),

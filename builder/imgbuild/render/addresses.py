@@ -45,7 +45,7 @@ def _public(url: str, locked: LockedFile) -> str:
         hint = "choose a format with a folder of wheels: a Dockerfile without --online"
         raise InputError(message, hint=hint)
     if parts.scheme not in ("http", "https"):
-        message = f"{locked.file} comes from a folder of this machine, others cannot fetch it"
+        message = f"{locked.file} comes from a local folder, which other machines cannot access"
         hint = "choose a format with a folder of wheels: a Dockerfile without --online"
         raise InputError(message, hint=hint)
     host = parts.netloc.rpartition("@")[2]

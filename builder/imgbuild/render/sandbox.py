@@ -135,7 +135,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise jinja2.TemplateRuntimeError(message)
 
     def _counted(self, value: Any) -> Any:
-        """`value`, whose texts, lists and mappings count with all that is in them."""
+        """Return `value`, after adding its size, including nested values, to the total."""
         rest = [value]
         while rest:
             item = rest.pop()

@@ -226,7 +226,7 @@ def outcomes_on(
 
 
 def warnings_of(report: Report) -> tuple[str, ...]:
-    """The warnings of an audit, but those about windows, which the quick audit has, too."""
+    """The warnings of an audit, except on version windows: the quick audit reports those."""
     return tuple(
         f"{finding.message} ({finding.where})"
         for finding in report.findings

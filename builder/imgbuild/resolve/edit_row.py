@@ -96,7 +96,7 @@ def _lines(row: Row) -> list[str]:
 
 
 def _remove(row: Row, package: str) -> str | None:
-    """Take `package` out of what `row` adds: how it was written, None if it was not there."""
+    """Remove `package` from the additions of `row`; its former text, None if it was absent."""
     former = None
     for place, line in reversed(list(enumerate(_lines(row)))):
         if normalize(parse_requirement(line).name) == package:

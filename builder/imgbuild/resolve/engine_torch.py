@@ -60,7 +60,7 @@ def build(
 ) -> TorchBuild | None:
     """The newest of torch's `wheels` for one of the releases `cuda`, else the newest for another.
 
-    None if none of them is a build for CUDA; the first `BUILDS` are looked at.
+    None if none of them is a build for CUDA. Only the first `BUILDS` are checked.
     """
     builds = []
     for wheel in itertools.islice(wheels, BUILDS):

@@ -1,4 +1,4 @@
-"""What no solver can meet, seen from the pages of the index alone: names, versions, wheels.
+"""Demands that no solver can meet, according to index pages: names, versions, wheels.
 
 All pages are requested at once, so that every cause is known in the first seconds.
 """

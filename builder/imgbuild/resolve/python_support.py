@@ -93,7 +93,7 @@ def _of_package(
         return
     wants = later[0].file.requires_python
     why = f"requires Python {wants}" if wants else f"has no wheel for Python {python}"
-    left = f"the newest for Python {python} is {newest}" if newest else "there is none before"
+    left = f"the newest for Python {python} is {newest}" if newest else "it has no earlier version"
     yield f"{package} from {later[0].version} on {why}; {left}"
     if newest is not None:
         yield from _lacking(package, newest, release_catalogue)

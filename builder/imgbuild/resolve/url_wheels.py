@@ -1,4 +1,4 @@
-"""Wheels that a project names by address: which targets they fit, by the names of the files."""
+"""Wheels that a project requires by URL: the compatible targets, according to the file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH_OF_LOCAL = re.compile(r"torch\.?(\d+\.\d+)")
 
 
 def unfit(demands: Sequence[PackageDemand], tags: Tags) -> list[Obstacle]:
-    """The wheels by address that are for another Python or machine than `tags`."""
+    """The wheels required by URL that are for another Python or architecture than `tags`."""
     return [
         Obstacle(
             package=demand.package,
@@ -37,7 +37,7 @@ def unfit(demands: Sequence[PackageDemand], tags: Tags) -> list[Obstacle]:
 def nearest(
     facts: Sequence[LockedFacts], demands: DemandsFor, tags: Callable[[str], Tags]
 ) -> list[LockedFacts]:
-    """The targets that most of the project's wheels by address fit, by Python and torch."""
+    """The targets compatible with most wheels required by URL, according to Python and torch."""
     numbers = {
         each.target: sum(_misses(demand, each, tags(each.python)) for demand in named)
         for each in facts

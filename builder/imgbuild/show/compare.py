@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> tuple[FileDifference, ...]:
-        """The differences that nothing accepts."""
+        """The differences that no accepted reason covers."""
         return tuple(each for each in self.differences if not each.reason)
 
 

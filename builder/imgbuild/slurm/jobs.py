@@ -151,7 +151,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """The prefix of their names outside the image."""
+        """The prefix that the names of `--env` variables have outside the image."""
         return SET_PREFIX if self.container.pyxis else "APPTAINERENV_"
 
     @property

@@ -33,7 +33,7 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def parse_source(source: str | bytes) -> ast.Module:
-    """Parse a module; SyntaxError, ValueError; RecursionError or MemoryError if deeply nested."""
+    """Parse a module; SyntaxError, ValueError; if nested too deeply RecursionError, MemoryError."""
     with _LOCK:
         return ast.parse(source)
 

@@ -218,7 +218,7 @@ def _contradictions(
 def _added(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: Tags
 ) -> list[PackageDemand]:
-    """What the files require of the default index and the target does not have."""
+    """Packages that the files require from the default index and that the target does not have."""
     left_out = {
         *versions,
         *map(normalize, (*row.exclude, *row.relax, *row.indexes)),

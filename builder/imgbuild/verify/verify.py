@@ -189,7 +189,7 @@ class Verification:
         return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
     def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
-        """The lock as attached by each push; only itself if it is not an attached one.
+        """The attached copies of the lock, one per push; a lock that is not attached is alone.
 
         The package records in its bundle may change while the image stays the same.
         """

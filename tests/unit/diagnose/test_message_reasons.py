@@ -269,7 +269,7 @@ def test_an_attribute_that_a_class_reads_of_itself() -> None:
     finding = traced(
         "AttributeError: 'AcmePump' object has no attribute 'slots'", code="if self.slots:"
     )
-    assert "which the code of acme reads of itself" in finding.cause
+    assert "which the code of acme reads from `self`" in finding.cause
     assert "another release of acme" in finding.cure
 
 

@@ -142,7 +142,7 @@ def test_image_retagged_during_deletion_is_kept(registry, capsys):
     assert f"{old} is kept: it has another tag now" in capsys.readouterr().err
 
 
-def test_registry_without_deletion_error_has_hint(registry):
+def test_error_of_a_registry_without_deletion_has_a_hint(registry):
     registry.deletes = False
     place = Place(registry)
     place.image("old", "small-20260101")

@@ -30,7 +30,7 @@ OTHER = samples.resolution(samples.wheel("ray", "2.48.0"), arch=Arch.ARM64)
 
 
 def result(by: str) -> dict[str, VariableRow]:
-    """The rows of the table by variable, of those that `by` sets."""
+    """The table rows, by name, of the variables that `by` sets."""
     return {name: row for row in image_environment.rows() if row.by == by for name in row.names}
 
 
@@ -149,7 +149,7 @@ def late(environment: Environment) -> set[str]:
 # -- lock and matrix
 
 
-def test_a_lock_that_says_otherwise_is_stale_and_shown_as_it_is() -> None:
+def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> None:
     old = samples.lock(RAY)
     variable = Variable(value="/elsewhere", reason=samples.REASON, source=("docs/x.md",))
     path = Variable(value="/opt/venv/bin:/bin", reason=samples.REASON)

@@ -140,8 +140,8 @@ def _texts(sbom: Sbom) -> list[dict[str, str]]:
 
 def _license_comment(places: Sequence[str]) -> str:
     more = len(set(places)) - 1
-    others = f"; {more} other packages that name it have it in their own" if more else ""
-    return f"The text stands in {places[0]}{others}"
+    others = f"; {more} other packages with this license have their own copy" if more else ""
+    return f"The license text is in {places[0]}{others}"
 
 
 def _id(name: str) -> str:

@@ -77,7 +77,7 @@ def test_other_changes_leave_the_findings_of_a_file(code: _Code) -> None:
     assert code.audit() == (["alone"], ["train.py IMG102"])
 
 
-def test_a_new_file_may_be_what_others_import(code: _Code) -> None:
+def test_a_new_file_may_resolve_an_import_of_another_file(code: _Code) -> None:
     code.write("train.py", "import later\n")
     assert code.audit()[1] == ["alone.py IMG101", "train.py IMG101"]
     code.write("later.py", "")
