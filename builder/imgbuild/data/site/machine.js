@@ -189,7 +189,10 @@
       } else if (image.gpus.indexOf(each.capability) < 0) {
         reasons.push(`it has no code for ${each.name} (${each.capability})`);
       } else if (image.later.indexOf(each.capability) >= 0) {
-        remarks.push(`some kernels for ${each.name} are compiled by the driver at their first use`);
+        remarks.push(older(machine.driver, image.driverFull, data.branches)
+          ? `some kernels for ${each.name} are PTX alone, which driver ${machine.driver} may be too` +
+            ` old to compile: ${image.driverFull} or newer does`
+          : `the driver compiles some kernels for ${each.name} at first use`);
       }
     });
     const distinct = function (texts) {
