@@ -100,7 +100,9 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     required = requirements.between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
     yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(locked))
-    yield _page("changes.html", "changes.html", days=_recent(catalogue, history))
+    older = max(0, sum(map(len, history.targets.values())) - RECENT)
+    days = _recent(catalogue, history)
+    yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
         yield _page(f"targets/{target.name}.html", "target.html", target=target)
     for debian in catalogue.debian:
