@@ -190,6 +190,7 @@ def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
         "recommended": row.recommended,
         "retired": bool(row.retired),
         "pins": [f"{name} {version}" for name, version in row.pins.items()],
+        "incompatible": target.incompatible,
         "pull": f"{registry}@{digest}" if registry and digest else "",
     }
 

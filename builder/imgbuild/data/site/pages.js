@@ -152,6 +152,7 @@
       target.recommended ? chip(`recommended for ${target.recommended}`, "") : null,
       target.retired ? chip("retired", "") : null,
       paragraph(facts.join(" · "), "muted"),
+      list(target.incompatible.map(text => `known incompatibility: ${text}`)),
       ...children,
     ]);
   }

@@ -74,7 +74,8 @@
       const rows = planned(data, given.read);
       show([
         paragraph(targets.length ? presence(given.read, targets) : absence(given.read, recorded), "verdict"),
-        element("ul", {}, targets.map(target => linked("", [target]))),
+        element("ul", {}, targets.map(target => linked("", [target],
+          target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
           : "Requirements that exclude some of these versions", against),
         ...part("Known defects", defects),
