@@ -146,20 +146,29 @@ def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> No
     shown(window, site, "machine.html")
     answers = window.run(
         "const all = window.imgbuildData; return arguments[0].map(machine => all.images.map("
-        "image => window.imgbuildMachine.judge(machine, image, all).state))",
+        "image => window.imgbuildMachine.judge(machine, image, all)).map("
+        "({ state, limited, remarks }) => [state, limited, remarks.join()]))",
         machines,
     )
     locked = {
         target["name"]: offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
         for target in content["targets"]
     }
+    compiled = set()
     for machine, states in zip(machines, answers, strict=True):
         gpus = tuple(HostGpu(**gpu) for gpu in machine["gpus"])
         host = Host(arch=Arch(machine["arch"]), driver=machine["driver"], gpus=gpus)
-        for image, state in zip(content["images"], states, strict=True):
+        for image, (state, limited, remarks) in zip(content["images"], states, strict=True):
             name = content["targets"][image["target"]]["name"]
-            fits = image["arch"] == machine["arch"] and judge(host, locked[name]).fits
+            verdict = judge(host, locked[name])
+            fits = image["arch"] == machine["arch"] and verdict.fits
             assert (state == "fits") == fits, (name, machine, state)
+            for words in ("at first use", "PTX alone") if fits else ():
+                there = words in ",".join(verdict.remarks)
+                assert (words in remarks) == there, (name, machine, remarks)
+                compiled.add((words, there))
+            assert limited == (fits and verdict.limited), (name, machine)
+    assert {("at first use", True), ("at first use", False), ("PTX alone", True)} <= compiled
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])

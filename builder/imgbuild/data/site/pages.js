@@ -166,8 +166,8 @@
 
   function answerMachine(form, data) {
     const target = entry => data.targets[entry.image.target];
-    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 4 +
-      (target(entry).retired ? 2 : 0) + (entry.value.complete ? 0 : 1);
+    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 8 +
+      (target(entry).retired ? 4 : 0) + (entry.value.complete ? 0 : 2) + (entry.value.limited ? 1 : 0);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
       [list([...entry.value.reasons, ...entry.value.remarks, testedOn(entry.image)])],
@@ -237,12 +237,11 @@
     if (!fits.length) {
       return unknown.length ? "Whether an image runs on it is not known." : `No image runs on it.${cure}`;
     }
-    const [newest] = fits;
-    const kind = newest.value.complete ? "newest for this driver's CUDA release" : "newest";
+    const [first] = fits; // the order is on the page, and that of doctor
     const recommended = fits.map(target).filter(each => each.recommended).map(each => each.name);
     const more = recommended.length ? `; recommended: ${recommended.join(", ")}` : "";
     return `${count(fits.length, "image")} ${fits.length === 1 ? "runs" : "run"} on it;` +
-      ` the ${kind} is ${target(newest).name}${more}.`;
+      ` the first is ${target(first).name}${more}.`;
   }
 
   // -- which image for this requirements.txt
