@@ -146,20 +146,29 @@ def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> No
     shown(window, site, "machine.html")
     answers = window.run(
         "const all = window.imgbuildData; return arguments[0].map(machine => all.images.map("
-        "image => window.imgbuildMachine.judge(machine, image, all).state))",
+        "image => window.imgbuildMachine.judge(machine, image, all)).map("
+        "({ state, limited, remarks }) => [state, limited, remarks.join()]))",
         machines,
     )
     locked = {
         target["name"]: offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
         for target in content["targets"]
     }
+    compiled = set()
     for machine, states in zip(machines, answers, strict=True):
         gpus = tuple(HostGpu(**gpu) for gpu in machine["gpus"])
         host = Host(arch=Arch(machine["arch"]), driver=machine["driver"], gpus=gpus)
-        for image, state in zip(content["images"], states, strict=True):
+        for image, (state, limited, remarks) in zip(content["images"], states, strict=True):
             name = content["targets"][image["target"]]["name"]
-            fits = image["arch"] == machine["arch"] and judge(host, locked[name]).fits
+            verdict = judge(host, locked[name])
+            fits = image["arch"] == machine["arch"] and verdict.fits
             assert (state == "fits") == fits, (name, machine, state)
+            for words in ("at first use", "PTX alone") if fits else ():
+                there = words in ",".join(verdict.remarks)
+                assert (words in remarks) == there, (name, machine, remarks)
+                compiled.add((words, there))
+            assert limited == (fits and verdict.limited), (name, machine)
+    assert {("at first use", True), ("at first use", False), ("PTX alone", True)} <= compiled
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
@@ -292,7 +301,11 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
         ("peft 0.15.2, vllm 99", "No reason against them is recorded: they were not tried here"),
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
-        ("vllm 0.8.5, trl 1.16.0", "4.56.2 is known not to go with vllm"),
+        (
+            "vllm 0.8.5, trl 1.16.0",
+            "With transformers 4.56.2 of the images, vllm has a known defect",
+        ),
+        ("vllm 0.33.0, trl 1.16.0", "Outside the versions that a package names as supported"),
         ("vllm 0.8.5, trl 1.16.0", "in 3 images, with trl 0.17.0, 0.18.2: cu124-vllm0.8.5"),
         ("vllm 0.8.5, trl 1.16.0", "imgbuild audit 'vllm==0.8.5.post1' 'trl==1.16.0'"),
         ("cuda 12.4, python 3.13", "With a package, such as vllm, imgbuild can solve for them."),
@@ -319,6 +332,32 @@ def test_conflicting_requirements_are_explained(
 ) -> None:
     shown(window, site, "together.html", versions=text)
     assert words in window.texts("#answer")[0]
+
+
+@pytest.mark.parametrize("text", ["vllm 0.8.5, torch 2.9", "vllm 0.8.5, foo 1", "foo 1"])
+def test_no_command_solves_what_a_requirement_forbids_or_is_unknown(
+    site: Path, window: Browser, text: str
+) -> None:
+    shown(window, site, "together.html", versions=text)
+    assert "imgbuild resolve" not in window.texts("#answer")[0]
+
+
+def test_a_range_of_an_extra_is_not_an_obstacle(site: Path, window: Browser) -> None:
+    shown(window, site, "together.html", versions="vllm 0.8.5, trl 1.16.0")
+    headings = window.texts("#answer h3")
+    assert "They cannot be installed together" not in headings
+    assert any(heading.startswith("Outside the versions") for heading in headings)
+    for text in ("vllm 0.8.5, torch 2.7", "sglang 0.5.23, vllm 0.33"):
+        shown(window, site, "together.html", versions=text)
+        assert "They cannot be installed together" in window.texts("#answer h3")
+    shown(window, site, "together.html", versions="vllm>=0.8, torch 2.9")
+    assert "They cannot be installed together" not in window.texts("#answer h3")
+
+
+def test_the_driver_that_a_machine_needs_is_in_the_answer(site: Path, window: Browser) -> None:
+    shown(window, site, "machine.html", machine="GH200, driver 570.86.15")
+    (answer,) = window.texts(".verdict")
+    assert answer.endswith("With driver 580.65.06 or newer, images run on it.")
 
 
 # -- two images

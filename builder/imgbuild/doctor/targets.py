@@ -275,16 +275,16 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
                 f"some kernels for {gpu.name} are PTX alone, which driver {host.driver} may be too"
                 f" old to compile: {floors.driver_full} or newer does"
             )
-        elif _is_compiled(floors, gpu):
+        elif is_compiled(floors, gpu):
             yield f"the driver compiles some kernels for {gpu.name} at first use"
 
 
 def _uncompiled(host: Host, floors: Floors, gpu: HostGpu) -> bool:
     """Whether the driver may be too old to compile kernels that the GPU needs."""
-    return _is_compiled(floors, gpu) and gpus.older(host.driver, floors.driver_full)
+    return is_compiled(floors, gpu) and gpus.older(host.driver, floors.driver_full)
 
 
-def _is_compiled(floors: Floors, gpu: HostGpu) -> bool:
+def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
     """Whether some kernels for the GPU are PTX alone."""
     return gpu.capability in floors.gpu_ptx or (
         bool(gpu.capability)

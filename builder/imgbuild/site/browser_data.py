@@ -13,7 +13,7 @@ from typing import Any
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
-from imgbuild.doctor.targets import TargetNeeds, diagnose, driver_text, judge, offer
+from imgbuild.doctor.targets import TargetNeeds, diagnose, driver_text, is_compiled, judge, offer
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.report import Floors
 from imgbuild.show.page import PageImage
@@ -190,6 +190,7 @@ def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
         "recommended": row.recommended,
         "retired": bool(row.retired),
         "pins": [f"{name} {version}" for name, version in row.pins.items()],
+        "incompatible": target.incompatible,
         "pull": f"{registry}@{digest}" if registry and digest else "",
     }
 
@@ -241,14 +242,13 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
 
 
 def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
-    """The capabilities that doctor accepts for an image, and those with a remark on compiling."""
+    """The capabilities that doctor accepts for an image, and those with kernels as PTX alone."""
     able, later = [], []
     for capability in gpu_names.capabilities():
         gpu = HostGpu(name="GPU", capability=capability)
-        verdict = judge(Host(arch=arch, gpus=(gpu,)), target_needs)
-        if verdict.fits:
+        if judge(Host(arch=arch, gpus=(gpu,)), target_needs).fits:
             able.append(capability)
-            if verdict.remarks:
+            if is_compiled(target_needs.floors[arch], gpu):
                 later.append(capability)
     return able, later
 

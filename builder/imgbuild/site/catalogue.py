@@ -162,6 +162,7 @@ def _target(
         accepted=(*target.accept_cves, *matrix.accept_cves),
         advisories=tuple(report for report in reports if current and report.target == name),
         learned=tuple(str(entry) for entry in sources.learned if entry.concerns(versions)),
+        incompatible=refusals.incompatible(versions, row.python),
         history=history.targets.get(name, ()),
     )
 

@@ -32,9 +32,13 @@ spec:
           command: [torchrun, --standalone, --nproc-per-node, "{gpus}", train.py]
           resources:
             limits: {{nvidia.com/gpu: {gpus}}}
+          workingDir: {workdir}
           volumeMounts:
+            - {{name: workspace, mountPath: {workdir}}}
             - {{name: shm, mountPath: /dev/shm}}
       volumes:
+        - name: workspace
+          persistentVolumeClaim: {{claimName: workspace}}
         - name: shm
           emptyDir: {{medium: Memory, sizeLimit: 16Gi}}"""
 
@@ -89,10 +93,13 @@ def _commands(
     yield Command(
         title="job.yaml",
         text=JOB.format(
-            name=job, gpus=GPUS, image=exact or f"{REPOSITORY}@{target_digests.digest}"
+            name=job,
+            gpus=GPUS,
+            workdir=lock.settings.workdir,
+            image=exact or f"{REPOSITORY}@{target_digests.digest}",
         ),
-        note="train.py must be in /workspace of the container: mount it there, or name its path."
-        " With caches, secrets or several nodes:"
+        note="train.py is in the PersistentVolumeClaim workspace, which must exist. With caches,"
+        " secrets or several nodes:"
         f" imgbuild render {name} --format k8s-job --gpus {GPUS}",
     )
     yield Command(

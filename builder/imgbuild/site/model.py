@@ -79,7 +79,8 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     `lock` and `digests` are None for a target without a current lock; `needs` is what its lock
     needs besides the default index, `stale` why a lock is out of date. `stacks` are the packages
     for which people choose images, `versions` are those of the packages that the target pins, and
-    of others for which people choose images. `debian` is the page of its Debian packages.
+    of others for which people choose images. `incompatible` are the known incompatibilities of its
+    own packages. `debian` is the page of its Debian packages.
     """
 
     row: TableRow
@@ -98,6 +99,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     accepted: tuple[AcceptedCve, ...] = ()
     advisories: tuple[CveReport, ...] = ()
     learned: tuple[str, ...] = ()
+    incompatible: tuple[str, ...] = ()
     history: tuple[DigestChange, ...] = ()
     debian: tuple[tuple[Arch, str], ...] = ()
     documents: tuple[tuple[str, str], ...] = ()  # label and link

@@ -22,7 +22,13 @@ def neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Neighbours:
         for other in targets
         if other.lock is not None and other.name != target.name and not other.row.retired
     ]
-    others.sort(key=lambda other: (_apart(own, _versions(other)), other.name))
+    others.sort(
+        key=lambda other: (
+            not _shared(target, other),  # a pull of it needs every layer
+            _apart(own, _versions(other)),
+            other.name,
+        )
+    )
     nearest = others[:MOST]
     if not nearest:
         return Neighbours()

@@ -100,7 +100,9 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     required = requirements.between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
     yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(locked))
-    yield _page("changes.html", "changes.html", days=_recent(catalogue, history))
+    older = max(0, sum(map(len, history.targets.values())) - RECENT)
+    days = _recent(catalogue, history)
+    yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
         yield _page(f"targets/{target.name}.html", "target.html", target=target)
     for debian in catalogue.debian:
@@ -202,17 +204,28 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
     ]
     rows: dict[str, dict[str, Any]] = {}
     for model in gpu_names.choices():
-        able: dict[str, dict[str, None]] = {}
+        able: dict[str, dict[str, list[Arch]]] = {}
         for image, name in images:
             if model["capability"] in (*image.gpu, *image.gpu_ptx) and model["arch"] in (
                 "",
                 image.arch,
             ):
-                able.setdefault(image.driver, {})[name] = None
-        drivers = [(driver, [*able[driver]]) for driver in sorted(able, key=gpus.numbers)]
+                able.setdefault(image.driver, {}).setdefault(name, []).append(image.arch)
+        drivers = [
+            (
+                driver,
+                [(name, _only(arches, model["arch"])) for name, arches in able[driver].items()],
+            )
+            for driver in sorted(able, key=gpus.numbers)
+        ]
         same = rows.setdefault(repr(drivers), {"gpus": [], "drivers": drivers})
         same["gpus"].append(f"{model['name']} ({model['capability']})")
     return [*rows.values()]
+
+
+def _only(arches: Sequence[Arch], bound: str) -> str:
+    """The architecture to name beside an image for a GPU that is not `bound` to a processor."""
+    return "" if bound or Arch.X86_64 in arches else ", ".join(arches)
 
 
 # -- filters
@@ -343,10 +356,16 @@ def _more_changes(changes: Sequence[VersionChange]) -> int:
 
 
 def _also(target: SiteTarget) -> str:
-    """The pins that have no column."""
+    """The pins that have no column, and other packages for which people choose images."""
     own = {package for package, _ in COLUMNS}
     pins = {name: version for name, version in target.row.pins.items() if name not in own}
-    return table.also_pinned(msgspec.structs.replace(target.row, pins=pins))
+    pinned = table.also_pinned(msgspec.structs.replace(target.row, pins=pins))
+    others = (
+        f"{package.name} {package.versions[0]}"
+        for package in target.packages
+        if package.name in target.stacks and package.name not in {*own, *pins}
+    )
+    return ", ".join(filter(None, (pinned, *others)))
 
 
 FILTERS: Mapping[str, Callable[..., object]] = {

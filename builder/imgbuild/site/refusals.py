@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from imgbuild.audit.checks import rules
+from imgbuild.audit.main_path.policy import within
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
@@ -23,6 +24,20 @@ def refusals(
             what=item.what, reason=_short(item.reason), source=item.source, target=item.target
         )
         for item in _refusals(project, matrix, learned)
+    )
+
+
+def incompatible(versions: Mapping[str, str], python: str) -> tuple[str, ...]:
+    """The known incompatibilities of the packages of an image: package → version."""
+    return tuple(
+        f"{rule.package} {versions[rule.package]} with {rule.other} {versions[rule.other]}:"
+        f" {' '.join(rule.why.split())}; {' '.join(rule.cure.split())}"
+        for rule in rules.load()
+        if rule.other in versions
+        and rule.package in versions
+        and within(versions[rule.package], rule.versions)
+        and within(versions[rule.other], rule.clash)
+        and within(python, rule.python)
     )
 
 

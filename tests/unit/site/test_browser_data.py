@@ -75,6 +75,20 @@ def test_an_image_without_known_gpus_is_unknown() -> None:
     }  # fmt: skip
 
 
+def test_kernels_are_compiled_for_the_gpus_that_the_page_of_an_image_lists(
+    data: dict[str, Any], made: SiteCatalogue
+) -> None:
+    pages = {target.name: target.page.images for target in made.targets}
+    for image in data["images"]:
+        shown = next(
+            each
+            for each in pages[data["targets"][image["target"]]["name"]]
+            if each.arch == image["arch"]
+        )
+        assert {*image["later"]} == {*shown.gpu_ptx} & {*data["capabilities"]}
+        assert {*shown.gpu} <= {*image["gpus"]} - {*image["later"]}
+
+
 def test_an_older_driver_has_the_remark_of_doctor(data: dict[str, Any]) -> None:
     image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
     assert image["olderDriver"].count("{}") == 1

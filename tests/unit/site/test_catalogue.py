@@ -262,3 +262,10 @@ def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> Non
     bars = sorted((bar.size, bar.scale) for image in layers for bar in image.bars)
     assert [scale for _, scale in bars] == sorted(scale for _, scale in bars)
     assert bars[-1][1] == 100
+
+
+def test_known_incompatibilities_are_those_of_the_versions_of_an_image(made: SiteCatalogue) -> None:
+    found = {target.name: target.incompatible for target in made.targets}
+    assert any("transformers 4.52.4: " in text for text in found["cu124-vllm"])
+    assert not any("transformers" in text for text in found["cu124-vllm0.8.5"])
+    assert any(text.startswith("trl 0.18.2 with vllm 0.8.5") for text in found["cu124-vllm0.8.5"])

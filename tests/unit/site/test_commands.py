@@ -45,6 +45,11 @@ def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert job["metadata"]["name"] == "cu130-verl0-9"
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert {"name": "workspace", "mountPath": container["workingDir"]} in container["volumeMounts"]
+    claims = [
+        volume.get("persistentVolumeClaim") for volume in job["spec"]["template"]["spec"]["volumes"]
+    ]
+    assert {"claimName": "workspace"} in claims
     assert container["command"][2:4] == ["--nproc-per-node", "8"]
 
 

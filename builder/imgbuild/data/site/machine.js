@@ -161,6 +161,7 @@
     const reasons = [],
       unknown = [],
       remarks = [];
+    let limited = false; // the driver may be too old to compile kernels that a GPU needs
     const arch = architecture(machine);
     if (image.arch !== arch) reasons.push(`it is for ${image.arch}, the machine is ${arch}`);
     if (!image.driver) unknown.push(`which driver CUDA ${image.cuda} needs is not known`);
@@ -189,7 +190,12 @@
       } else if (image.gpus.indexOf(each.capability) < 0) {
         reasons.push(`it has no code for ${each.name} (${each.capability})`);
       } else if (image.later.indexOf(each.capability) >= 0) {
-        remarks.push(`some kernels for ${each.name} are compiled by the driver at their first use`);
+        const tooOld = older(machine.driver, image.driverFull, data.branches);
+        limited ||= tooOld;
+        remarks.push(tooOld
+          ? `some kernels for ${each.name} are PTX alone, which driver ${machine.driver} may be too` +
+            ` old to compile: ${image.driverFull} or newer does`
+          : `the driver compiles some kernels for ${each.name} at first use`);
       }
     });
     const distinct = function (texts) {
@@ -199,6 +205,7 @@
     return {
       state,
       complete: state === "fits" && !older(machine.driver, image.driverFull, data.branches),
+      limited: state === "fits" && limited,
       reasons: distinct(reasons.concat(unknown)),
       remarks: distinct(remarks),
     };

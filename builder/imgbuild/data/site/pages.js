@@ -100,7 +100,7 @@
   /** The changes of one image alone. */
   function filterChanges(form) {
     whenChanged(form, ({ image }) => {
-      for (const entry of all("[data-image]")) entry.hidden = !entry.dataset.image.includes(image);
+      for (const entry of all("[data-image]")) entry.hidden = !entry.dataset.image.includes(image.trim());
       for (const heading of all("h2[id]")) {
         heading.hidden = all("[data-image]", heading.nextElementSibling).every(each => each.hidden);
       }
@@ -152,6 +152,7 @@
       target.recommended ? chip(`recommended for ${target.recommended}`, "") : null,
       target.retired ? chip("retired", "") : null,
       paragraph(facts.join(" · "), "muted"),
+      list(target.incompatible.map(text => `known incompatibility: ${text}`)),
       ...children,
     ]);
   }
@@ -165,8 +166,8 @@
 
   function answerMachine(form, data) {
     const target = entry => data.targets[entry.image.target];
-    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 4 +
-      (target(entry).retired ? 2 : 0) + (entry.value.complete ? 0 : 1);
+    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 8 +
+      (target(entry).retired ? 4 : 0) + (entry.value.complete ? 0 : 2) + (entry.value.limited ? 1 : 0);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
       [list([...entry.value.reasons, ...entry.value.remarks, testedOn(entry.image)])],
@@ -191,7 +192,7 @@
         state => current.filter(entry => entry.value.state === state));
       show([
         element("p", { id: "machine-read", text: describeMachine(machine, data) }),
-        paragraph(verdict(fits, unknown, target), "verdict"),
+        paragraph(verdict(fits, unknown, target, newerDriver(machine, data)), "verdict"),
         ...fits.map(shown), ...unknown.map(shown),
         details(`${count(no.length, "image")} that cannot run on it, and why`, no.map(shown)),
         details("Retired images", judged.filter(entry => target(entry).retired).map(shown)),
@@ -222,16 +223,25 @@
     return `Compared: ${facts.join(", ")}.${releases}`;
   }
 
-  function verdict(fits, unknown, target) {
+  /** The oldest driver with which an image that is not retired would run on a machine. */
+  function newerDriver(machine, data) {
+    const drivers = data.images.filter(image => machine.driver && !data.targets[image.target].retired &&
+      machines.older(machine.driver, image.driver, data.branches) &&
+      machines.judge({ ...machine, driver: image.driver }, image, data).state === "fits")
+      .map(image => image.driver)
+      .sort((left, right) => (machines.older(left, right, false) ? -1 : 1));
+    return drivers.length ? ` With driver ${drivers[0]} or newer, images run on it.` : "";
+  }
+
+  function verdict(fits, unknown, target, cure) {
     if (!fits.length) {
-      return unknown.length ? "Whether an image runs on it is not known." : "No image runs on it.";
+      return unknown.length ? "Whether an image runs on it is not known." : `No image runs on it.${cure}`;
     }
-    const [newest] = fits;
-    const kind = newest.value.complete ? "newest for this driver's CUDA release" : "newest";
+    const [first] = fits; // the order is on the page, and that of doctor
     const recommended = fits.map(target).filter(each => each.recommended).map(each => each.name);
     const more = recommended.length ? `; recommended: ${recommended.join(", ")}` : "";
     return `${count(fits.length, "image")} ${fits.length === 1 ? "runs" : "run"} on it;` +
-      ` the ${kind} is ${target(newest).name}${more}.`;
+      ` the first is ${target(first).name}${more}.`;
   }
 
   // -- which image for this requirements.txt
@@ -343,7 +353,7 @@
     if (incomplete) return [project];
     const runs = [...pull ? [`docker pull ${pull}`] : [], `imgbuild run ${name} -- python train.py`];
     return [
-      paragraph("Use it as it is:"), commands(`the commands that run ${name}`, runs),
+      paragraph("Use it as it is, with its own packages; these commands do not read requirements.txt:"), commands(`the commands that run ${name}`, runs),
       paragraph(changed ? "Or, after the change, as a project with a lock and packages that you add:"
         : "Or as a project, with a lock and packages that you add:"), project,
     ];

@@ -24,7 +24,7 @@
       .filter(([version]) => allows({ specifier }, version)).flatMap(([, numbers]) => numbers));
 
   /** What to type for versions that no image has together. */
-  function nextCommand(data, requests) {
+  function nextCommand(data, requests, impossible) {
     const release = ({ specifier }) => specifier.replace(/[=*~><!]|\.\*$/g, "").split(",")[0];
     const facts = requests.filter(({ name }) => FACTS.includes(name))
       .map(each => ` --${each.name} ${release(each)}`);
@@ -35,8 +35,11 @@
       const one = whole && (found.length === 1 ? found[0] : whole[1]);
       return `'${request.name}${one ? `==${one}` : request.specifier}'`;
     });
+    // Of a name that is not in the data nothing is known; it may be misspelt.
+    if (requests.some(({ name }) => !data.versions[name] && !data.requires[name])) return [];
     if (!exact.length) return [paragraph("With a package, such as vllm, imgbuild can solve for them.")];
     const pinned = exact.every(word => /^'[^=]+==[^*,\s]+'$/.test(word)) && !facts.length;
+    if (!pinned && impossible) return [];
     return [
       paragraph(pinned ? "To find what stops these versions in their code and libraries, on your machine:"
         : "To solve for such versions, on your machine:"),
@@ -65,24 +68,33 @@
       const numbers = given.read.map(request => having(data, request))
         .reduce((left, right) => left.filter(number => right.includes(number)));
       const targets = distinct(numbers.map(number => data.targets[data.images[number].target]));
-      const recorded = targets.length ? [] : reasons(data, given.read);
+      const { obstacles, impossible, outside, defects } = reasons(data, given.read);
+      const against = targets.length ? [] : obstacles;
+      const recorded = [...against, ...targets.length ? [] : defects];
       const rows = planned(data, given.read);
       show([
         paragraph(targets.length ? presence(given.read, targets) : absence(given.read, recorded), "verdict"),
-        element("ul", {}, targets.map(target => linked("", [target]))),
-        list(recorded),
+        element("ul", {}, targets.map(target => linked("", [target],
+          target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
+        ...part(targets.length ? "" : impossible ? "They cannot be installed together"
+          : "Requirements that exclude some of these versions", against),
+        ...part("Known defects", defects),
+        ...part("Outside the versions that a package names as supported; they can be installed", outside),
         rows.length ? element("ul", {}, rows.map(row => linked(
           "Planned, but not locked, so without an image: ", [row], row.needs ? `: needs ${row.needs}` : ""))) : null,
         ...targets.length ? [] : [
           ...indirectly(data, given.read),
           element("h3", { text: "What the images have" }),
           element("ul", {}, given.read.flatMap(request => where(data, request, given.read))),
-          ...nextCommand(data, given.read),
+          ...nextCommand(data, given.read, impossible),
         ],
         unread,
       ]);
     });
   }
+
+  const part = (title, lines) =>
+    lines.length && title ? [element("h3", { text: title }), list(lines)] : [];
 
   function presence(requests, targets) {
     const current = targets.filter(target => !target.retired).length;
@@ -94,7 +106,7 @@
 
   function absence(requests, recorded) {
     if (requests.length === 1) return "No image has it.";
-    return recorded.length ? "No image has these versions together. The recorded reasons:"
+    return recorded.length ? "No image has these versions together."
       : "No image has these versions together. No reason against them is recorded: they were not tried" +
         " here, which does not mean that they work.";
   }
@@ -111,6 +123,7 @@
     return [...known(data, request), ...(named ? [named[1]] : [])];
   }
 
+  /** What prevents an installation, what a package does not name as supported, known defects. */
   function reasons(data, requests) {
     const found = requests.flatMap((request, number) => [
       ...known(data, request).flatMap(version => requests
@@ -119,7 +132,21 @@
       ...requests.slice(number + 1).flatMap(other => apart(data, request, other)),
       ...refused(data, request),
     ]);
-    return distinct(found);
+    const of = kind => distinct(found.filter(each => each.kind === kind).map(({ text }) => text));
+    // Of a range, versions that are not in the data may go together.
+    const impossible = requests.some(request => request.specifier.startsWith("==") &&
+      requests.some(other => other !== request && known(data, request).length > 0 &&
+        known(data, request).every(version => excluded(data, request, version, other))));
+    return { impossible, obstacles: of("obstacle"), outside: of("outside"), defects: of("defect") };
+  }
+
+  /** Whether requirements of a version, or of both, exclude all versions that `other` allows. */
+  function excluded(data, request, version, other) {
+    const one = { ...request, specifier: `==${version}` };
+    const theirs = known(data, other);
+    return reasonsOf(data, request.name, version, other).some(({ kind }) => kind === "obstacle") ||
+      (other.specifier.startsWith("==") && theirs.length > 0 && theirs.every(there =>
+        apart(data, one, { ...other, specifier: `==${there}` }).length > 0));
   }
 
   /** A line of the metadata in words; a marker is that of an extra. */
@@ -144,9 +171,11 @@
       (!rule.versions || versions.satisfies(version, rule.versions)) &&
       possible.length > 0 && possible.every(within(rule.clash)));
     return [
-      ...lines.map(line => requires(name, version, line)),
-      ...learned.map(entry => `learned: ${entry.text}`),
-      ...rules.map(rule => `known: ${rule.why}; ${rule.cure}`),
+      ...lines.map(line => ({
+        kind: line.includes("; ") ? "outside" : "obstacle", text: requires(name, version, line),
+      })),
+      ...learned.map(entry => ({ kind: "defect", text: `learned: ${entry.text}` })),
+      ...rules.map(rule => ({ kind: "defect", text: `known: ${rule.why}; ${rule.cure}` })),
     ];
   }
 
@@ -172,7 +201,7 @@
     const excludes = (one, other) => pin(one) && !versions.satisfies(pin(one), other.specifier);
     return shared(data, left, right)
       .filter(([one, other]) => excludes(one.need, other.need) || excludes(other.need, one.need))
-      .map(([one, other]) => `${one.line}; ${other.line}`);
+      .map(([one, other]) => ({ kind: "obstacle", text: `${one.line}; ${other.line}` }));
   }
 
   /** What stops or limits two packages through a third one: its versions here, known incompatibilities. */
@@ -190,9 +219,9 @@
         return [
           ...possible.length && !both.length
             ? [`${one.line}; ${other.line}: no version of ${name} in the images satisfies both`] : [],
-          ...rules.map(rule => `${one.line}; ${other.line}. Of the versions of ${name} in the images that` +
-            ` satisfy both, ${clashes.join(", ")} ${clashes.length > 1 ? "are" : "is"} known not to go` +
-            ` with ${rule.package}: ${rule.why}; ${rule.cure}`),
+          ...rules.map(rule => `${one.line}; ${other.line}. Both can be satisfied. With ${name}` +
+            ` ${clashes.join(", ")} of the images, ${rule.package} has a known defect: ${rule.why};` +
+            ` ${rule.cure}`),
         ];
       })));
     const lines = distinct(found);
@@ -202,7 +231,7 @@
   function refused(data, request) {
     const about = candidates(data, request).map(version => `${request.name} ${version} in `);
     return data.refusals.filter(({ what }) => about.some(text => what.startsWith(text)))
-      .map(({ what, reason }) => `refused: ${what}: ${reason}`);
+      .map(({ what, reason }) => ({ kind: "defect", text: `refused: ${what}: ${reason}` }));
   }
 
   /** Which images have what a request allows, and what these have of the other requests. */
