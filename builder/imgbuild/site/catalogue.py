@@ -51,7 +51,7 @@ REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
 
 
 class SiteSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of a project that a site is made of. `records` is the metadata of wheels."""
+    """All data of a project from which a site is generated. `records` is the metadata of wheels."""
 
     project: Project
     matrix: Matrix
@@ -282,7 +282,7 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
 
 
 def _merged(parts: Sequence[tuple[Arch, _Debs]]) -> Iterable[tuple[str, str, str]]:
-    """Packages with their versions, and the architecture where that is one of two."""
+    """Packages with their versions, and the architecture if only one of two has it."""
     for deb in sorted({deb for _, debs in parts for deb in debs}):
         arches = [arch for arch, debs in parts if deb in debs]
         yield (*deb, "" if len(arches) == len(parts) else arches[0])

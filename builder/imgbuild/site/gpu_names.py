@@ -50,7 +50,7 @@ def _shown(model: GpuModel) -> tuple[str, ...]:
 
 
 def for_arch(names: str, arch: Arch) -> str:
-    """Those of the GPUs "H100, H200, GH200" that machines of `arch` can have."""
+    """The GPUs of a list such as "H100, H200, GH200" that machines of `arch` can have."""
     found = {name: gpu_models.find(name) for name in names.split(", ")}
     return ", ".join(
         name for name, model in found.items() if model is None or model.arch in (None, arch)

@@ -32,7 +32,7 @@ def grid(targets: Sequence[SiteTarget]) -> Grid:
 
 
 def _cells(targets: Sequence[SiteTarget], cuda: str, engine: str) -> tuple[Cell, ...]:
-    """The targets of a field, the newest engine and then TRL first, retired ones last."""
+    """The targets of a cell, the newest engine and then TRL first, retired ones last."""
     here = [each for each in targets if each.row.cuda == cuda and _family(each) == engine]
     here.sort(key=_newest, reverse=True)
     here.sort(key=lambda each: bool(each.row.retired))
@@ -69,7 +69,7 @@ def _cell(target: SiteTarget) -> Cell:
 
 
 def state_of(target: SiteTarget) -> tuple[str, str]:
-    """A state (see `Cell`) and its words: of the tests of the current image that count."""
+    """The state (see `Cell`) and its description, from the test runs of the current image."""
     state, words = _tested(target) if target.lock else _unlocked(target)
     return ("retired", f"retired; {words}") if target.row.retired else (state, words)
 

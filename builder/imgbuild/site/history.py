@@ -24,7 +24,7 @@ from imgbuild.values import Arch, Bytes, Digest
 
 HISTORY_FORMAT = 1
 FILE = "history.json"
-REMEDY = "leave --history-file out in a git checkout: imgbuild site collects it there"
+REMEDY = "omit --history-file in a git checkout: imgbuild site collects it there"
 AGAIN = "locked again after its removal"
 _NAME = re.compile(NAME)
 
@@ -102,7 +102,7 @@ def _in_checkout(project: Project) -> bool:
 
 
 def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
-    """Both; for a target the longer one, as a shallow clone has the newest changes alone."""
+    """Both, merged; of a target the longer one, since a shallow clone has only new changes."""
     targets = dict(history.targets)
     for name, changes in other.targets.items():
         targets[name] = max(targets.get(name, ()), changes, key=len)

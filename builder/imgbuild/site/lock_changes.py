@@ -156,7 +156,7 @@ def _layer_rules(before: object, after: object) -> Iterator[str]:
     old, new = _texts(before), _texts(after)
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
     rules = f" (rules: {first_of(names, VALUES)})" if names else ""
-    yield f"packages are divided into layers in another form{rules}"
+    yield f"packages are divided into layers differently{rules}"
 
 
 def _dropped(before: object, after: object) -> Iterator[str]:

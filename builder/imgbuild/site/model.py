@@ -126,7 +126,7 @@ class DebianList(msgspec.Struct, frozen=True, kw_only=True):
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """A target in the grid. `state`: tested on GPUs, on CPUs, not, failed, retired, or not locked.
 
-    `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` says the state in
+    `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` is the state in
     words, with the GPUs.
     """
 

@@ -53,7 +53,7 @@ def _versions(target: SiteTarget) -> Mapping[str, str]:
 
 
 def _apart(own: Mapping[str, str], other: Mapping[str, str]) -> int:
-    """The number of packages with different versions, or in one of both."""
+    """The number of packages whose versions differ, or that only one of the two has."""
     return sum(own.get(name) != other.get(name) for name in own.keys() | other.keys())
 
 

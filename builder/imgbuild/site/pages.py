@@ -314,7 +314,7 @@ def _short(digest: Digest) -> str:
 
 
 def _prose(text: str, source: str) -> Markup:
-    """A text of the matrix with its references to pages: links, or left out without a `source`."""
+    """A text of the matrix; references to pages become links, or are omitted without `source`."""
     if not source:
         return escape(REFERENCE.sub("", text))
     pieces = re.split(r"(docs/[\w/.-]+\.md)", text)

@@ -1,4 +1,4 @@
-"""Why versions do not go together, from all places that say it (separate: many formats)."""
+"""Why versions are incompatible, from all recorded sources (separate: many formats)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT_REASON = 600  # characters
 def refusals(
     project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> tuple[RecordedRefusal, ...]:
-    """All of them, in the order in which a page lists them."""
+    """All refusals, in the order in which a page lists them."""
     return tuple(
         RecordedRefusal(
             what=item.what, reason=_short(item.reason), source=item.source, target=item.target

@@ -41,7 +41,7 @@ def requirements(
 
 
 def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
-    """Those of the requirements that apply without extras and allow not every version."""
+    """The requirements that apply without extras and restrict the version."""
     environment = {**markers(python, arch), "extra": ""}
     for line in lines:
         try:
@@ -73,7 +73,7 @@ def _of_extras(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
 def between(
     requires: Mapping[str, Mapping[str, Sequence[str]]],
 ) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """Of each main package its versions, the newest first, and their lines on main packages."""
+    """For each main package its versions, newest first, with requirements on main packages."""
     shown = []
     for package, versions in requires.items():
         rows = [

@@ -45,7 +45,7 @@ class TestLine(msgspec.Struct, frozen=True):
 
 
 class TestedDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """A digest that runs were made with, in place of the current one: "gpu, multi-gpu"."""
+    """A tested digest that is not the current one, and its tiers: "gpu, multi-gpu"."""
 
     arch: Arch
     digest: Digest

@@ -60,7 +60,7 @@ def make(
 ) -> Site:
     """Write the site of `made` to `output`; with `documents` also locks and SBOMs.
 
-    InputError if `output` is something else than a missing or empty folder or an earlier site.
+    InputError if `output` is not a missing or empty folder, or an earlier site.
     """
     contents: dict[str, bytes] = {}
     if documents:
@@ -170,7 +170,7 @@ def _write(folder: OpenFolder, name: str, data: bytes) -> None:
 
 
 def _swap(above: OpenFolder, name: str, temporary: str, former: str) -> None:
-    """Give the folder `temporary` the name `name`; what had it gets the name `former`."""
+    """Rename the folder `temporary` to `name`, and an existing `name` to `former`."""
     if above.status(name) is None:
         above.rename_folder(temporary, name)
         return

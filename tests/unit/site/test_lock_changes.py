@@ -80,7 +80,7 @@ def test_another_architecture_is_not_new_packages() -> None:
         ({"as_of": "2026-02-01"}, "packages as of: 2026-01-01 → 2026-02-01"),
         (
             {"layers": {"groups": 5}},
-            "packages are divided into layers in another form (rules: groups)",
+            "packages are divided into layers differently (rules: groups)",
         ),
         (
             {"arch": arch(security="2026-02-01")},

@@ -24,7 +24,7 @@
     return element("ul", {}, texts.map(text => element("li", { text })));
   }
 
-  /** What a reader may unfold; null if there is nothing. */
+  /** A section that can be expanded; null if it is empty. */
   function details(summary, children) {
     if (!children.length) return null;
     return element("details", {}, [element("summary", { text: summary }), ...children]);
@@ -80,7 +80,7 @@
     }
   }
 
-  /** Keeps what a form has in the address, so that an answer can be shared. */
+  /** Keeps the values of a form in the URL, so that a result can be shared. */
   function remember(form, kept) {
     const given = Object.entries(kept(values(form))).filter(([, value]) => value && value.length < 4000);
     const text = new URLSearchParams(given).toString();

@@ -186,7 +186,7 @@
     machine.gpus.forEach(each => {
       if (!each.capability) unknown.push(`${each.name} is not in the tables of GPUs`);
       else if (!image.gpus || data.capabilities.indexOf(each.capability) < 0) {
-        unknown.push(`nothing is known of compute capability ${each.capability}`);
+        unknown.push(`compute capability ${each.capability} is not in the tables`);
       } else if (image.gpus.indexOf(each.capability) < 0) {
         reasons.push(`it has no code for ${each.name} (${each.capability})`);
       } else if (image.later.indexOf(each.capability) >= 0) {

@@ -70,7 +70,7 @@
     return unread.length ? `. Not understood: ${unread.join("; ")}.` : "";
   }
 
-  /** Names the rows without a lock that match: there is no image of them. */
+  /** Lists the matching rows without a lock, for which there is no image. */
   function planned(value, active) {
     const place = document.getElementById("rows");
     const names = ["cuda", "python", "stack"].filter(name => value[name]);
@@ -161,7 +161,7 @@
 
   const NOTHING = "No GPU and no driver was found in this text. Paste the output of nvidia-smi, or" +
     " write, such as: A100, driver 535";
-  const NO_DRIVER = "The driver is not read: expected numbers such as 580.65.06.";
+  const NO_DRIVER = "The driver version cannot be read: expected numbers such as 580.65.06.";
   const WORDS = { fits: "runs", unknown: "not known", no: "does not run" };
 
   function answerMachine(form, data) {
@@ -325,7 +325,7 @@
     if (good.length) {
       return `No image has everything; ${good.length} can be extended without a known conflict.`;
     }
-    return compared.length ? "No image fits; these come nearest."
+    return compared.length ? "No image fits; these are the closest."
       : "No image is for this architecture.";
   }
 
