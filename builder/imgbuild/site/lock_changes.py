@@ -1,4 +1,4 @@
-"""What differs between two committed locks: versions of packages, base, settings."""
+"""Differences between two committed locks: versions, base, settings (separate: size)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
 from imgbuild.site.history import DigestChange, SiteHistory
-from imgbuild.site.lock_changes import VersionChange
 from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import words
 from imgbuild.system import files
@@ -127,7 +126,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    environment.globals |= {"tiers": test_runs.TIERS}
+    environment.globals |= {"tiers": test_runs.TIERS, "shown_changes": SHOWN}
     return environment
 
 
@@ -343,18 +342,6 @@ def _state_words(target: SiteTarget) -> str:
     return f"It is {state_of(target)[1]}."
 
 
-def _first_changes(changes: Sequence[VersionChange]) -> Sequence[VersionChange]:
-    return changes[:SHOWN]
-
-
-def _other_changes(changes: Sequence[VersionChange]) -> Sequence[VersionChange]:
-    return changes[SHOWN:]
-
-
-def _more_changes(changes: Sequence[VersionChange]) -> int:
-    return max(0, len(changes) - SHOWN)
-
-
 def _also(target: SiteTarget) -> str:
     """The pins that have no column, and other packages for which people choose images."""
     own = {package for package, _ in COLUMNS}
@@ -377,11 +364,8 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "cve_counts": _cve_counts,
     "cve_rows": _cve_rows,
     "driver": _driver,
-    "first_changes": _first_changes,
-    "other_changes": _other_changes,
     "gpus": _gpus,
     "images_json": _images_json,
-    "more_changes": _more_changes,
     "pull": _bytes_to_pull,
     "runs": _run_chips,
     "short": _short,

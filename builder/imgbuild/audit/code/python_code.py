@@ -65,10 +65,9 @@ def check(
     places = {text.file: text for text in code.code.values()}
     kept = cache(code) if cache is not None else None
     known: dict[str, FileFindings] = {}
-    for file in places if kept is not None else ():
-        stored = kept.read(file) if kept is not None else None
-        if stored is not None and _is_current(stored, places):
-            known[file] = stored
+    if kept is not None:
+        stored = {file: kept.read(file) for file in places}
+        known = {file: each for file, each in stored.items() if each and _is_current(each, places)}
     new = {name: text for name, text in code.code.items() if text.file not in known}
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
@@ -90,7 +89,7 @@ def check(
         if kept is not None:
             kept.write(file, known[file])
     broken = [_unparsed(file, each.broken) for file, each in facts.items() if each.broken]
-    return _unique([*(each for stored in known.values() for each in stored.findings), *broken])
+    return _unique([*(each for group in known.values() for each in group.findings), *broken])
 
 
 def _is_current(stored: FileFindings, places: Mapping[str, CodeText]) -> bool:

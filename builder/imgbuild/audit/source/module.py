@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import warnings
 
 import msgspec
@@ -25,6 +24,7 @@ from imgbuild.audit.source.scopes import NONE
 from imgbuild.audit.source.statements import Statements
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
+from imgbuild.system.collector import paused
 from imgbuild.system.syntax import parse_source
 
 # The function that holds the statements of a program: see `read_module`.
@@ -40,18 +40,14 @@ def read_module(
     `__init__`. With `program` the top-level statements are also read as those of a function
     `PROGRAM`, whose names have types: no other module binds the names of a program.
     """
-    # A tree has no cycles, and the search for them takes a third of the time.
-    collecting = gc.isenabled()
-    gc.disable()
     try:
-        return _read(source, module, file, package=package, program=program)
+        # A tree has no cycles, and the search for them takes a third of the time.
+        with paused():
+            return _read(source, module, file, package=package, program=program)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return ModuleFacts(
             module=module, file=file, package=package, broken=str(error) or "nested too deeply"
         )
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _read(source: bytes, module: str, file: str, *, package: bool, program: bool) -> ModuleFacts:
