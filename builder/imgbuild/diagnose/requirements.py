@@ -28,8 +28,8 @@ STATED = tuple(
     for pattern in (
         # Numba needs NumPy 2.2 or less. Got NumPy 2.3.
         (
-            rf"(?:needs|requires) {NAME} (?:version )?{NUMBER} or (?P<bound>less|lower|older|earlier|"
-            rf"below|greater|newer|higher|later|above|up)\b(?:.{{0,60}}?(?:got|found|have|installed|"
+            rf"(?:needs|requires) {NAME} (?:version )?{NUMBER} or (?P<bound>less|lower|older|"
+            rf"earlier|below|greater|newer|higher|later|above|up)\b(?:.{{0,60}}?(?:got|found|have|installed|"
             rf"is)\W{{1,3}}(?:[\w-]+ )?(?:version )?{INSTALLED})?"
         ),
         # X is installed with version 0.3.1, which is less than the minimum required version 0.4.1
@@ -99,7 +99,7 @@ def cure(package: str, caller: str, facts: Facts) -> str:
         return ""
     return (
         f"install the {package} that pip check names for {user} (the newest {user} requires"
-        f" {package}{spec})"
+        f" {package}{spec}; imgbuild resolve {user} {package})"
     )
 
 
