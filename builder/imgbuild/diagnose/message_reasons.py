@@ -92,7 +92,18 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         cause=cause,
         confidence=confidence,
         source="first",
-        cure=_import_cure(exception, name) or _cure(exception, name, caller),
+        cure=_patched(exception) or _import_cure(exception, name) or _cure(exception, name, caller),
+    )
+
+
+def _patched(exception: LoggedException) -> str:
+    """The cure if unsloth's generated code led to an exception; "" otherwise."""
+    if not any("_compiled_cache/" in frame.file for frame in exception.frames):
+        return ""
+    return (
+        "delete unsloth_compiled_cache, and install unsloth and unsloth-zoo of one date with the"
+        " trl, transformers and vllm in their range (imgbuild resolve unsloth unsloth-zoo trl): the"
+        " code that unsloth generates does not fit the installed ones"
     )
 
 
@@ -110,7 +121,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     return (
         f"{package} fails while it is imported, so its version is incompatible with those"
         f" installed: update {package}, or install {names} in the range that it requires"
-        f" (imgbuild resolve {package}); delete what it has generated (unsloth_compiled_cache)"
+        f" (imgbuild resolve {package})"
     )
 
 

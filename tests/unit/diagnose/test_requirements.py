@@ -152,3 +152,26 @@ def test_variables_in_cures_are_those_that_vllm_reads() -> None:
     }
     known = " ".join(releases.load()["vllm"].environment.values()).split()
     assert names <= set(known), names - set(known)
+
+
+def test_code_that_unsloth_generated_is_generated_again() -> None:
+    finding = first(f"""\
+Traceback (most recent call last):
+  File "/workspace/unsloth_compiled_cache/UnslothSlotTrainer.py", line 14, in _prepare
+    batch = self.generate(rows)
+  File "{SITE}/vllm/prefix.py", line 70, in get_prefix
+    raise Oddity("slots do not fit")
+Oddity: slots do not fit
+""")
+    assert "delete unsloth_compiled_cache" in finding.cure
+
+
+def test_a_model_of_vllm_is_no_class_of_transformers() -> None:
+    """transformers has a class of this name whose attributes are others."""
+    finding = first(f"""\
+Traceback (most recent call last):
+  File "{SITE}/sglang/srt/models/transformers.py", line 88, in forward
+    if self.tp_size > 1:
+AttributeError: 'TransformersForCausalLM' object has no attribute 'tp_size'
+""")
+    assert "another release of sglang" in finding.cure
