@@ -102,7 +102,7 @@ def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom):
             yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
         elif isinstance(node, ast.If | ast.Try):
             handlers = [part for each in getattr(node, "handlers", ()) for part in each.body]

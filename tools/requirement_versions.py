@@ -65,14 +65,14 @@ def required(file: IndexFile, http: Http) -> dict[str, str]:
     with zipfile.ZipFile(io.BufferedReader(remote, 1 << 16)) as wheel:
         path = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(wheel.read(path), validate=False)
-    found: dict[str, str] = {}
+    specifiers: dict[str, str] = {}
     for extra in ("", *(metadata.provides_extra or ())):
         for each in metadata.requires_dist or ():
             name = normalize(each.name)
             applies = each.marker is None or each.marker.evaluate({**ENVIRONMENT, "extra": extra})
             if name in REQUIRED and applies and str(each.specifier):
-                found.setdefault(name, str(each.specifier))
-    return found
+                specifiers.setdefault(name, str(each.specifier))
+    return specifiers
 
 
 def chosen(package: str, every: Sequence[IndexFile]) -> dict[Version, IndexFile]:

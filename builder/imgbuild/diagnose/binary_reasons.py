@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 import msgspec
+from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
@@ -180,11 +181,20 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
             "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or vllm>=0.9 with"
             " the torch that it requires"
         )
-    elif package in ("torchvision", "torchaudio") and torch and (build := table.build(torch)):
-        cure = f"install torchvision=={build.torchvision}, which was compiled for torch {torch}"
+    elif companion := _companion(package, torch):
+        cure = companion
     if package == "flash-attn":
         return _flash_attn(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
+
+
+def _companion(package: str, torch: Version | None) -> str:
+    """The cure for a package that is released with each torch; "" for others."""
+    if package == "torchaudio":
+        release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
+        return f"install {release}, whose version is that of torch, from the same index"
+    build = pairs.load().build(torch) if package == "torchvision" and torch else None
+    return f"install torchvision=={build.torchvision}, compiled for torch {torch}" if build else ""
 
 
 def _flash_attn(cause: str, facts: Facts) -> Reason:

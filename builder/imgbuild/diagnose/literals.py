@@ -36,13 +36,13 @@ class WordIndex:
 
     def candidates(self, text: str) -> list[int]:
         """The numbers of the patterns whose required texts are in `text`, in their order."""
-        low, found = text.lower(), set(self._always)
+        low, candidates = text.lower(), set(self._always)
         starts = {low[at : at + SHORTEST] for at in range(len(low) - SHORTEST + 1)}
         for start in starts & self._words.keys():
             for word, numbers in self._words[start]:
                 if word in low:
-                    found |= numbers
-        return sorted(found)
+                    candidates |= numbers
+        return sorted(candidates)
 
 
 @lru_cache(maxsize=4096)

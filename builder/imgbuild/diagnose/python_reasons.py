@@ -273,8 +273,8 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
     if match is None or not owner[:1].isupper() or owner == "NoneType":
         return None
     name, package = match["name"], releases.distribution(caller).partition(" ")[0]
-    own = f"self.{name}" in code and package in OWN_MODELS
-    if releases.member(owner, name) is not None and not own:
+    of_engine = f"self.{name}" in code and package in OWN_MODELS
+    if releases.member(owner, name) is not None and not of_engine:
         return None
     if owner.endswith("Config") and package not in ("transformers", "peft"):
         return Reason(

@@ -1,4 +1,4 @@
-"""What releases of packages require of others, and what messages state of it (separate: a table).
+"""What releases of packages require of others, and what messages state of it.
 
 `data/diagnose/facts/requirements.yaml` is written by `tools/requirement_versions.py`.
 """
@@ -67,10 +67,10 @@ def of(user: str, package: str, version: str) -> str:
     """What `version` of `user` requires of `package`, as a specifier; "" if unknown."""
     rows = load().get(normalize(user), {}).get(normalize(package), {})
     try:
-        wanted = Version(version)
+        release = Version(version)
     except InvalidVersion:
         return ""
-    return next((spec for span, spec in rows.items() if _within(wanted, span)), "")
+    return next((spec for span, spec in rows.items() if _within(release, span)), "")
 
 
 def newest(user: str, package: str) -> str:

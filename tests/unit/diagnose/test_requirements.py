@@ -175,3 +175,11 @@ Traceback (most recent call last):
 AttributeError: 'TransformersForCausalLM' object has no attribute 'tp_size'
 """)
     assert "another release of sglang" in finding.cure
+
+
+def test_torchaudio_has_the_version_of_torch() -> None:
+    finding = first(
+        f"torch==2.8.0\nOSError: {SITE}/torchaudio/lib/libtorchaudio.so: undefined symbol:"
+        " _ZNK5torch8autograd4Node4nameB5cxx11Ev"
+    )
+    assert "torchaudio==2.8.0" in finding.cure
