@@ -90,7 +90,7 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return standard
     if (architecture := _architecture(text, facts, caller, code)) is not None:
         return architecture
-    for own in (_replaced, _own_name, _unexpected_object, _undefined):
+    for own in (_replaced, _own_name, _unexpected_object, _undefined, _function_keyword):
         if (unexpected := own(text, caller, code, facts)) is not None:
             return unexpected
     for function in FUNCTIONS:
@@ -152,6 +152,26 @@ def _overridden(text: str, caller: str) -> Reason | None:
         " passes to it",
         cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
         f" of {package} that {owner} was written for",
+    )
+
+
+def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
+    """The cause if a function of another package, which the line names, lacks an argument."""
+    match = KEYWORD.search(text) if caller else None
+    callee = re.escape(match["callee"] or " ") if match else ""
+    called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
+    if match is None or called is None or called[1] == caller:
+        return None
+    package = releases.distribution(called[1]).partition(" ")[0]
+    if package not in releases.table().packages.split():
+        return None
+    user, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    pin = requirements.cure(package, caller, facts)
+    return Reason(
+        code="IMG904",
+        cause=f"{match['callee']} of the installed {package} does not take the argument {name},"
+        f" which {user} passes to it",
+        cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
     )
 
 

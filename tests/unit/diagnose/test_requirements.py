@@ -183,3 +183,14 @@ def test_torchaudio_has_the_version_of_torch() -> None:
         " _ZNK5torch8autograd4Node4nameB5cxx11Ev"
     )
     assert "torchaudio==2.8.0" in finding.cure
+
+
+def test_the_line_names_the_package_of_a_function() -> None:
+    finding = first(f"""\
+Traceback (most recent call last):
+  File "{SITE}/vllm/sampler.py", line 14, in sample
+    rows = flashinfer.sampling.slots_from_rows(rows, fair=True)
+TypeError: slots_from_rows() got an unexpected keyword argument 'fair'
+""")
+    assert "of the installed flashinfer-python does not take the argument fair" in finding.cause
+    assert "which vllm passes to it" in finding.cause
