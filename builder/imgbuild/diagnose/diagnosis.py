@@ -230,7 +230,8 @@ def _of_event(
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
-    for rule, groups in rules.matches(event.text, frames):
+    text = exception.condition if exception and not exception.message else ""
+    for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:
             allowed[rule.code] = rule.applies(value.facts, texts)
         if allowed[rule.code]:

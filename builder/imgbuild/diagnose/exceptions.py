@@ -134,6 +134,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
+    def condition(self) -> str:
+        """The assertion that failed, as its line of code has it; "" for other exceptions."""
+        code = self.frames[-1].code if self.frames and self.name == "AssertionError" else ""
+        return code if code.startswith("assert ") else ""
+
+    @property
     def name(self) -> str:
         """The type without its module."""
         return self.type.rpartition(".")[2]

@@ -51,6 +51,11 @@ PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
     *("RecursionError", "AttributeError"),
 )
+# Python's own messages of these, which packages also raise with messages of theirs.
+PYTHONS = re.compile(
+    r"has no attribute|is not defined|referenced before|not associated|out of range|^\S{0,120}$|"
+    r"maximum recursion|^['\"][^'\"]{0,120}['\"]$"
+)
 
 
 def reason(exception: LoggedException, facts: Facts) -> Reason | None:
@@ -304,7 +309,7 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     kind = "" if silent else remedies.cure(exception.message, package, at)
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
-    if kind and exception.name not in PLAIN:
+    if kind and not (exception.name in PLAIN and PYTHONS.search(exception.message)):
         return kind
     if exception.name in UNEXPECTED or silent:
         return (

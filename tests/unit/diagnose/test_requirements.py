@@ -194,3 +194,25 @@ TypeError: slots_from_rows() got an unexpected keyword argument 'fair'
 """)
     assert "of the installed flashinfer-python does not take the argument fair" in finding.cause
     assert "which vllm passes to it" in finding.cause
+
+
+def test_a_rule_matches_the_condition_of_an_assertion_without_a_message() -> None:
+    finding = first(f"""\
+Traceback (most recent call last):
+  File "{SITE}/vllm/config.py", line 1764, in _get_and_verify_max_len
+    assert "factor" in rope_scaling
+AssertionError
+""")
+    assert finding.code == "IMG775"
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ("AttributeError: Pump does not support slots yet", "supports it"),
+        ("RuntimeError: Slots are not set. Call `init_slots` first.", "Call `init_slots` first"),
+    ],
+)
+def test_a_message_of_the_package_gives_the_cure(message: str, cure: str) -> None:
+    frame = f'  File "{SITE}/acme/pump.py", line 3, in start\n    self.start()\n'
+    assert cure in first(f"Traceback (most recent call last):\n{frame}{message}\n").cure
