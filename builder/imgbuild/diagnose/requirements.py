@@ -26,11 +26,16 @@ INSTALLED = r"v?(?P<have>\d+(?:\.\d+){1,3}[\w.+]*)"
 STATED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
+        # tokenizers>=0.21 is required for a normal functioning …, but found tokenizers==0.20.3
+        (
+            r"(?P<name>[\w.-]{2,40}?)(?P<spec>[<>=!~][<>=!~\d.,\w]*) is required for a normal"
+            r" functioning of this module, but found [\w.-]{2,40}==(?P<have>[\w.]*\w)"
+        ),
         # Numba needs NumPy 2.2 or less. Got NumPy 2.3.
         (
             rf"(?:needs|requires) {NAME} (?:version )?{NUMBER} or (?P<bound>less|lower|older|"
-            rf"earlier|below|greater|newer|higher|later|above|up)\b(?:.{{0,60}}?(?:got|found|have|installed|"
-            rf"is)\W{{1,3}}(?:[\w-]+ )?(?:version )?{INSTALLED})?"
+            rf"earlier|below|greater|newer|higher|later|above|up)\b(?:.{{0,60}}?"
+            rf"(?:got|found|have|installed|is)\W{{1,3}}(?:[\w-]+ )?(?:version )?{INSTALLED})?"
         ),
         # X is installed with version 0.3.1, which is less than the minimum required version 0.4.1
         (
@@ -118,7 +123,7 @@ def reason(text: str, caller: str = "") -> Reason | None:
         if "is installed with version" in match[0]:  # the bound is that of the installed one
             sign = "<=" if bound in ("greater", "newer", "higher") else ">="
         name = normalize(match["name"])
-        spec = f"{sign}{match['version']}"
+        spec = groups.get("spec") or f"{sign}{match['version']}"
         if sign == "<=":  # "2.2 or less" allows 2.2.6
             release = Version(match["version"]).release
             spec = f"<{'.'.join(map(str, (*release[:-1], release[-1] + 1)))}"
