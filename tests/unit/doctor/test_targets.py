@@ -160,6 +160,17 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     assert targets.diagnose(MACHINE, [limited, retired]).best == "cu124-vllm"
 
 
+def test_recommended_target_precedes_newer_one_without_restriction() -> None:
+    recommended = msgspec.structs.replace(CU124, recommended=True)
+    diagnosis = targets.diagnose(MACHINE, [CU130, recommended])
+    assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu130-vllm"]
+    lines = list(verb._lines(targets.only(diagnosis, {"cu130-vllm"}), {}))
+    assert not [line for line in lines if line.startswith("use")]
+    floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
+    restricted = msgspec.structs.replace(recommended, floors={Arch.X86_64: floors})
+    assert targets.diagnose(MACHINE, [CU130, restricted]).best == "cu130-vllm"
+
+
 def test_an_old_glibc_matters_only_without_the_image() -> None:
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], glibc="2.34")
     offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
@@ -392,7 +403,7 @@ def test_the_verb_answers_and_refuses_by_its_status(
     ] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
-    reason = "(the newest CUDA release that fits, then the latest date)"
+    reason = "(fewest restrictions, then recommended, newest CUDA release, latest date)"
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
     table = text.stdout.splitlines()
     [row] = [line for line in table if line.startswith(f"  {TARGET}")]
