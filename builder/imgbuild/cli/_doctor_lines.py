@@ -109,7 +109,7 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
     """The best target with the reason, and for each framework the target with the newest one."""
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
-        if not fitting:
+        if not any(verdict.fits for verdict in diagnosis.verdicts):
             yield f"use another target: {diagnosis.best} ({ORDER})"
     elif diagnosis.best:
         yield f"use: {diagnosis.best} ({ORDER})"

@@ -112,7 +112,8 @@ def doctor(
 
     Targets whose driver is at least that of their CUDA release are first, then those that run on
     an older driver of the same major release; of each, recommended targets are first. Retired
-    targets are marked, and suggested only where no other fits. --driver, --gpu and --arch describe another machine.
+    targets are marked, and suggested only where no other fits. --driver, --gpu and --arch describe
+    another machine.
 
     With --through, checks from inside an image what could break it, in seconds: packages in the
     home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if something

@@ -79,9 +79,7 @@ class _TargetDigests(msgspec.Struct, frozen=True):
     arch: dict[Arch, _ImageDigests]
 
 
-def offer(
-    images: Path, lock: Lock, retired: str = "", *, recommended: bool = False
-) -> TargetNeeds:
+def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = False) -> TargetNeeds:
     """What the target of `lock` needs: from its digests, else derived from its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
@@ -136,7 +134,11 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     verdicts = sorted(
         (judge(host, target_needs) for target_needs in ordered),
         key=lambda fit: (
-            not fit.fits, not fit.complete, fit.limited, fit.retired != "", not fit.recommended
+            not fit.fits,
+            not fit.complete,
+            fit.limited,
+            fit.retired != "",
+            not fit.recommended,
         ),
     )
     fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")

@@ -145,7 +145,7 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     diagnosis = targets.diagnose(MACHINE, [CU124, CU130, retired])
     assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
     lines = list(verb._lines(diagnosis, {}))
-    assert lines[lines.index("fits: 2 targets") :][2:4] == [
+    assert lines[lines.index("fits: 2 targets") :][3:5] == [
         "  cu130-vllm  -      -    -", "  retired: cu130-old"
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
@@ -305,8 +305,8 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     lines = list(verb._lines(diagnosis, {}))
     groups = [line.split("  ")[:2] for line in lines if line.startswith(("unknown", "  "))]
     assert [each for each in groups if each != ["", "target"]] == [
-        ["unknown: 1 target"], ["", "cu130-vllm"], ["", "needs driver 580.65.06 or newer"],
-        ["unknown: 1 target"], ["", "cu124-vllm"], ["", "needs driver 525.60.13 or newer"],
+        ["unknown: 1 target"], ["", "needs driver 580.65.06 or newer"], ["", "cu130-vllm"],
+        ["unknown: 1 target"], ["", "needs driver 525.60.13 or newer"], ["", "cu124-vllm"],
     ]  # fmt: skip
     assert "checked" in "".join(lines)
     one = "\n".join(verb._lines(targets.only(diagnosis, ["cu124-vllm"]), {}))
