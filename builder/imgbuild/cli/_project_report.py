@@ -13,6 +13,7 @@ from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
 from imgbuild.resolve import choose, python_support
 from imgbuild.resolve.choose import Candidate
+from imgbuild.show.table import RETIRED
 from imgbuild.system import boundary
 from imgbuild.values import normalize
 
@@ -100,7 +101,7 @@ def _cells(item: Candidate) -> tuple[str, ...]:
     capabilities = sorted(item.gpu, key=gpus.numbers)
     ends = dict.fromkeys((*capabilities[:1], *capabilities[-1:]))
     return (
-        item.target,
+        item.target + (RETIRED if item.retired else ""),
         str(len(item.added)),
         str(len(item.changed)),
         minor if item.python_accepted else f"{minor} (!)",
