@@ -396,7 +396,7 @@ def _style(line: str) -> list[tuple[str, str]]:
         return [(line, "bold")]
     head = "bold green" if name.endswith(table.MARK) else ""
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
-    tail = {"failed": "red", "not locked": "dim"}.get(last, "")
+    tail = {"failed": "red", "not locked": "dim", "no lock": "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
 
 

@@ -171,7 +171,7 @@ def record(row: TableRow, *, brief: bool = False) -> str:
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
-        return "not locked"
+        return "no lock" if brief else "not locked"
     if not runs:
         return NONE if brief or Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
     if any(not run.good for run in runs):
