@@ -22,7 +22,7 @@ from imgbuild.cpython import sysconfig_data
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.reader import FILES, Reader, decompressed
 from imgbuild.oci.tar import Member, MemberKind, Slice
-from imgbuild.system.boundary import reading
+from imgbuild.system.boundary import Limited, reading
 from imgbuild.values import Arch
 
 TOP = "python"
@@ -57,22 +57,6 @@ class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
     """The exact version of the Python in an archive."""
 
     version: str
-
-
-class _Limited:
-    """A stream that ends with an error after `limit` bytes."""
-
-    def __init__(self, source: BinaryIO, limit: int) -> None:
-        self._source, self._left, self._limit = source, limit, limit
-
-    def read(self, size: int) -> bytes:
-        """The next `size` bytes; ValueError if the limit is exceeded."""
-        data = self._source.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            message = f"it exceeds {self._limit} bytes when unpacked"
-            raise ValueError(message)
-        return data
 
 
 def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
@@ -153,7 +137,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
     total = 0
     limit = UNPACKED_LIMIT + (ENTRY_LIMIT << 12)
     with reading(label, hint=HINT), decompressed(path) as stream:
-        reader = Reader(cast("BinaryIO", _Limited(stream, limit)), label, hint=HINT)
+        reader = Reader(cast("BinaryIO", Limited(stream, limit)), label, hint=HINT)
         for count, entry in enumerate(reader, start=1):
             total += entry.size
             if count > ENTRY_LIMIT or total > UNPACKED_LIMIT:

@@ -197,7 +197,7 @@ def test_data_after_archive_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "ENTRY_LIMIT", 100)
     path = written(tmp_path, sample())
     path.write_bytes(path.read_bytes() + pack({}) * 300)
-    with pytest.raises(IntegrityError, match="bytes when unpacked"):
+    with pytest.raises(IntegrityError, match="unpacked size exceeds"):
         python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
 
 
