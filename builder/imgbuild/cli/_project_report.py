@@ -65,7 +65,8 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f" can be installed{missing}"
             )
     unlocked = [
-        f"{name} has Python {each.python}, and is not locked: {python_support.HOW_TO}"
+        f"{name} has Python {each.python}, and is not locked. In a clone of imgbuild:"
+        f" imgbuild lock {name} ({python_support.HOW_TO})"
         for each in choice.wheels
         if choose.python_accepted(declared, f"{each.python}.2")
         for name in each.unlocked
