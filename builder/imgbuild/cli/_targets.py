@@ -48,7 +48,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Options that select targets, without positional names, which some verbs mix with others."""
+    """Options that select targets, without positional names: some verbs mix them with others."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False
