@@ -1,6 +1,6 @@
 """`render --online`: a Dockerfile that downloads its inputs (separate: an output format).
 
-The installation steps have no network, as before, and check the same hashes.
+The installation steps still have no network access and check the same hashes.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def window_words(entry: Constraint) -> str:
 
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
-    """The demands in the versions of wheels that state what they are compiled for."""
+    """The demand on torch of a wheel whose version states the torch it is compiled for."""
     tag = build_tag(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
@@ -235,7 +235,7 @@ class _Search:
         return None
 
     def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow only names of versions (`+cu124torch2.6`), whether an index has them or not."""
+        """Follow only local versions (`+cu124torch2.6`), whether an index has them or not."""
         pending = []
         for requested in requests:
             pin = _exact(requested.spec)

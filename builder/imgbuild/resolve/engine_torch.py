@@ -76,7 +76,7 @@ def build(
 def required(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
-    """What METADATA of a package requires with its extras, and with those that they require."""
+    """The requirements in METADATA of a package with its extras, and with extras of those."""
     machine = tuple(sorted(markers.items()))
     return list(_required(demand.package, demand.extras, metadata, machine))
 

@@ -100,7 +100,7 @@ def _of_package(
 
 
 def _lacking(package: str, version: Version, release_catalogue: ReleaseCatalogue) -> Iterator[str]:
-    """The first commonly used name of `package` that `version` lacks, and what added it."""
+    """The first commonly used name that `version` of `package` lacks, and its first version."""
     release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
     names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]

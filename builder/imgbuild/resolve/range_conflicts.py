@@ -42,7 +42,7 @@ def range_conflicts(
 def changes_for(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
-    """What `version` of the package of `demand` requires that differs from the versions `has`."""
+    """The requirements of the demanded package's `version` that differ from the versions `has`."""
     return [
         TargetChange(
             package=package,

@@ -35,7 +35,7 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences of two images. `unused` are entries of the list that accepted nothing."""
+    """The differences of two images. `unused` are entries of the list that matched nothing."""
 
     left: CompareSide
     right: CompareSide

@@ -82,7 +82,7 @@ def _git(project: Project, command: git.Reading, *words: str) -> str:
 
 
 def _commit(project: Project, revision: str) -> str:
-    """The commit that `revision` names; InputError if there is none, or no repository."""
+    """The commit that `revision` names; InputError if it, or the repository, does not exist."""
     commit = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if commit.status == 0:
         return commit.stdout.strip()
