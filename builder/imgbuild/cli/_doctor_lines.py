@@ -1,4 +1,4 @@
-"""The answer of `imgbuild doctor` as lines: targets by result, test records (separate: size)."""
+"""The output of `imgbuild doctor` as lines: targets by result, test records (separate: size)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _record(row: TableRow) -> str:
 
 
 def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """On which GPUs and drivers the targets were tested, and whether on those of the machine."""
+    """The GPUs and drivers of the targets' test records, and whether they match the machine."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not comparable(host):
         return
@@ -106,7 +106,7 @@ def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
 
 
 def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The best target with the reason, and for each framework the target with the newest one."""
+    """The best target with the reason, and the target with the newest version of each framework."""
     judged = {verdict.target for verdict in diagnosis.verdicts}
     if diagnosis.best and diagnosis.best not in judged:
         if not any(verdict.fits for verdict in diagnosis.verdicts):
@@ -124,7 +124,7 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _newest(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """The framework at its newest version, and its target: the one with the fewest others."""
+    """The newest version of the framework, and its target with the fewest other frameworks."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None

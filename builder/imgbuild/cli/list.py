@@ -76,7 +76,7 @@ State = Annotated[
 
 
 class Filters(Group, frozen=True, kw_only=True):
-    """What a listed target must have; all that are given apply."""
+    """Filters of the listed targets; a target must match all that are given."""
 
     package: With = None
     cuda: Cuda = None
@@ -100,7 +100,7 @@ class Filters(Group, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architecture of the machines that have the GPU, if it is built with one alone."""
+        """The architecture of the machines that have the GPU, if only one architecture has it."""
         arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
@@ -142,7 +142,7 @@ class Filters(Group, frozen=True, kw_only=True):
         ]
 
     def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
-        """The error for no row: the filters, and the target that meets most of them."""
+        """The error if no row matches: the filters, and the target that matches most of them."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(requirement.name): str(requirement.specifier)
@@ -200,7 +200,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
-    """Whether the row pins, or a lock of it holds, each of `needed`."""
+    """Whether the pins of the row, or else its locks, satisfy each of `needed`."""
     versions = dict(row.pins)
     if any(normalize(requirement.name) not in versions for requirement in needed):
         for resolution in _locked(project, row.target):
@@ -225,7 +225,7 @@ def _offer(project: Project, target: str) -> TargetNeeds | None:
 def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> list[TargetFit]:
     """The images of the row that run on a GPU and a driver, as `imgbuild doctor` judges them.
 
-    Without a lock what the row names is compared. `driver` is "" for any.
+    Without a lock, the values of the row are compared. `driver` is "" for any.
     """
     offered = _offer(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
@@ -299,9 +299,9 @@ def list_targets(
     passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
     run of a tier failed; "-" for an image without a test record, "not locked" without an image.
     Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
-    equal configuration count, and --wide names their digests. Months are left out where the
-    terminal is narrow; a wide one has more columns: the oldest driver, what a pull downloads, other
-    packages. Filters are combined: a target must match all of them.
+    equal configuration count, and --wide names their digests. A narrow terminal shows no months; a
+    wide one shows more columns: the oldest driver, the download size, other packages. Filters are
+    combined: a target must match all of them.
 
     A target is locked, stale, not locked, or needs something that the default index does not have:
     another index, or a wheel that you supply. --json has all values of the matrix, the reasons for

@@ -67,7 +67,7 @@ def show_variables(selection: Selection) -> None:
 
 
 def _warn(environment: Environment) -> None:
-    """Say that the lock is stale, or that there is none."""
+    """Warn that the lock is stale or missing."""
     if not environment.locked:
         console.warn(f"{environment.target}: not locked; these are the values of the matrix")
     differing = [item.name for item in environment.image if item.differs]
@@ -242,23 +242,24 @@ def show(
     Two targets are shown side by side. Nothing is fetched or built. One of --layers, --variables,
     --packages, --guide, --history, --tests and --sbom shows that part instead.
 
-    --layers draws bars of what a pull downloads in a terminal. Elsewhere it has the columns
-    position, name, MB to pull, MB unpacked (- if a registry does not report it), contents, first
-    digits of the digest; with --json the whole digest and every file of each layer.
+    In a terminal, --layers draws bars of download sizes. Elsewhere it prints the columns position,
+    name, MB to pull, MB unpacked (- if a registry does not report it), contents, first digits of
+    the digest; with --json the whole digest and every file of each layer.
 
     --history lists the commits of the checkout that gave the target another digest. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, for the current digest or for an
-    image of equal configuration, whose digest is named, and the skipped cases with the reasons.
-    "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no engine).
+    image of equal configuration, whose digest is named, and the skipped cases with the reasons. The
+    column "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no
+    engine).
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
     is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. If the image has
-    another version, it follows with the place that it is from: pins of the target, or the lock.
+    another version, that version follows, with its origin: pins of the target, or the lock.
 
     --guide prints /opt/imgbuild/README of the image as Markdown: first commands, what is missing,
-    how to add a package. After it are what the image cannot have: its digest, what a pull downloads
-    and the results of its tests.
+    how to add a package. It is followed by data that the image cannot contain: its digest, its
+    download size and its test results.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 

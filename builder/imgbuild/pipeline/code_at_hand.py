@@ -97,7 +97,7 @@ def warn(
 ) -> None:
     """Warn about errors in a command, its variables and a project's code.
 
-    Only those found within a second.
+    Only errors that are found within one second.
     """
     project = published.project_row(session.matrix, name) is not None
     settings = [f"{key}={value}" for key, value in env.items()]

@@ -118,8 +118,8 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
 def entrypoint(words: tuple[str, ...]) -> str:
     """A command as the entry point of a RayJob; InputError for a word that would be changed.
 
-    The operator puts the text into a command of bash, which runs `ray job submit`, whose server
-    gives its words, joined, to sh.
+    The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
+    joins the words and passes them to sh.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
     if words and (words[0] in _RESERVED or "=" in words[0]):
@@ -132,7 +132,7 @@ def entrypoint(words: tuple[str, ...]) -> str:
 
 
 def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
-    """`comment`, and what the cluster must have before `kubectl apply -f FILE`."""
+    """`comment`, and the objects that must exist before `kubectl apply -f FILE`."""
     secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (

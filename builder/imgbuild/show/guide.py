@@ -1,6 +1,6 @@
-"""`imgbuild show TARGET --guide`: the image's README, then what only the catalogue has.
+"""`imgbuild show TARGET --guide`: the image's README, then data that only the catalogue has.
 
-Digest and sizes follow from the README among others, and test records from the digest.
+The README cannot contain that data: digest and sizes depend on it, and test records on the digest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guide(readme: str, page: Page, *, user_packages: bool) -> Guide:
-    """The guide of a target. In an image without `user_packages` pip is for root alone."""
+    """The guide of a target. In an image without `user_packages`, only root can use pip."""
     if not user_packages:
         name = page.row.target
         text = (
@@ -96,7 +96,7 @@ def _commands(page: Page) -> Iterator[str]:
 
 
 def _facts(image: PageImage) -> Sequence[str]:
-    """Size of the download, size on disk, what the machine needs."""
+    """The download size, the size on disk, and the requirements on the machine."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
     needs += [f"a GPU of {gpus}"] if (gpus := capabilities(image)) else []
