@@ -29,7 +29,7 @@ LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
-    """`blocked`, with those of which the index has only a placeholder named so."""
+    """`blocked`, with another reason for packages that are only placeholders on the index."""
     return [
         msgspec.structs.replace(each, reason=sdist_code.PLACEHOLDER)
         if each.cause == "source" and sdist_code.code_of(each, pages) == "placeholder"
