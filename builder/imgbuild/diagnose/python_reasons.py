@@ -202,18 +202,18 @@ def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason
     The table does not list what all of them have, which an older release may lack.
     """
     package, version = existence.package, facts.versions.get(existence.package, "")
-    known = f"from {existence.first} to {existence.last}"
+    span = f"from {existence.first} to {existence.last}"
     if version and existence.within(version):
         return Reason(
             code="IMG904",
-            cause=f"no {package} {known} has the argument {name} of {callee} (the log shows"
+            cause=f"no {package} {span} has the argument {name} of {callee} (the log shows"
             f" {package} {version})",
             cure=f"remove {name}; a fork or another package defines it",
         )
     shown = f"{package} {version}" if version else f"the installed {package}"
     return Reason(
         code="IMG904",
-        cause=f"{shown} does not take the argument {name} of {callee}, which no release {known}"
+        cause=f"{shown} does not take the argument {name} of {callee}, which no release {span}"
         f" added or removed: {shown} is older than {existence.first}, or {name} is of a fork",
         cure=f"install {package}>={existence.first} if it is older, else remove {name}",
     )
