@@ -1,4 +1,4 @@
-"""Findings of a log, ranked: the first failure before its consequences."""
+"""The findings of a log, ranked: the first failure comes before its consequences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def likely(result: LogFindings) -> tuple[LogFinding, ...]:
 
 
 def in_words(finding: LogFinding) -> str:
-    """A finding as one sentence."""
+    """A finding as a sentence."""
     return f"{finding.code}: {finding.cause}; cure: {finding.cure}"
 
 
@@ -171,7 +171,7 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
 
 
 def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
-    """For a log without an exception: a line with an error, or where its traceback is cut off."""
+    """For a log without an exception: a line with an error, or the end of a truncated traceback."""
     if any(each.traced for each in value.exceptions):
         return
     cut = value.cut
@@ -250,12 +250,12 @@ def _of_event(
 
 
 def _is_minor(reason: Reason) -> bool:
-    """Whether it is the message of a program that a Python program may start and survive."""
+    """Whether it is a message of a program whose failure the calling Python program may survive."""
     return reason.code == program_reasons.CODE and reason.source == "first"
 
 
 def _is_stated(text: str) -> bool:
-    """Whether a line is a known program's own statement of its failure."""
+    """Whether in this line a known program reports its own failure."""
     return any(
         each.reason(text) is not None
         for each in (resolution_reasons, value_reasons, program_reasons)
@@ -263,7 +263,7 @@ def _is_stated(text: str) -> bool:
 
 
 def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
-    """The reason for a line that is no exception."""
+    """The reason for a line that is not an exception."""
     if not failed and (not value.short or event.level in ("I", "W")):
         return None
     text = event.text
@@ -279,7 +279,7 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
 
 
 def _survived(reason: Reason, value: Log, event: Event) -> Reason:
-    """The reason for what a line mentions, which the program may have survived."""
+    """The reason for an error mentioned in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
     return msgspec.structs.replace(
         reason,
@@ -290,7 +290,7 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
 
 
 def _caller(exception: LoggedException | None) -> str:
-    """The package whose code raised an exception, before what looks up attributes."""
+    """The package whose code raised an exception, ignoring frames that look up attributes."""
     frames = exception.frames if exception else ()
     return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
 

@@ -173,7 +173,7 @@ def _is_binary(sample: bytes) -> bool:
 
 
 class LineReader:
-    """Chooses the lines of blocks, which `feed` takes in order."""
+    """Selects the lines of blocks, which are passed to `feed` in order."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -229,7 +229,7 @@ class LineReader:
     def _parts(
         self, number: int, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
     ) -> Iterator[LogLine]:
-        """A line, or the latest states of one that a progress bar has written again and again."""
+        """A line, or the latest states of a line that a progress bar has rewritten many times."""
         for part in raw.split(b"\r")[-50:] if b"\r" in raw else (raw,):
             if part or part is raw:
                 yield from self._line(number, part, present, whole=whole, last=last)

@@ -1,6 +1,6 @@
 """One line of a log without its prefixes.
 
-Colours, times, ranks, and what Ray, Slurm, docker and log levels put before a line.
+Prefixes are colours, times, ranks, log levels, and those of Ray, Slurm and docker.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ WORDS = {
 class LogLine(msgspec.Struct, frozen=True):
     """A line: its number from 1, the rank or process that wrote it ("" if unknown), its text.
 
-    `level` is "E", "W" or "I" where the line names one, else "". `hit`: it may report a failure.
+    `level` is "E", "W" or "I" if the line has one, else "". `hit`: it may report a failure.
     """
 
     number: int
@@ -126,9 +126,9 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class LearnedPrefixes:
-    """Reads lines, also below prefixes of other programs, as those before a traceback's header.
+    """Reads lines with prefixes of other programs, learned from the headers of tracebacks.
 
-    A line that begins as the header of a traceback did, up to digits, has the same prefix.
+    A line that begins like the header of a traceback, except for digits, has the same prefix.
     """
 
     def __init__(self) -> None:

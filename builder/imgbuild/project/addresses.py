@@ -1,4 +1,4 @@
-"""The parts of the addresses that requirements and indexes have; none of a broken one."""
+"""Parses URLs of requirements and indexes; invalid ones have no parts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the addresses in it as they may be shown: without credentials and query."""
+    """`text` with the URLs in it in a form for display: without credentials and query."""
     return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 
 def split(url: str) -> SplitResult | None:
-    """The parts of an address, None if it is none that Python reads."""
+    """The parts of a URL, None if Python cannot parse it."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # is checked when it is read
@@ -31,7 +31,7 @@ def split(url: str) -> SplitResult | None:
 
 
 def path(url: str) -> str:
-    """The path of an address, its escapes replaced; empty if there is none."""
+    """The path of a URL, unescaped; empty if there is none."""
     parts = split(url)
     return unquote(parts.path) if parts else ""
 

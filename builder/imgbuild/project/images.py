@@ -36,7 +36,7 @@ PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rock
 
 
 def read(reading: Reading, image: str, place: Place) -> None:
-    """Add the versions in the tag of `image`; unknown ones are left out with the reason."""
+    """Add the versions in the tag of `image`; unknown tags are skipped with the reason."""
     if "$" in image:
         reading.leave_out(place, f"FROM {image}", "has a variable whose value is not in the file")
         return

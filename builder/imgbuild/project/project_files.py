@@ -36,8 +36,8 @@ class SourceProblem(Exception):
 class ProjectFiles:
     """The files below `root`, by names relative to it; each is read once.
 
-    The methods raise SourceProblem for what is broken. A symbolic link may lead to another place of
-    the project, not out of it.
+    The methods raise SourceProblem for an invalid file. A symbolic link may lead to another place
+    in the project, but not outside of it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -68,7 +68,7 @@ class ProjectFiles:
             return False
 
     def names(self, folder: str = ".") -> list[str]:
-        """The names in `folder`, sorted; none if it is not a folder or leads out of the project."""
+        """The names in `folder`, sorted; none if it is not a folder or not in the project."""
         if not self.inside(folder) or not self.is_folder(folder):
             return []
         try:
@@ -113,7 +113,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def yaml(self, name: str) -> Any:
-        """The YAML document `name`, as plain values; aliases count as what they stand for."""
+        """The YAML document `name`, as plain values; aliases are expanded."""
         try:
             node = yaml.compose(self.text(name), Loader=yaml.SafeLoader)
             if node is None:
@@ -186,7 +186,7 @@ class ProjectFiles:
 
 
 def relative(folder: str, name: str) -> str:
-    """`name`, given relative to `folder`, relative to the project; with `..` if it leads out."""
+    """`name`, given relative to `folder`, relative to the project; with `..` if it is outside."""
     return os.path.normpath(PurePosixPath(folder, name))
 
 
@@ -212,9 +212,9 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
 
 
 def key_line(text: str, key: str, *, after: str) -> int:
-    """The line of TOML that gives the normalized `key` a value, below one that starts with `after`.
+    """The line of TOML that sets the normalized `key`, below a line that starts with `after`.
 
-    The line that starts with `after` if there is none.
+    The latter line if there is no such key.
     """
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
@@ -236,7 +236,7 @@ T = TypeVar("T")
 
 
 def _printable(name: str, value: T) -> T:
-    """The value; SourceProblem if one of its texts has a control character by an escape."""
+    """The value; SourceProblem if one of its texts contains an escaped control character."""
     queue: list[object] = [value]
     while queue:
         item = queue.pop()
@@ -258,7 +258,7 @@ def _too_deep(name: str, error: BaseException) -> SourceProblem:
 
 
 def _measure(name: str, root: yaml.Node) -> None:
-    """SourceProblem if the document is too large once its aliases are replaced."""
+    """SourceProblem if the document is too large after its aliases are expanded."""
     sizes: dict[int, int] = {}
 
     def _size(node: yaml.Node, depth: int) -> int:

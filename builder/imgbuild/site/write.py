@@ -1,7 +1,7 @@
-"""Makes a site: catalogue, pages and data into a folder that takes the place of the one before.
+"""Writes a site: catalogue, pages and data, to a folder that replaces the previous one.
 
-The folder is written under a temporary name beside its place and then renamed. It replaces only a
-folder that has exactly what an earlier run wrote: the file MARKER lists it.
+The folder is written under a temporary name next to its final place, and then renamed. It replaces
+only a folder with exactly the files of an earlier run, which the file MARKER lists.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """The file MARKER: everything that is in the folder, by relative path."""
+    """The file MARKER: everything in the folder, by relative path."""
 
     site: Literal[1]
     files: tuple[str, ...]

@@ -1,6 +1,6 @@
 """The image's root folder on this machine, in which wheels of sdists are built.
 
-It is created on first use and kept in the cache. Builds cannot change it.
+The folder is created on first use and kept in the cache. Builds cannot change it.
 """
 
 from __future__ import annotations

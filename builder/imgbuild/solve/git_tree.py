@@ -66,8 +66,8 @@ VERSION_VARIABLES = {
 class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of a commit: its git hash, and its archive in the store.
 
-    `left_out` are paths that cannot be archived: links that lead out of the repository, and names
-    with control characters. `submodules` are the paths of submodules.
+    `left_out` are paths that cannot be archived: links to paths outside of the repository, and
+    names with control characters. `submodules` are the paths of submodules.
     """
 
     commit: str
@@ -353,7 +353,7 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
 
 
 def described(address: GitAddress, context: Context) -> str:
-    """The version of the commit of `address`, from its history; FetchFailed as `fetched`."""
+    """The version of the commit of `address`, from its history; FetchFailed as for `fetched`."""
     store = context.store
     key = sha256(codec.compact([FORMAT, address.url, address.rev]))
     stored = store.fact(DESCRIBED, key)

@@ -1,8 +1,9 @@
 """Builds a pure wheel from an sdist under the image's Python; same inputs, same bytes.
 
-The wheel is repacked: sorted, stored, with one fixed time and a new RECORD. The build runs in a
-sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH. An sdist
-that compiles is rejected, because the output of a compiler does not depend on the lock alone.
+The wheel is repacked: sorted, without compression, with one fixed time and a new RECORD. The build
+runs in a sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH.
+An sdist that compiles is rejected, because the output of a compiler does not depend on the lock
+alone.
 
 Archives are not extracted on the host: `_prepare` writes their checked contents to one file, from
 which `UNPACK` creates the files in the sandbox. A build runs third-party code. It can write to four
@@ -211,7 +212,7 @@ def build(job: SdistJob) -> Path:
 
 
 def describe(job: SdistJob) -> SdistResult:
-    """METADATA and entry points of the wheel that `job` would build; errors as of `build`."""
+    """METADATA and entry points of the wheel that `job` would build; errors as for `build`."""
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
@@ -219,7 +220,7 @@ def describe(job: SdistJob) -> SdistResult:
 
 
 def _fetched(job: SdistJob, name: str) -> Path:
-    """Copy the wheel `name` to a folder that builds cannot write to."""
+    """Copy the wheel `name` to a folder to which builds cannot write."""
     if not WHEEL_NAME.fullmatch(name):
         message = f"{job.package} {job.version}: its build reports {name[:80]!r} as its wheel"
         raise IntegrityError(message, hint=DECEIT)
@@ -327,7 +328,7 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a failed build with `output`; names an outdated Python as the cause if it is.
+    """The error for a failed build with `output`; names an outdated Python if that is the cause.
 
     `version` is "" if only metadata was requested.
     """
