@@ -49,7 +49,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requirement. `other` is empty if no other package of the set is involved. `spec` are the
     versions of `other` that fit, if the evidence states them (a window, a rule, a requirement).
     `symbols` are all undefined symbols of a shared object, sorted, if there are several; only the
-    first finding of a file has them.
+    first finding of a file has them. `preferred`: for code that runs only where earlier imports
+    from `other` failed, the subjects of each attempt; a version that has all of one fits, too.
     """
 
     relation: Relation
@@ -62,6 +63,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str = ""
     spec: str = ""
     symbols: tuple[str, ...] = ()
+    preferred: tuple[tuple[str, ...], ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

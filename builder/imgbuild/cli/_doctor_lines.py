@@ -17,7 +17,7 @@ from imgbuild.smoke.records import RecordedRun
 FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "has", "tested")
 SHOWN = 2  # frameworks of a target
-ORDER = "the newest CUDA release that fits, then the latest date"
+ORDER = "fewest restrictions, then recommended, newest CUDA release, latest date"
 
 Rows = Mapping[str, TableRow]
 Groups = dict[tuple[str, tuple[str, ...]], list[str]]
@@ -35,11 +35,11 @@ def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
         yield (
             f"{judged}: {count(len(names), 'target')}" if shown else f"{judged}: {', '.join(names)}"
         )
+        yield from (f"{GAP}{text}" for text in texts)
         if shown:
             yield head
             yield from (by_target[name] for name in shown)
             yield from [f"{GAP}retired: {', '.join(others)}"] if others else []
-        yield from (f"{GAP}{text}" for text in texts)
     yield ""
     retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
     yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
@@ -107,7 +107,11 @@ def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
 
 def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
     """The best target with the reason, and the target with the newest version of each framework."""
-    if diagnosis.best:
+    judged = {verdict.target for verdict in diagnosis.verdicts}
+    if diagnosis.best and diagnosis.best not in judged:
+        if not any(verdict.fits for verdict in diagnosis.verdicts):
+            yield f"use another target: {diagnosis.best} ({ORDER})"
+    elif diagnosis.best:
         yield f"use: {diagnosis.best} ({ORDER})"
         newest = [each for each in (_newest(name, fitting) for name in FRAMEWORKS) if each]
         if {target for _, target in newest} - {diagnosis.best}:

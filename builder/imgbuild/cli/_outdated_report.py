@@ -73,7 +73,12 @@ def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterato
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
-    """The reason why the target is retired, and targets with newer versions."""
+    """Where updates of Debian come from, why the target is retired, targets with newer versions."""
+    if report.base is not None and any(each.security for each in report.base.updates):
+        yield (
+            "Debian's updates come with a new lock: in a project, `like: TARGET` in place of"
+            f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
+        )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
     for each in report.targets:

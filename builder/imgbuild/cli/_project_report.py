@@ -13,6 +13,7 @@ from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
 from imgbuild.resolve import choose, python_support
 from imgbuild.resolve.choose import Candidate
+from imgbuild.show.table import RETIRED
 from imgbuild.system import boundary
 from imgbuild.values import normalize
 
@@ -64,7 +65,8 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f" can be installed{missing}"
             )
     unlocked = [
-        f"{name} has Python {each.python}, and is not locked: {python_support.HOW_TO}"
+        f"{name} has Python {each.python}, and is not locked. In a clone of imgbuild:"
+        f" imgbuild lock {name} ({python_support.HOW_TO})"
         for each in choice.wheels
         if choose.python_accepted(declared, f"{each.python}.2")
         for name in each.unlocked
@@ -100,7 +102,7 @@ def _cells(item: Candidate) -> tuple[str, ...]:
     capabilities = sorted(item.gpu, key=gpus.numbers)
     ends = dict.fromkeys((*capabilities[:1], *capabilities[-1:]))
     return (
-        item.target,
+        item.target + (RETIRED if item.retired else ""),
         str(len(item.added)),
         str(len(item.changed)),
         minor if item.python_accepted else f"{minor} (!)",

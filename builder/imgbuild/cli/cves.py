@@ -216,7 +216,8 @@ def _end_unasked(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unasked) < report.packages for report in reports):
             console.info(f"advisories in the cache: {of}")
-    missing = count(len({name for report in reports for name in report.unasked}), "package")
+    most = max((len(report.unasked) for report in reports), default=0)  # of one image
+    missing = count(most, "package")
     console.warn(
         f"the result is incomplete: nothing is known about {missing}; without this server:"
         " imgbuild cves --report FILE"

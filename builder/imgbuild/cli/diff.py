@@ -210,7 +210,10 @@ def diff(
     all_names = [*(names or []), *selection.named]
     if not docker and (len(all_names) != 2 or selection.everything):
         message = f"expected two images, got {len(all_names)}"
-        raise InputError(message, hint="name two images, or targets and --builder docker")
+        hint = "name two images, or targets and --builder docker"
+        if len(all_names) == 1 and not files:
+            hint = f"the earlier states of a target: imgbuild show {all_names[0]} --history; {hint}"
+        raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be combined with --files or --builder docker"
         raise InputError(message, hint="leave it out: --json has every difference of files")

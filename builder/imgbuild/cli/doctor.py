@@ -111,8 +111,9 @@ def doctor(
     is 1 if one does not fit. An image has its own glibc; that of the machine is only a remark.
 
     Targets for which the driver is at least that of their CUDA release come first, then those that
-    run on an older driver of the same major release. Retired targets are marked, and recommended
-    only if no other fits. --driver, --gpu and --arch describe another machine.
+    run on an older driver of the same major release; of each, recommended targets come first.
+    Retired targets are marked, and suggested only if no other fits. --driver, --gpu and --arch
+    describe another machine.
 
     With --through, checks from inside an image what could break it, in seconds: packages in the
     home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if a check
@@ -171,11 +172,17 @@ def _require_fits(diagnosis: Diagnosis) -> None:
 
 
 def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
-    """The requirements of the targets, and whether the matrix has retired them."""
-    matrix = published.load(project.matrix)
-    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
+    """What the targets need, and whether the matrix recommends or has retired them."""
+    targets = published.load(project.matrix).targets
+    rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
     return [
-        offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in selected
+        offer(
+            project.images,
+            lock,
+            " ".join(target.retired.split()) if target else "",
+            recommended=target is not None and bool(target.recommended),
+        )
+        for lock, target in rows
     ]
 
 

@@ -339,7 +339,7 @@ def _page(session: Session, item: Selected) -> Page:
     [row] = table.rows(matrix, published.shown(matrix, [item]))
     row = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
     if state.condition is not Condition.LOCKED:
-        return page.page(row, None, None, matrix.registry)
+        return page.page(row, None, None, matrix.registry, writable=project.writable)
     lock = read_lock(project.images, item.name)
     target_digests = read_digests(project.images, lock)
     return page.page(table.shown(project, row), lock, target_digests, matrix.registry)
@@ -371,7 +371,7 @@ def _guides(selection: Selection) -> None:
 def _packages(selection: Selection) -> None:
     chosen = selection.locked(selection.project())
     package_lists: list[PackageList] = []
-    lines: list[str] = []
+    tables: list[tuple[str, list[str]]] = []
     for item in chosen:
         for arch in item.arches:
             locked = item.lock.arch[arch]
@@ -392,12 +392,16 @@ def _packages(selection: Selection) -> None:
             if locked.python:
                 rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
-            lines += _that_fit(rows)
+            tables.append((f"{item.lock.target} {arch}", _that_fit(rows)))
             package_lists.append(package_list)
             console.info(
                 f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
                 f" {count(len(locked.debs), 'Debian package')}"
             )
+    if len(tables) == 1:
+        lines = tables[0][1]
+    else:  # a title above each, and an empty line between them
+        lines = [line for title, table in tables for line in ("", title, *table)][1:]
     answer(package_lists, lines)
 
 

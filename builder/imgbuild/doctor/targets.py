@@ -28,7 +28,8 @@ GPU_LABEL = "dev.imgbuild.gpu"
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and the requirements of its image on each of its architectures.
 
-    `retired`: why another target replaces it, "" if none does.
+    `retired`: why another target replaces it, "" if none does. `recommended`: for a use, by the
+    matrix.
     """
 
     target: str
@@ -36,6 +37,7 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str
     floors: dict[Arch, Floors]
     retired: str = ""
+    recommended: bool = False
 
 
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 
     `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
     `limited`: some kernels for these GPUs are PTX alone, which the driver may be too old to
-    compile. `retired` as in `TargetNeeds`.
+    compile. `retired` and `recommended` as in `TargetNeeds`.
     """
 
     target: str
@@ -51,6 +53,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False
     limited: bool = False
     retired: str = ""
+    recommended: bool = False
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -58,8 +61,8 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, a result for each target, and remarks.
 
-    `best` is the first that fits: the newest complete one, else the newest one; a retired one only
-    if no other fits. It is "" if none fits, or if no GPU and driver were found to compare with.
+    `best` is the first that fits, a retired one only if no other fits. It is "" if none fits, or if
+    no GPU and driver were found to compare with.
     """
 
     host: Host
@@ -76,7 +79,7 @@ class _TargetDigests(msgspec.Struct, frozen=True):
     arch: dict[Arch, _ImageDigests]
 
 
-def offer(images: Path, lock: Lock, retired: str = "") -> TargetNeeds:
+def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = False) -> TargetNeeds:
     """The requirements of the target of `lock`: from its digests, else from its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
@@ -91,6 +94,7 @@ def offer(images: Path, lock: Lock, retired: str = "") -> TargetNeeds:
             for arch in lock.arch
         },
         retired=retired,
+        recommended=recommended,
     )
 
 
@@ -115,7 +119,8 @@ def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`: complete ones first, those that do not fit last.
 
-    In each of these groups the newest CUDA is first, and retired targets are last.
+    In each of these groups recommended targets are first and retired ones last; then the newest
+    CUDA and the latest date are first.
     """
     ordered = sorted(
         offers,
@@ -128,7 +133,13 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     )
     verdicts = sorted(
         (judge(host, target_needs) for target_needs in ordered),
-        key=lambda fit: (not fit.fits, not fit.complete, fit.limited, fit.retired != ""),
+        key=lambda fit: (
+            not fit.fits,
+            not fit.complete,
+            fit.limited,
+            fit.retired != "",
+            not fit.recommended,
+        ),
     )
     fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")
     return Diagnosis(
@@ -160,7 +171,11 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         have = " and ".join(sorted(offered.floors))
         reason = f"its image is for {have}, {host.phrase} is {host.arch or 'of another kind'}"
         return TargetFit(
-            target=offered.target, fits=False, retired=offered.retired, reasons=(reason,)
+            target=offered.target,
+            fits=False,
+            retired=offered.retired,
+            recommended=offered.recommended,
+            reasons=(reason,),
         )
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
     remarks = [
@@ -175,6 +190,7 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         complete=not reasons and known and not gpus.older(host.driver, floors.driver_full),
         limited=not reasons and any(map(functools.partial(_uncompiled, host, floors), host.gpus)),
         retired=offered.retired,
+        recommended=offered.recommended,
         reasons=tuple(reasons),
         remarks=tuple(remarks) if not reasons else (),
     )

@@ -35,7 +35,7 @@ from imgbuild.render import (
 )
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
-from imgbuild.system import boundary
+from imgbuild.system import boundary, quoting
 from imgbuild.system.folder import OpenFolder
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
@@ -225,7 +225,7 @@ def _container(
         message = f"--format {options.form}: the image must be in a registry"
         raise InputError(message, hint="add --registry HOST/REPOSITORY, where it was pushed")
     container = settings.settings(lock, arches, image, digest, options.container)
-    comment = f"{lock.target}; made by: imgbuild render {lock.target} --format {options.form}"
+    comment = f"{lock.target}; made by: {_command(lock.target, arches, options, whole=whole)}"
     match options.form:
         case "compose":
             return {"compose.yaml": compose.compose(container, comment)}
@@ -239,6 +239,23 @@ def _container(
             return {f"{lock.target}-rayjob.yaml": kubernetes.rayjob(container, comment)}
         case _:
             return {f"{lock.target}-sky.yaml": skypilot.task(container, comment)}
+
+
+def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
+    """The command that renders a container with these options, without its output."""
+    start = options.container
+    words = ["imgbuild", "render", target, "--format", options.form]
+    words += [] if whole else ["--arch", arches[0]]
+    words += ["--registry", options.registry] if options.registry else []
+    words += ["--gpus", start.gpus] if start.gpus else []
+    words += ["--gpu", start.gpu] if start.gpu else []
+    words += ["--nodes", str(start.nodes)] if start.nodes > 1 else []
+    words += ["--shared", str(start.shared)] if start.shared else []
+    words += [word for port in start.ports for word in ("--port", str(port))]
+    words += [word for name in start.env for word in ("--env", name)]
+    words += ["--rdma", start.rdma] if start.rdma else []
+    words += ["--", *start.command] if start.command else []
+    return " ".join(map(quoting.word, words))
 
 
 def _context(

@@ -22,7 +22,7 @@ from imgbuild.learn.loop import READABLE
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Base, Matrix, PackageIndex, Target
+from imgbuild.matrix.model import Base, DebianBase, Matrix, PackageIndex, Target
 from imgbuild.project_paths import Project
 from imgbuild.report import Relation, Report, Severity
 from imgbuild.resolve import (
@@ -42,7 +42,7 @@ from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.reasons import links, reasons_of
 from imgbuild.resolve.request import ResolveRequest
-from imgbuild.solve import sdist_wheel
+from imgbuild.solve import sdist_wheel, standalone
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -201,6 +201,9 @@ def outcomes_on(
                 target=target,
             )
             python_support.refuse(query)
+            if isinstance(base, DebianBase) and base.standalone is not None:
+                # Fetched first: solving takes minutes, and its result needs the archive.
+                standalone.resolve(base.standalone, arch, context)
             solved = search.find(query)
         except NoSolution as error:
             outcomes[arch] = ArchOutcome(refused=refused(error))

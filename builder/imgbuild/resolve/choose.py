@@ -94,6 +94,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     size: Bytes
     tested: str
     unfit: tuple[str, ...] = ()
+    retired: bool = False
 
 
 # Demands that differ by Python: markers.
@@ -167,6 +168,7 @@ def candidate(
         size=facts.size,
         tested=facts.tested,
         unfit=facts.unfit,
+        retired=facts.retired,
     )
 
 

@@ -74,9 +74,17 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page(
-    row: TableRow, lock: Lock | None, target_digests: TargetDigests | None, registry: str | None
+    row: TableRow,
+    lock: Lock | None,
+    target_digests: TargetDigests | None,
+    registry: str | None,
+    *,
+    writable: bool = True,
 ) -> Page:
-    """The page of a target; `lock` and `target_digests` are None if it has no current lock."""
+    """The page of a target; `lock` and `target_digests` are None if it has no current lock.
+
+    `writable`: whether the matrix is in a checkout, where the target can be locked.
+    """
     runs = {image.arch: image.runs for image in row.images}
     images = []
     if lock is not None and target_digests is not None:
@@ -96,7 +104,7 @@ def page(
         security=min(dates, default="none" if debian else ""),
         digest=target_digests.digest if target_digests else None,
         images=tuple(images),
-        commands=tuple(_commands(row, lock, target_digests, registry)),
+        commands=tuple(_commands(row, lock, target_digests, registry, writable=writable)),
         also=_also(row, lock) if lock else {},
     )
 
@@ -132,17 +140,27 @@ def _image(
 
 
 def _commands(
-    row: TableRow, lock: Lock | None, target_digests: TargetDigests | None, registry: str | None
+    row: TableRow,
+    lock: Lock | None,
+    target_digests: TargetDigests | None,
+    registry: str | None,
+    *,
+    writable: bool,
 ) -> Iterator[str]:
     name = shlex.quote(row.target)
-    if lock is None or target_digests is None:
+    if (lock is None or target_digests is None) and writable:
         yield f"imgbuild lock {name}"
+        return
+    if lock is None or target_digests is None:
+        yield f"imgbuild lock {name}  # in a clone of imgbuild"
+        yield f"imgbuild init --lock CLONE --extends {name}  # in a project's folder"
         return
     yield f"imgbuild build {name}"
     yield f"imgbuild load {name}"
     has_torch = all("torch" in locked.versions for locked in lock.arch.values())
     command = "python -c 'import torch'" if has_torch else "python --version"
     yield f"imgbuild run {name} -- {command}"
+    yield f"imgbuild render {name} --format compose -- python train.py > compose.yaml"
     yield f"imgbuild build {name} --format sif"
     yield f"imgbuild slurm {name} --gpus 8 -- python train.py > job.sh"
     place = registry or "HOST/REPOSITORY"
