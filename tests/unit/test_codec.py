@@ -1,4 +1,4 @@
-"""Canonical JSON: one form, one item a line, errors that name the file."""
+"""Canonical JSON: one form, one item per line, errors that name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a project is found."""
+"""The search for a project."""
 
 from __future__ import annotations
 

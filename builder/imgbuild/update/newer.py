@@ -179,7 +179,7 @@ class _Lookup:
     ) -> _Stops:
         """The reasons against a version; METADATA is read if there are no others, or if `whole`.
 
-        For a package that `extends` keeps, this is the only reason.
+        If the package is kept, this is the only reason.
         """
         if package in self._set.kept:
             return _Stops(reasons=(self._set.kept[package],), moves=(), metadata=False)

@@ -1,4 +1,4 @@
-"""imgbuild audit on a small project: what it prints, its exit codes, what it keeps."""
+"""imgbuild audit on a small project: its output, its exit codes, its cached results."""
 
 from __future__ import annotations
 

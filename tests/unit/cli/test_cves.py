@@ -1,4 +1,4 @@
-"""`imgbuild cves` on a small project: its table, its exit status, what the matrix accepts."""
+"""`imgbuild cves` on a small project: its table, its exit status, accepted vulnerabilities."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NAME = "me/rl"
 
 @pytest.fixture(name="registry")
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """With the image of the lock of `advisories.project`, which is the current folder."""
+    """A registry with the image of the lock of `advisories.project`, the current folder."""
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
@@ -56,7 +56,7 @@ def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
 
 @pytest.fixture(name="key")
 def _key(tmp_path: Path) -> Path:
-    """A private key; the public one is beside it."""
+    """A private key; the public key is in the same folder."""
     private_key = ec.generate_private_key(ec.SECP256R1())
     pem = serialization.Encoding.PEM
     path = tmp_path / "key.pem"

@@ -1,4 +1,4 @@
-"""`imgbuild why` and `imgbuild tree` in a small project whose wheels need each other."""
+"""`imgbuild why` and `imgbuild tree` in a small project whose wheels depend on each other."""
 
 from __future__ import annotations
 

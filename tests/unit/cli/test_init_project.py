@@ -1,4 +1,4 @@
-"""`init` in a folder that has a project: what is read, chosen, printed, refused and written."""
+"""`init` in the folder of a project: files read, target chosen, output, refusals, files written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def imgbuild(
 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
-    """An index that `init` asks; what is published before the verb runs is in it."""
+    """An index for `init`; it has the packages that are published before the verb runs."""
     files = LocalIndex()
     folder_index.keep_facts(monkeypatch)
     monkeypatch.setattr(

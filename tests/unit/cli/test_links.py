@@ -1,6 +1,6 @@
-"""Links, pipes and devices that come with a checkout: verbs change nothing outside of the project.
+"""Links, pipes and devices in a checkout: verbs change nothing outside of the project.
 
-Each replaces a folder or file that a verb writes, at every depth of its path.
+Each of them replaces a folder or file that a verb writes, at every depth of its path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUILD = ("build", "--offline", "--jobs", "1", TARGET)
 
 
 def linked(path: Path, target: Path) -> None:
-    """Put a link to `target` in place of `path`, which is moved away if it is there."""
+    """Put a link to `target` at `path`; an existing file is moved away."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.rename(path.with_name("moved"))
@@ -159,7 +159,7 @@ DEPTHS = [
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """An empty project, its cache, and the folders of all that is written."""
+    """An empty project, its cache, and the folders of all outputs."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     for _, path in WRITERS.values():
         (tmp_path / "project" / path).parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def test_rendering_leaves_a_folder_of_another_name_alone(project, tmp_path):
 
 
 def test_rendering_removes_only_what_it_made(project):
-    """The files that the present Dockerfile copies; of others the check of rendered files says."""
+    """Only files that the present Dockerfile copies are removed; the check reports others."""
     matrix = render_sample.matrix()
     document = dockerfile(LOCK, render_sample.digests_of(LOCK), matrix)
     expected = committed.files(project, matrix, LOCK, document)

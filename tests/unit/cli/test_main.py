@@ -1,4 +1,4 @@
-"""What problems of files look like: the line with carets below the place."""
+"""The display of problems in files: the line with carets below the place."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
 def test_a_missing_value_leads_to_the_help_of_the_verb(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also of a verb below another, and of the short form of an option."""
+    """Also for subcommands, and for the short form of an option."""
     flags = [
         flag
         for option in VERBS[verb].params
@@ -95,7 +95,7 @@ def _first(text: str) -> str:
 
 
 def test_options_are_defined_in_one_way() -> None:
-    """By `option` and `Definition`, which see to it that a name has one meaning."""
+    """With `option` and `Definition`, which ensure that a name has one meaning."""
     named = [
         path.name
         for path in (ROOT / "builder/imgbuild/cli").glob("*.py")

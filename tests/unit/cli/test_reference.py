@@ -1,4 +1,4 @@
-"""docs/reference and docs/images follow from the code, and every option is explained."""
+"""docs/reference and docs/images match the code, and every option is explained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 @functools.cache
 def folders() -> dict[str, dict[str, str]]:
-    """The pages of each folder in docs, by name: made once, which takes seconds."""
+    """The pages of each folder in docs, by name; generated once, since that takes seconds."""
     made: dict[str, dict[str, str]] = REFERENCE.folders()
     return made
 

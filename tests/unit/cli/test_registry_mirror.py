@@ -1,4 +1,4 @@
-"""`mirror` on the command line: settings, answers, and what is refused."""
+"""`mirror` on the command line: settings, output, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: words that are wrong are said to be so before anything is looked up."""
+"""`imgbuild resolve`: invalid arguments are reported before anything is looked up."""
 
 from __future__ import annotations
 

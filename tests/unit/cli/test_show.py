@@ -1,4 +1,4 @@
-"""`imgbuild show` and the narrow table of `imgbuild list`: what they print, within 80 columns."""
+"""`imgbuild show` and the narrow table of `imgbuild list`: their output, within 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks in a log: interleaved, prefixed, chained, cut off, quoted."""
+"""Tracebacks in a log: interleaved, prefixed, chained, truncated, quoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of other programs than Python, and values that command lines and models reject."""
+"""Lines of programs other than Python, and values rejected by command lines and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts of a shell, Dockerfiles and notebooks: which commands install what, and when."""
+"""Shell scripts, Dockerfiles and notebooks: the packages that commands install, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken and hostile files end with a problem that names file and place, never with a traceback."""
+"""Invalid and hostile files lead to a problem with file and place, never to a traceback."""
 
 from __future__ import annotations
 

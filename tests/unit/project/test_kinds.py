@@ -1,4 +1,4 @@
-"""What a small project of each kind of file declares, compared with a golden file."""
+"""The declarations of a small project with each type of file, compared with a golden file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements files: what pip accepts in them, and what is left out or refused."""
+"""Requirements files: lines that pip accepts, and lines that are skipped or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""setup.py without running it: the usual ways in which scripts make their lists."""
+"""setup.py without running it: common forms in which scripts build their lists."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ def schema(name: str) -> Any:
 
 
 def expanded(text: str) -> str:
-    """What Kubernetes makes of an argument if no variable is set: $$ is $, $(NAME) stays."""
+    """An argument after Kubernetes' expansion without variables: $$ is $, $(NAME) is unchanged."""
     return re.sub(r"\$(\$|\([^)]*\))", lambda match: "$" if match[1] == "$" else match[0], text)
 
 
 def interpolated(text: str) -> str:
-    """What Compose makes of a value, in which no variable may be left."""
+    """A value after Compose's interpolation, in which no variable may be left."""
     assert not re.search(r"\$(?!\$)", text.replace("$$", "")), text
     return text.replace("$$", "$")
 

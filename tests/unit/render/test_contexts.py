@@ -39,7 +39,7 @@ class Sample:
         return msgspec.structs.replace(lock, arch={Arch.X86_64: resolution})
 
     def put(self, lock: Lock | None = None) -> contexts.Wheels:
-        """Leave the wheels in the folder."""
+        """Put the wheels into the folder."""
         return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
 
     def names(self) -> list[str]:

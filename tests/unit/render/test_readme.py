@@ -1,4 +1,4 @@
-"""The README of an image: its text for a small lock, its width, and texts of others in it."""
+"""The README of an image: its text for a small lock, its width, and untrusted texts in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks as texts: the Dockerfile word by word, and what each other form must say."""
+"""Locks as texts: the complete Dockerfile, and required parts of each other format."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_online_has_an_address_of_every_file_and_no_named_context():
 
 
 def _needing(*wheels: Wheel) -> Lock:
-    """The lock of the sample, in which `wheels` build what has no wheel."""
+    """The sample's lock; `wheels` are the build requirements of packages without a wheel."""
     lock = render_sample.lock()
     built = msgspec.structs.replace(render_sample.BUILT, requires=wheels)
     arches = {
@@ -139,7 +139,7 @@ def _needing(*wheels: Wheel) -> Lock:
 
 
 def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
-    """torch that a build imports was locked on the machine that built: x86_64."""
+    """The torch that a build imports was locked for the machine of the build: x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
@@ -403,7 +403,7 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
 
 
 def test_samples_without_uv_are_reported(tmp_path):
-    """What `imgbuild lock` meets in a project whose images have no uv."""
+    """The case of `imgbuild lock` in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
         dockerfile(lock, render_sample.digests_of(lock), samples.matrix())

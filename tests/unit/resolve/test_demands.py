@@ -1,4 +1,4 @@
-"""What the lines of a project's files demand together."""
+"""The combined requirements of the lines in a project's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of a user's matrix is edited; comments, order and quotes stay."""
+"""Edits of a row in a user's matrix; comments, order and quotes are kept."""
 
 from __future__ import annotations
 

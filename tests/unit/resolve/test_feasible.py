@@ -1,4 +1,4 @@
-"""What an index cannot give, from its pages alone."""
+"""Demands that an index cannot satisfy, according to its pages alone."""
 
 from __future__ import annotations
 

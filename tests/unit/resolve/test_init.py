@@ -1,4 +1,4 @@
-"""A first matrix that extends, the copy of what is published, and where its layers come from."""
+"""A first matrix with `extends`, the copy of the published target, and its layers' location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries that were learned from one version, and what they were learned from."""
+"""Entries that were learned from one version, and their evidence."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ STARRED = {"vllm/__init__.py": "from transformers import *\n\nclass LLM: ...\n"}
 
 
 def looked(folder, *packages):
-    """What a audit_requested at 1.0 of `packages` sees, of which the index has three."""
+    """The result of `audit_requested` for `packages` at 1.0, three of which are on the index."""
     local_index = LocalIndex()
     release_index.publish(local_index, "trl", {"1.0": TRL})
     release_index.publish(

@@ -1,4 +1,4 @@
-"""Errors of several git repositories become one, of the class that says what failed."""
+"""Errors of several git repositories are combined into one, with the class of the failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependency graphs: what bounds a version, and the tree in both directions."""
+"""Dependency graphs: the bounds on a version, and the tree in both directions."""
 
 from __future__ import annotations
 

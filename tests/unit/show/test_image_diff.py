@@ -1,4 +1,4 @@
-"""What changed between two locks, in words and in bytes."""
+"""The differences between two locks, as text and in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`imgbuild show --variables`: its report of an image; its table is what sets variables."""
+"""`imgbuild show --variables`: its report of an image; its table matches the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(environment: Environment, name: str) -> image_environment.Setting:
 
 
 def dictionary(path: Path, function: str) -> dict[str, object]:
-    """Keys of the dictionaries that a Python file's `function` writes, and values if known."""
+    """Keys of the dictionaries in a Python file's `function`, and their values if known."""
     tree = ast.parse(path.read_text("utf-8"))
     (body,) = [
         node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function
@@ -255,7 +255,7 @@ def test_a_sif_sets_what_the_table_says() -> None:
 
 
 def set_by(script: Path) -> Iterator[tuple[str, str]]:
-    """Variables that a job script sets in the image, with the values as it writes them."""
+    """Variables that a job script sets in the image, with the values as written in it."""
     text = re.sub(r"^ *#.*$", "", script.read_text("utf-8"), flags=re.MULTILINE)
     for line in re.findall(r"\bexport (.*)$", text, re.MULTILINE):
         yield from re.findall(r"([A-Za-z_]*[A-Z_][A-Za-z_]*)=(\S*)", line)

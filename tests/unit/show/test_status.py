@@ -1,4 +1,4 @@
-"""How far a target is, and which targets a verb for many takes on."""
+"""The state of a target, and the targets that a verb for several targets processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site shows of each target: read from the matrix, locks, digests and test records."""
+"""A site's data on each target: read from the matrix, locks, digests and test records."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteC
 
 
 def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
-    """The catalogue where the last run of `name` on a GPU has failed."""
+    """The catalogue, in which the last run of `name` on a GPU has failed."""
     first = FirstFailure(case="trl rloo", message="no loss <is> reported")
     chosen = target(made, name)
     image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))

@@ -1,4 +1,4 @@
-"""Which newer versions fix an advisory, by a server with OSV's API on this machine."""
+"""The newer versions that fix an advisory, from a local server with OSV's API."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
 
 
 class Warnings(Silent):
-    """A reporter that keeps warnings."""
+    """A reporter that records warnings."""
 
     def __init__(self):
         self.texts = []
 
     def warn(self, text):
-        """Keep `text`."""
+        """Record `text`."""
         self.texts.append(text)
 
 

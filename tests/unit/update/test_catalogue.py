@@ -1,4 +1,4 @@
-"""A tried row written into a project: all of it or nothing, and through no link."""
+"""A tried row is written into a project completely or not at all, and never through a link."""
 
 from __future__ import annotations
 

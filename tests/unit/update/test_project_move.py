@@ -1,4 +1,4 @@
-"""A project's rows on another published target: conflicts, all at once, and the new matrix."""
+"""Moves of a project's rows to another published target: all conflicts, and the new matrix."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_comments_of_init_name_the_new_target(folder: Path, tmp_path: Path) -> N
 
 
 def conflicts(folder: Path, planned: ProjectMove, row: str = "trainer") -> list[str]:
-    """What stands against a move of one row."""
+    """The conflicts with a move of one row."""
     path = folder / "matrix.yaml"
     value = published.extensions(path, path.read_bytes())
     matrix = published.load(path)

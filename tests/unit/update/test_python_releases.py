@@ -36,7 +36,7 @@ def name(version: str, arch: Arch, variant: str = "install_only") -> str:
 
 
 def line(version: str, arches: tuple[Arch, ...] = tuple(Arch), **changes: object) -> bytes:
-    """A line of the list: of each architecture an archive of both kinds, and others."""
+    """A line of the list: for each architecture an archive of both types, and others."""
     build = version.partition("+")[2]
     artifacts = [
         {

@@ -1,4 +1,4 @@
-"""Which refusals hold."""
+"""Which refusals are still valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new row in the text of a matrix: what it says, what stays, and what is refused."""
+"""A new row in the text of a matrix: its content, unchanged parts, and refusals."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def real():
 
 
 def _keys(target):
-    """The keys of a row that hold more than one value."""
+    """The keys of a row that have more than one value."""
     tables = ("requires", "extras", "indexes", "exclude", "drop", "links", "guide", "env", "waive")
     return [key for key in tables if getattr(target, key)]
 
 
 def updated(matrix, source, pins, **changes):
-    """The row that an update of `source` with these pins gives, under the name `new`."""
+    """The row that results from an update of `source` with these pins, with the name `new`."""
     target = matrix.targets[source]
     moved = msgspec.structs.replace(target, pins={**target.pins, **pins}, as_of=DAY, **changes)
     row = Row(name="new", target=moved)
@@ -41,7 +41,7 @@ def updated(matrix, source, pins, **changes):
 
 
 def added_lines(before, after, blocks=1):
-    """The lines that were added in so many blocks; no other line may differ."""
+    """The lines that were added in this number of blocks; no other line may differ."""
     old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     changed = [code for code in matcher.get_opcodes() if code[0] != "equal"]

@@ -1,4 +1,4 @@
-"""Reasons of refusals in words, what they name, and what a row's refusals depend on."""
+"""Reasons of refusals as text, the packages in them, and the conditions of refusals."""
 
 from __future__ import annotations
 
