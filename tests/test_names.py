@@ -1,4 +1,4 @@
-"""Names: identifiers that say what they stand for, and docstrings that name what exists."""
+"""Names: identifiers that describe their values, and docstrings that name existing items."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def functions(tree: ast.Module) -> Iterator[Definition]:
 
 
 def names_in(function: Definition) -> Iterator[str]:
-    """The names of a function: its own, its parameters and variables, not those of nested ones."""
+    """The names of a function, its parameters and its variables, without those of nested ones."""
     yield function.name
     arguments = function.args
     for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):

@@ -1,4 +1,4 @@
-"""What a command imports: what it does not need costs time at each start."""
+"""The imports of a command: unneeded ones cost time at each start."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_stdout_that_is_full_or_closed_is_an_error(
 
 
 def test_only_listed_imports_are_inside_functions() -> None:
-    """Verbs are imported lazily in one place; other imports in functions are of rare modes."""
+    """Verbs are imported lazily in one place; other imports in functions are for rare modes."""
     places = {
         f"{path.parent.name}.{path.stem}.{function.name}"
         for path in [*(ROOT / "builder/imgbuild/cli").glob("*.py")]
