@@ -43,7 +43,7 @@ def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """As `answer`, for texts that are files: they are written as they are."""
+    """As `answer`, for texts that are files, which are written unchanged."""
     if console.json or not texts:
         answer(value, [])
     else:

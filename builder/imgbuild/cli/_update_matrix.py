@@ -100,7 +100,7 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def update_matrix(
     session: Session, selection: WholeTargets, chosen: UpdateOptions, *, dry_run: bool
 ) -> None:
-    """Try newer versions for rows of a matrix; print what was written and refused.
+    """Try newer versions for rows of a matrix; print the written rows and the refused versions.
 
     SomeFailed if rows could not be tried; results of other rows are kept.
     """

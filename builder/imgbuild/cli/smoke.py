@@ -160,7 +160,7 @@ def image_reports(
 
 
 def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
+    """This machine's architecture, the only one that can be tested in the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"

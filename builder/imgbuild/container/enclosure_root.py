@@ -1,4 +1,4 @@
-"""The files that a command in the sandbox sees: its root, /dev, /proc, /sys, /tmp and binds.
+"""The files visible to a command in the sandbox: its root, /dev, /proc, /sys, /tmp, binds.
 
 Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """

@@ -137,7 +137,7 @@ def _chained(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The content of a gzip file; a damaged end is left out."""
+    """The content of a gzip file; a damaged end is omitted."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         for chunk in chunks:

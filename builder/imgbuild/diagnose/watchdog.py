@@ -21,7 +21,7 @@ SOURCE = re.compile(r"(?:rank|default)[ =]?(\d{1,6})")
 
 
 class RankState(msgspec.Struct):
-    """The last works of a rank; -1 for what the log does not contain."""
+    """The last works of a rank; -1 for values that the log does not contain."""
 
     rank: int
     number: int

@@ -1,6 +1,6 @@
 """This machine: GPUs and driver, container engines, architecture, shared memory.
 
-A machine without a GPU is not an error; what cannot be read is left empty.
+A machine without a GPU is not an error; values that cannot be read are empty.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Merged:
                 _feed(node, reader, advance, also(f"/{path}"))
 
     def add_headers(self, entries: Iterable[Entry]) -> None:
-        """Apply the members of one layer by their headers alone: no node gets a digest."""
+        """Apply only the headers of one layer's members: no node gets a digest."""
         self._begin()
         for entry in entries:
             self._apply(entry)

@@ -106,7 +106,7 @@ class PythonRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="py
 class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
     """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script.
 
-    With `user_site` Python also imports what a user has installed (PEP 370).
+    With `user_site`, Python also imports packages installed by a user (PEP 370).
     """
 
     prefix: str
@@ -408,7 +408,7 @@ def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[s
 
 
 def layer_id(recipe: Recipe) -> Digest:
-    """The digest of everything that the bytes of the layer depend on."""
+    """The digest of everything on which the bytes of the layer depend."""
     inputs: dict[str, object]
     match recipe:
         case DebianRecipe():

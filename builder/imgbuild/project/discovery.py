@@ -193,9 +193,9 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: Reading, name: str) -> None:
-    """Read a Dockerfile after all other files: it adds Debian packages, bounds, what its base has.
+    """Read a Dockerfile after all other files: adds Debian packages, bounds, its base's versions.
 
-    Where no other file declares anything, what it installs counts.
+    If no other file declares requirements, the packages that it installs are requirements.
     """
     child = reading.child()
     child.files = list(reading.files)

@@ -39,7 +39,7 @@ def roots(
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
-    """Whether setuptools takes the folder `src`: no packages are named, and it exists."""
+    """Whether setuptools uses the folder `src`: no packages are named, and it exists."""
     setuptools = table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
     return not named and sources.is_folder(relative(folder, "src"))

@@ -54,7 +54,7 @@ class ProjectFiles:
         return stat.S_ISDIR(self._mode(name))
 
     def _mode(self, name: str) -> int:
-        """The mode of what `name` leads to; 0 if there is nothing, or no file has such a name."""
+        """The mode of the file that `name` resolves to; 0 if there is none or `name` is invalid."""
         try:
             return (self.root / name).stat().st_mode
         except (OSError, ValueError):
@@ -198,7 +198,7 @@ def above(name: str) -> str:
 def line_of(text: str, value: str, *, after: str = "") -> int:
     """The first line with `value` as a quoted text, below the first line that starts with `after`.
 
-    TOML's and YAML's libraries give no lines. 0 if there is none.
+    The libraries for TOML and YAML report no lines. 0 if there is no such line.
     """
     lines = text.split("\n")
     start = 0

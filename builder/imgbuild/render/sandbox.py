@@ -217,7 +217,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return whole
 
     def _written(self, value: Any) -> Markup:
-        """What a template writes for `{{ value }}`."""
+        """The output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
         if hasattr(value, "__html__"):
@@ -238,7 +238,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _of_texts(function: Callable[..., object]) -> Callable[..., object]:
-    """`function` for plain strings: markupsafe's, which macros return, escape what is added."""
+    """`function` for plain strings: markupsafe's strings, returned by macros, escape added text."""
 
     def _called(*args: Any, **kwargs: Any) -> object:
         return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
@@ -301,7 +301,7 @@ class _Counted(NodeTransformer):
         return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
     def _named(self, node: nodes.Node) -> nodes.Node:
-        """A statement with the name of a template, which stays a constant."""
+        """A statement with the name of a template, which is kept as a constant."""
         return node
 
     visit_Include = visit_Import = visit_FromImport = visit_Extends = _named  # noqa: N815

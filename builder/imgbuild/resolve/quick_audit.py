@@ -147,7 +147,7 @@ def widened(
 
 
 def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """The evidence that an entry was learned from; None if its kind cannot be determined."""
+    """The evidence from which an entry was learned; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
     evidence = Evidence(

@@ -247,7 +247,7 @@ def _image_lines(image: PageImage) -> Iterator[str]:
 
 
 def capabilities(image: PageImage) -> str:
-    """The GPUs that the image runs on, "" if unknown."""
+    """The GPUs on which the image runs, "" if unknown."""
     able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
     later = (
         f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"

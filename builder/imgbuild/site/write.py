@@ -141,7 +141,7 @@ def _require_replaceable(above: OpenFolder, output: Path) -> None:
 
 
 def _replace(output: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the files to a new folder and give it the name of `output`."""
+    """Write the files to a new folder and rename it to `output`."""
     output.parent.mkdir(parents=True, exist_ok=True)
     marker = codec.encode(_Marker(site=1, files=tuple(sorted(contents))))
     temporary = f".{output.name}.{secrets.token_hex(8)}.tmp"

@@ -65,7 +65,7 @@ class ScriptKind(enum.StrEnum):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job requests; "" and 0: the site's default. `more` are options of sbatch."""
+    """The resources of a job; "" and 0 mean the site's default. `more` are options of sbatch."""
 
     nodes: int = 1
     gpus: int = 0  # of each node
@@ -163,7 +163,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> JobPaths:
-        """What happens to variables whose value is a path."""
+        """The handling of variables whose value is a path."""
         return job_paths([item.name for item in self.environment], self.passed)
 
     @property
@@ -244,7 +244,7 @@ def text(job_script: JobScript, images: Path | None) -> str:
 
 
 def without_gpus(allocation: Allocation) -> str:
-    """The warning for a request without `--gpus`, which gives the image no GPU."""
+    """The warning for a request without `--gpus`, with which the image has no GPU."""
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (

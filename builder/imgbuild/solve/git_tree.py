@@ -209,7 +209,7 @@ def archived(repository: FetchedRepository, address: GitAddress, target: Path) -
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """Files by path, with links replaced by their targets; and the paths that are left out."""
+    """Files by path, with links replaced by their targets; and the omitted paths."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -340,7 +340,7 @@ def version_variables(
 
 
 def scm_variables(files: Mapping[str, str]) -> list[str]:
-    """The environment variables by which a build backend takes its version, sorted."""
+    """The environment variables from which a build backend reads the version, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable

@@ -299,7 +299,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _run(job: SdistJob, script: str, user: sandbox.Confined, *, writable: Sequence[str]) -> Result:
-    """Run `script` in the sandbox with write access to `writable`, parts of the folder, only."""
+    """Run `script` in the sandbox with write access only to `writable`, parts of the folder."""
     return sandbox.run(
         sandbox.Root(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],

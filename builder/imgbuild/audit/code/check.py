@@ -107,7 +107,7 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
 
 
 def compared_packages() -> frozenset[str]:
-    """The packages that command lines and variables are compared with."""
+    """The packages with which command lines and variables are compared."""
     programs = command_lines.load()
     names = {name for program in programs for name in (program.package, *program.more)}
     prefixes = variables.load().prefixes.values()

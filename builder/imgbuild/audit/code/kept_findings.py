@@ -1,4 +1,4 @@
-"""Findings in Python files, cached by the files that they depend on.
+"""Findings in Python files, cached by the files on which they depend.
 
 The findings in a file depend on the package set, on the file, on the user's modules that it uses,
 directly or through others, and on the names of all files.
@@ -84,7 +84,7 @@ def _named(facts: ModuleFacts) -> Iterator[str]:
 
 
 def reach(content: Mapping[str, str], uses: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Node → a digest of the content of all nodes that it reaches through `uses`, cycles included.
+    """Node → a digest of the content of all nodes that it reaches through `uses`, including cycles.
 
     Tarjan's algorithm: the nodes of a cycle have one digest.
     """

@@ -306,7 +306,7 @@ def _lazy(
 
 
 def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
-    """The modules that a name may be lazily imported from, the most likely first.
+    """The modules from which a name may be lazily imported, the most likely first.
 
     If there are many, only those with the word in their source.
     """

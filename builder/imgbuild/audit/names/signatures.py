@@ -93,7 +93,7 @@ def signature(
 def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """The parameter names that inspect.signature returns for a definition; None if unknown.
 
-    Unlike `signature`, this excludes the parameters of callees that `**kwargs` is forwarded to.
+    Unlike `signature`, this excludes the parameters of callees to which `**kwargs` is forwarded.
     """
     definition = follow(modules, lookup_result).definition
     if isinstance(definition, Function) and any(
@@ -146,7 +146,7 @@ def _widened(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """A signature with the parameters of the callees that `**kwargs` is forwarded to."""
+    """A signature with the parameters of the callees to which `**kwargs` is forwarded."""
     if not call_signature.varkw or not function.forwards or depth >= _DEPTH:
         return call_signature
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}

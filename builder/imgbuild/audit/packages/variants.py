@@ -18,7 +18,7 @@ _TAG = re.compile(r"[._-]?(?<![A-Za-z])cu(?:da)?[_-]?(1[1-9])\d?(?![0-9A-Za-z])"
 
 
 def runtimes(facts: ElfFacts) -> frozenset[str]:
-    """The major versions of the CUDA runtime that a file is linked to."""
+    """The major versions of the CUDA runtime to which a file is linked."""
     matches = (_RUNTIME.fullmatch(library) for library in facts.needed)
     return frozenset(match[1] for match in matches if match is not None)
 

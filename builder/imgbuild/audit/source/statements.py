@@ -227,7 +227,7 @@ class Statements:
 
 
 def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
-    """The expressions in a part of a pattern that the subject is compared with."""
+    """The expressions in a part of a pattern with which the subject is compared."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)
     if isinstance(part, ast.MatchClass):
