@@ -390,7 +390,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 def _catalogue(value: Extensions) -> Matrix:
     """Package settings of the catalogue: indexes, buildable sdists, waivers.
 
-    Only of targets that `value` extends.
+    Only those of targets that `value` extends are included.
     """
     matrix = load(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}

@@ -51,12 +51,12 @@ Definition = Function | Class | Assigned | ModuleFacts
 class LookupResult(msgspec.Struct, frozen=True):
     """The result of a lookup.
 
-    `definition` is None if the state is not "defined", and if nothing more is known about the
-    name (an extension module, `__file__`). `home` is the module that contains the definition,
-    `owner` the class that a member was found in (an ancestor too). `exact` is False for a class
-    if instances of subclasses are possible. `trace` lists the modules that the search visited,
-    "module:name". `ambiguous`: other conditions lead to another definition. `tried`: it is
-    imported in a `try`, so that its module may be missing.
+    `definition` is None if the state is not "defined", and if nothing more is known about the name
+    (an extension module, `__file__`). `home` is the module that contains the definition, `owner`
+    the class, possibly an ancestor, in which a member was found. `exact` is False for a class if
+    instances of subclasses are possible. `trace` lists the modules that the search visited,
+    "module:name". `ambiguous`: other conditions lead to another definition. `tried`: it is imported
+    in a `try`, so that its module may be missing.
     """
 
     state: State
