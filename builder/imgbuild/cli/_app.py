@@ -19,10 +19,10 @@ from imgbuild.cli._output import discard, put
 from imgbuild.errors import InputError
 from imgbuild.matrix.notes import nearest
 
-# typer's own class for a command line that is wrong; not every version gives it a public name.
+# typer's class for an invalid command line; not every version exports it under a public name.
 USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
 
-# How typer reports a value that is not one of the choices.
+# typer's message for a value that is not one of the choices.
 WRONG_CHOICE = re.compile(r"'([^']*)' is not one of ")
 
 # Verbs whose last words are a command of the user.
@@ -80,7 +80,7 @@ VERBS = {
     "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
 
-# Verbs that were removed → what replaces them; CHANGELOG.md lists them.
+# Removed verbs → their replacements; CHANGELOG.md lists them.
 REMOVED = {
     "cache path": "cache info",
     "ci nightly": "ci script",

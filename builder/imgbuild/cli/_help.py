@@ -20,7 +20,7 @@ from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
 
 INDENT = "  "
-COLUMN = 26  # where the text of an option begins, at most
+COLUMN = 26  # the largest column at which the text of an option begins
 NO_TARGET = ""  # in place of a target: the only one of the project
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")

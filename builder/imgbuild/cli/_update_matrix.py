@@ -125,7 +125,7 @@ def update_matrix(
     if chosen.pull_request is not None:
         codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
     if failed and console.json:
-        raise SomeFailed(failed)  # the error is the answer
+        raise SomeFailed(failed)  # the error is the result
     answer(done, folded(line for item in done for line in _lines(item)))
     if failed:
         raise SomeFailed(failed)

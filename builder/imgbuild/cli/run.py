@@ -45,8 +45,8 @@ from imgbuild.system.console import console
 from imgbuild.system.output_tail import OutputTail, tail_of_stderr
 from imgbuild.values import Arch, is_number
 
-ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
-NOTICE = "notice"  # the kind of fact for what is reported once a day
+ENTRYPOINT = "/opt/imgbuild/entrypoint"  # selects a home if HOME is not writable
+NOTICE = "notice"  # the kind of facts for messages that are reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 NAME = re.compile(r"[^\s=]+")
 PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?", re.ASCII)

@@ -63,7 +63,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     arbitrary: bool
     sif: Path | None
     record: bool
-    document: bool  # JUnit is written whatever happens
+    document: bool  # JUnit is written in any case
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,7 +352,7 @@ def smoke(
     try:
         images = chosen_images(selection, layout, lock, sif)
         failures = _smoke(reports, images, selection.arch, options)
-    finally:  # what is known, also where the user stops it
+    finally:  # the results so far, also after an interrupt
         if junit is not None and reports:
             write_bytes(junit, junit_report.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {runner.verdict(each)}" for each in reports]

@@ -37,7 +37,7 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-# A message without its type, which alone is the failure.
+# A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
@@ -148,7 +148,7 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     first = _first(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
-        # The exception of a program that goes on explains more than what failed in it before.
+        # The exception of a program that continues explains more than its earlier failures.
         if reason is not None and first is not None and _is_minor(reason):
             reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):

@@ -52,7 +52,7 @@ LIKELY = re.compile(
     r"InvalidSchema|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
-# In the middle of a line: what a warning or a log call repeats of an exception.
+# In the middle of a line: the part of an exception that a warning or log call repeats.
 QUOTED = re.compile(
     r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
     r"\((?=['\"]))['\"]?(?P<message>.{3,})"
@@ -63,7 +63,7 @@ FIELDS = re.compile(r"^\d+ validation errors? for ")
 FIELD = re.compile(r"[\w.\[\]`,() -]{1,120}")
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
-# What passes on the failure of another process or thread.
+# Exceptions that pass on the failure of another process or thread.
 WRAPPERS = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|"
@@ -160,7 +160,7 @@ class _Trace(msgspec.Struct):
     open: bool = False
     cause: int | None = None
     context: int | None = None
-    last: int | None = None  # the exception whose message may go on
+    last: int | None = None  # the exception whose message may continue
     continuation: int = 0
     code: str = ""  # the line of code below the latest frame
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-# What re.compile uses; the types of the standard library leave them out.
+# Used by re.compile; the type stubs of the standard library omit them.
 _constants: Any = import_module("re._constants")
 _parser: Any = import_module("re._parser")
 SHORTEST = 3  # characters; shorter texts are in most lines

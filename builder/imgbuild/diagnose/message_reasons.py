@@ -34,19 +34,19 @@ EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
-# A failed check of a package itself, which it asks to report.
+# A failed internal check of a package, with the request to report it.
 BUG = re.compile(
     r"INTERNAL ASSERT FAILED|(?i:(?:file|report|open|submit) (?:an? |this )?(?:bug|issue)\b)|"
     r"(?i:this (?:is|should be|indicates) an? bug|should (?:never|not) happen)"
 )
-# What an exception without a useful message is a sign of.
+# The likely causes of exceptions without a useful message.
 UNEXPECTED = (
     *("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError", "NameError"),
     *("ZeroDivisionError", "StopIteration", "RecursionError"),
 )
 
 
-# Their messages name nothing that an option could change.
+# Their messages contain nothing that an option could change.
 PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
     *("RecursionError", "AttributeError"),

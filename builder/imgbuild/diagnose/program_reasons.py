@@ -61,7 +61,7 @@ def reason(text: str) -> Reason | None:
         match = pattern.search(text)
         if match is not None:
             reason = _of(row, {name: value or "" for name, value in match.groupdict().items()})
-            # What a program ends with explains more than the errors that it printed before.
+            # The last lines of a program explain more than the errors that it printed before.
             ends = FATAL.match(text) is not None
             return msgspec.structs.replace(reason, confidence="high") if ends else reason
     return None

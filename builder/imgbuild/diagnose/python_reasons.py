@@ -66,7 +66,7 @@ NO_FILE_NAME = re.compile(
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
-# Variables of plugins, and those that users' code may read.
+# Variables of plugins, and variables that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
     r"(?:^|\s|;)(?:export\s+|"

@@ -41,7 +41,7 @@ def requirements(metadata: bytes) -> list[Requirement]:
     return list(_requirements(metadata))
 
 
-@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each question
+@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each lookup
 def _requirements(metadata: bytes) -> tuple[Requirement, ...]:
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
     parsed = []

@@ -38,7 +38,7 @@ MOST_LAYERS = 120  # of an extension with the image below it: engines allow at m
 SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
 DEFAULT_PATH = "PATH=/usr/local/bin:/usr/bin:/bin"  # of a base whose image sets none
 COMMANDS = "/opt/imgbuild/bin"  # pip and uv, which add packages for a user
-USER_BASE = "PYTHONUSERBASE"  # where Python, pip and uv have a user's packages
+USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip and uv
 
 
 class _Recipe(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-# A user and password, or a token as the user; a user of ssh alone is no secret.
+# A user and password, or a token as the user; an ssh user without a password is not secret.
 LOGIN = re.compile(
     r"(?<!ssh)://[^/\s'\"]{1,2000}@|(?<=ssh)://[^/\s'\":@]{0,400}:[^/\s'\"]{0,2000}@"
 )

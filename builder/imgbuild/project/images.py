@@ -31,7 +31,7 @@ PARTS = {
     "mcore": "megatron-core",
 }
 VERSION = r"v?(\d+\.\d+(?:\.\d+)*(?:(?:\.?post|rc|a|b|\.?dev)\d+)?)"
-# Images that are no base of anything that is read: a system without Python's packages.
+# Base images without Python packages, of which nothing is read.
 PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rockylinux", "fedora"})
 
 

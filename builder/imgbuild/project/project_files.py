@@ -20,7 +20,7 @@ from imgbuild.values import normalize
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
 NODES = 2_000_000  # values of a YAML document, each alias counted as the value that it refers to
-# What no text file of a project has: it would control a terminal that prints the line.
+# Not valid in a project's text files: it would control a terminal that prints the line.
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]")
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -181,7 +181,7 @@ class ProjectFiles:
                 expected="printable text",
             )
             raise SourceProblem(problem)
-        # Unicode's other line ends: no format takes them for one, str.splitlines does.
+        # Unicode's other line breaks: only str.splitlines, and no format, treats them as such.
         return re.sub("[\x85\u2028\u2029]", " ", text)
 
 

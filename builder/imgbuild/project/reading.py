@@ -33,11 +33,11 @@ from imgbuild.values import normalize
 S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
-# A login of an address that the environment has: `https://${USER}:${TOKEN}@host/simple`.
+# Credentials of a URL from the environment: `https://${USER}:${TOKEN}@host/simple`.
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 NO_NAMES: Mapping[str, str] = {}
 
-# What `absorb` takes of another reading.
+# The fields that `absorb` adds from another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images", "indexes"),
     *("excluded", "unnamed", "conflicts", "left_out", "local_requests"),
@@ -275,7 +275,7 @@ class Reading:
         With `packages` it is only for these. A `flat` one may be a folder, relative to that of the
         file.
         """
-        # A login is in ~/.netrc, not in what is written and printed.
+        # Credentials belong in ~/.netrc, not in files and output.
         url = LOGIN.sub("", url.strip())
         if VARIABLE.search(url):
             self.leave_out(place, url, "the URL has a variable, whose value is not in the file")

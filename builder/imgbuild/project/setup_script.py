@@ -26,13 +26,13 @@ PLAIN = frozenset([
     "list", "tuple", "sorted", "set", "str", "fspath", "Path", "PurePath", "open",
     "parse_requirements", "iter", "frozenset", "resolve", "dedent",
 ])  # fmt: skip
-# Methods that leave the lines of a file, or a text, as they are for this purpose.
+# Methods that do not change the lines of a file, or a text, for this purpose.
 KEPT = frozenset([
     "read", "readlines", "read_text", "splitlines", "strip", "rstrip", "lstrip", "open",
     "decode", "split", "resolve", "absolute", "copy", "as_posix",
 ])  # fmt: skip
 FINDERS = frozenset({"find_packages", "find_namespace_packages"})
-# What names the folder of the script.
+# Expressions for the folder of the script.
 FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
 
 

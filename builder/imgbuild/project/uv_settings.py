@@ -27,7 +27,7 @@ from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
-# Groups by which tools of development are installed, whatever a project's defaults are.
+# Groups of development tools, which are not read even if they are defaults of a project.
 DEVELOPMENT = frozenset([
     "dev", "develop", "development", "test", "tests", "testing", "lint", "linting", "docs",
     "doc", "typing", "style", "ci", "format", "quality",

@@ -20,14 +20,14 @@ from imgbuild.values import Arch, Bytes
 Form = Literal["extends", "like"]
 
 OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
-# What a contradiction costs; an addition costs twice that of an engine, half that of others.
+# The cost of a contradiction; an addition costs twice that of an engine, half that of others.
 # Another version of one of these packages needs other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"
-FIRST = 6  # targets of which additions are looked at
+FIRST = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
 

@@ -26,7 +26,7 @@ FLASHINFER = {
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
 ALSO = ("transformers", "ray", "accelerate", "datasets", "peft", "triton", "flash-attn", "xformers")
-# What a line of a log begins with: process, level, time.
+# The prefix of a line in a log: process, level, time.
 SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
 ORIGIN = re.compile(
     r"(\((\w+ )?pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|[DIWE])\b[: ]*)?"

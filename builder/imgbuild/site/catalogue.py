@@ -43,7 +43,7 @@ from imgbuild.smoke.records import LISTED
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Sha256
 
-# Packages for which people choose an image, in the order of the filter.
+# Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
 _Debs = tuple[tuple[str, str], ...]  # packages and versions

@@ -70,7 +70,7 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     packages: tuple[int, ...] = ()  # of another version, or in one of both, on one of `arches`
     arches: tuple[tuple[str, str], ...] = ()  # the compared one of this target and of the other
-    shared: tuple[Bytes, ...] = ()  # of what a pull of this target downloads
+    shared: tuple[Bytes, ...] = ()  # of the download for a pull of this target
 
 
 class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):

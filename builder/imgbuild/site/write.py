@@ -29,7 +29,7 @@ from imgbuild.values import Bytes
 
 MARKER = "imgbuild-site.json"
 NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
-DOCUMENTS = ("locks/", "sbom/", history.FILE)  # of these the size of pages has no part
+DOCUMENTS = ("locks/", "sbom/", history.FILE)  # these do not count towards the size of pages
 ELSEWHERE = "name another folder with --output, or move its contents"
 
 

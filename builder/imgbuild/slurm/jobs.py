@@ -30,11 +30,11 @@ FAMILIES = (
 
 LOG = "%x-%j.log"
 PASSED = "no problem found on"  # in the last line of a check that passed, before its nodes
-SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
+SERVER_WAIT = 3600  # seconds for vLLM to load its model: network disks are slow
 RAY_WAIT = 600
 CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
 WARNING, CHECK_WARNING = 60, 10  # seconds before the end at which Slurm signals the script
-OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers ask a server of its own
+OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers use a server of trl
 TIME = r"[0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
 MEMORY = r"[0-9]+[KMGT]?"
 NAME = r"[\w.+@-]+(,[\w.+@-]+)*"

@@ -39,13 +39,13 @@ from imgbuild.wheel.metadata import read_metadata
 from imgbuild.wheel.sdist import members
 from imgbuild.wheel.zipformat import ZipMember
 
-LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
+LARGEST = 256 << 20  # bytes of all files of a wheel built from an sdist
 PYPROJECT, PYPROJECT_LIMIT = "pyproject.toml", 1 << 20
 ANSWER_LIMIT = 1 << 20
 MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
 
-DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
-DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
+DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # the default of PEP 518
+DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # the default of PEP 517
 TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
@@ -53,7 +53,7 @@ DECEIT = "the build of this sdist is broken or malicious: use another version"
 PLACE = "/build"
 WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
 READABLE = ("site", "control")
-UNPACKED = ("source", "site")  # what is written before the build starts
+UNPACKED = ("source", "site")  # written before the build starts
 SHOWN = 400  # characters of an error
 ANSWER = "result.json"
 # The last line of a build that uses features removed from newer releases of Python.

@@ -172,7 +172,7 @@ class _Lookup:
             package, newest=str(later[0]), takes=takes, moves=moves, reasons=first.reasons
         )
 
-    # -- what stops a version
+    # -- reasons against a version
 
     def _stops(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool

@@ -36,12 +36,12 @@ CODES = {
 }
 SYNTAX = "IMG107"
 PARSED_LINE = re.compile(r" \(<unknown>, line (?P<line>\d+)\)$")
-# Files that are not run in an image: what they import need not be there.
+# Files that are not run in an image: their imports need not exist there.
 _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
-_ABOVE = 4  # folders above a script in which a project's packages may lie
+_ABOVE = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 
 

@@ -26,7 +26,7 @@ LEFT_OUT = frozenset(("torch",))
 # Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while
 # verl.third_party.vllm is verl's part for vLLM.
 _NO_PARTS = ASIDE | {"vendor", "vendored"}
-# Functions that are called with the name of a package that they look for or import.
+# Functions that are called with the name of a package to find or import.
 _LOOKUPS = re.compile(
     r"import|find_spec|lazy|available|installed|require|version|distribution", re.IGNORECASE
 )
