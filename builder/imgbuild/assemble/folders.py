@@ -1,6 +1,6 @@
 """Modes and owners of the base image's folders that contain added files.
 
-The lock records mode and owner where they are not the default: otherwise the layer would make /root
+The lock records mode and owner if they are not the default: otherwise the layer would make /root
 readable by every user.
 """
 

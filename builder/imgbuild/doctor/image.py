@@ -168,7 +168,7 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
 
 
 def lines(report: Report) -> Sequence[str]:
-    """The findings for people, errors last, where they are most visible."""
+    """The findings as text, errors last, where they are most visible."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

@@ -266,7 +266,7 @@ def _is_tegra(capability: str) -> bool:
 def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another: the same major, not older.
 
-    On a Tegra only code for itself runs.
+    A Tegra runs only code for its own capability.
 
     Floors are computed for each capability in the data, since code with the suffix "a" runs only on
     its own capability. A capability in the data that the floors omit is not supported.

@@ -225,7 +225,7 @@ def _bound(fact: Call, what: Meaning) -> bool:
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
-    """Whether a subclass of the holder may be meant that has its own method of this name."""
+    """Whether the object may be of a subclass of the holder with its own method of this name."""
     holder, method = what.holder, what.found.definition
     if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
         return False

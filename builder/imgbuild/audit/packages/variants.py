@@ -1,7 +1,8 @@
 """Variants: one library built for several CUDA families, of which the wheel loads one.
 
-Variants for a CUDA family other than that of the package set are skipped if there is one for it
-next to them. If a wheel has none for the family, none is skipped, as one of them would be loaded.
+Variants for a CUDA family other than that of the package set are skipped if a variant for the set's
+family is next to them. If a wheel has none for the family, none is skipped, as one of them would be
+loaded.
 """
 
 from __future__ import annotations
