@@ -62,7 +62,7 @@ def test_the_tree_in_architecture_is_current():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_folder_says_its_purpose():
+def test_every_folder_has_its_purpose_in_the_docstring():
     silent = [name for name, tree in modules().items() if _is_folder(name) and not tree.body]
     assert not silent
 
@@ -123,7 +123,7 @@ def test_class_names_are_unique():
     assert not {name for name, number in name_counts.items() if number > 1}
 
 
-def test_a_module_for_one_of_its_folder_says_why_it_is_separate():
+def test_module_with_one_importer_in_its_folder_has_a_reason():
     """Otherwise it is a part of its only importer. The first line ends: `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
     for name in modules():

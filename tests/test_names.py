@@ -107,7 +107,7 @@ def test_identifiers_use_the_words_of_the_documentation() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_docstrings_name_what_the_module_has() -> None:
+def test_docstrings_name_existing_identifiers() -> None:
     wrong = []
     for path, tree in trees("builder/*.py", "tools/*.py", "lab/*.py").items():
         docstrings = {

@@ -135,7 +135,7 @@ def test_functions_are_short():
     assert not long, f"over {FUNCTION_LINES} lines: {long}"
 
 
-def test_modules_say_what_they_are():
+def test_modules_have_docstrings():
     # An empty __init__ has nothing to say.
     mute = [
         name for name, tree in modules().items() if tree.body and ast.get_docstring(tree) is None
@@ -210,7 +210,7 @@ def test_exit_codes_are_documented():
         ("builder/imgbuild/py.typed", ""),
     ],
 )
-def test_papers_are_there(name, words):
+def test_repository_documents_exist(name, words):
     assert words in (ROOT / name).read_text()
 
 

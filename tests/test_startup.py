@@ -71,7 +71,7 @@ def test_a_verb_imports_no_other_verb(sample: Sample) -> None:
     }
 
 
-def test_run_reads_an_image_that_is_there_without_what_builds_one(sample: Sample) -> None:
+def test_run_of_existing_image_imports_no_build_modules(sample: Sample) -> None:
     modules = _imported(sample, "run", TARGET, "--dry-run", "--", "true")
     for part in ("assemble", "solve", "audit", "render.contexts", "sif", "project.read"):
         assert {name for name in modules if name.startswith(f"imgbuild.{part}")} == set()

@@ -32,7 +32,7 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-def test_what_is_added_is_written_and_removed(imgbuild: Command) -> None:
+def test_additions_are_written_and_removed(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     done = imgbuild("add", "peft>=0.15", "ray[default]")
     assert done.status == 0, done.stderr
@@ -58,7 +58,7 @@ def test_what_is_added_is_written_and_removed(imgbuild: Command) -> None:
         (["remove", "peft"], 2, "targets.ours does not add peft"),
     ],
 )
-def test_what_cannot_be_added_changes_nothing(
+def test_impossible_additions_change_nothing(
     imgbuild: Command, arguments: list[str], status: int, message: str
 ) -> None:
     before = Path("matrix.yaml").read_bytes()

@@ -248,7 +248,7 @@ def test_an_environment_and_code_are_compared(imgbuild: Command, tmp_path: Path)
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
 
 
-def test_list_says_which_targets_run_code_and_what_stops_the_others(
+def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")

@@ -87,7 +87,7 @@ def test_list(root: Path) -> None:
     assert len(said("list", "-v").splitlines()) == 3
 
 
-def test_list_shows_what_is_used(root: Path) -> None:
+def test_list_shows_used_entries(root: Path) -> None:
     user = Store.open(root)
     assert user.file(sha256(WHEEL))
     (wheel,) = [entry for entry in answered("list") if entry["kind"] == "file"]

@@ -108,7 +108,7 @@ def test_the_document_is_attached_and_again_only_if_it_changed(registry, cves):
     assert registry.tags[NAME, TARGET] == digest
 
 
-def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
+def test_signed_documents_are_verified_and_unsigned_ones_do_not_count(
     registry, cves, key, monkeypatch, capsys
 ):
     assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code
@@ -155,7 +155,7 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
          "", "Invalid enum value 'safe'"),
     ],
 )  # fmt: skip
-def test_a_signed_statement_that_is_wrong_fails(
+def test_an_incorrect_signed_statement_fails(
     registry, key, predicate, about, message, monkeypatch, capsys
 ):
     private = keys.load_private(key)

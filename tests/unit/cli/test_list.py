@@ -58,7 +58,7 @@ def test_matrix_of_an_unknown_target() -> None:
     assert isinstance(done.exception, NothingSelected)
 
 
-def test_matrix_that_is_wrong(project: Path) -> None:
+def test_invalid_matrix(project: Path) -> None:
     path = project / "matrix.yaml"
     path.write_text(RIGHT.replace("groups: 4", "groups: four"), encoding="utf-8")
     done = CliRunner().invoke(app, ["list"])

@@ -102,7 +102,7 @@ def test_a_file_without_anything_newer(imgbuild: Command) -> None:
         (("nosuch",), 3, "no target matches nosuch"),
     ],
 )
-def test_wrong_options(
+def test_invalid_options(
     imgbuild: Command, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     Path("requirements.txt").write_text("torch\n")

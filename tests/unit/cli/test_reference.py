@@ -68,7 +68,7 @@ def test_the_terminal_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert REFERENCE.folders() == folders()
 
 
-def test_check_writes_nothing_and_names_what_is_stale(
+def test_check_writes_nothing_and_names_stale_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(REFERENCE, "DOCS", tmp_path)

@@ -116,7 +116,7 @@ def test_an_exit_of_hydra_is_a_failure() -> None:
     assert first_code(text) == "IMG918"
 
 
-def test_an_exception_that_speaks_of_a_fallback_is_a_failure() -> None:
+def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
     text = (
         "RuntimeError: CUDA error: no kernel image is available for execution; falling back is off"
     )

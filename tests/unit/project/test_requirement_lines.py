@@ -176,7 +176,7 @@ LINES = st.builds(
 
 
 @given(LINES)
-def test_a_line_means_what_packaging_reads_in_it(tmp_path_factory, line):
+def test_lines_are_read_like_by_packaging(tmp_path_factory, line):
     reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     read_line(reading, line, Place(file="requirements.txt", line=1), LineScope())
     assert [each.requirement for each in reading.requirements] == [Requirement(line)]

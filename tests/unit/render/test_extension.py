@@ -74,7 +74,7 @@ def test_a_lock_adds_no_file_from_outside_of_the_repository(
         extension.contents(bad, matrix)
 
 
-def test_what_is_not_text_cannot_be_rendered(matrix: Extended) -> None:
+def test_binary_files_cannot_be_rendered(matrix: Extended) -> None:
     (matrix.overlays[extended.OWN].folder / "train.sh").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"/opt/team/train\.sh is not UTF-8"):
         rendered(matrix, locked(matrix))

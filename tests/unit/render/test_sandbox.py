@@ -172,7 +172,7 @@ def test_a_pipe_is_not_a_template(tmp_path: Path) -> None:
     assert templates.project_templates(tmp_path) == ("base.j2", "files.j2")
 
 
-def test_what_a_value_can_do_is_not_for_templates(tmp_path: Path) -> None:
+def test_templates_cannot_call_methods_of_values(tmp_path: Path) -> None:
     """`place` is a Path of Python, whose methods can write files."""
     (tmp_path / "templates/slurm").mkdir(parents=True)
     order = JobArray(

@@ -58,7 +58,7 @@ def test_a_server_that_does_not_answer_is_one_warning(tmp_path):
     assert "the cool-down also applies to security fixes" in text
 
 
-def test_no_advisory_that_the_newer_version_could_not_be_asked_about(tmp_path):
+def test_no_fix_is_reported_if_the_newer_version_cannot_be_queried(tmp_path):
     site = advisories.site_of()
     with advisories.serve(site):
         found = asked(site, tmp_path)

@@ -99,7 +99,7 @@ def moved(folder: Path, planned: ProjectMove) -> str:
     return project_move.new_matrix(path, data, value, planned).decode()
 
 
-def test_all_rows_move_and_every_comment_stays(folder: Path) -> None:
+def test_all_rows_move_and_comments_are_kept(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer", "other")))
     expected = MATRIX
     for before, after in (
@@ -117,7 +117,7 @@ def test_all_rows_move_and_every_comment_stays(folder: Path) -> None:
     assert text == expected.split("pypi: ")[0] + "pypi: " + index
 
 
-def test_a_target_that_other_rows_use_stays(folder: Path) -> None:
+def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer",)))
     value = published.extensions(folder / "matrix.yaml", text.encode())
     assert set(value.published) == {"small", "large"}

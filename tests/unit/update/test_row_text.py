@@ -74,7 +74,7 @@ def test_rows_of_every_form_can_be_a_source(real):
         assert loads(text, "matrix.yaml").targets["new"].pins[package] == "999.0"
 
 
-def test_the_texts_of_a_new_row_tell_what_moved_and_that_it_was_not_run(real):
+def test_texts_of_a_new_row_have_its_changes_and_that_it_was_not_run(real):
     target = updated(real, "cu130-trl", TRL).target
     assert target.tested == (
         "The image was not run. Made of cu130-trl by imgbuild update on 2026-11-28:"
@@ -176,5 +176,5 @@ def test_a_new_base_alone_gives_its_day_to_the_name(real):
     assert name == "cu130-vllm0.33.0-20261128"
 
 
-def test_the_matrix_of_the_repository_is_what_the_tests_read(real):
+def test_the_matrix_of_the_repository_has_the_tested_form(real):
     assert load(REAL).targets == real.targets

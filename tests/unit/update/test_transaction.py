@@ -142,7 +142,7 @@ def test_a_journal_of_a_checkout_names_no_other_files(project: Project, path: st
         transaction.recover(project)
 
 
-def test_new_content_that_is_not_what_the_journal_says_is_refused(
+def test_new_content_that_contradicts_the_journal_is_refused(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(project, monkeypatch, 6)

@@ -89,7 +89,7 @@ def test_another_package_set_has_its_own_findings(code: _Code) -> None:
     assert code.audit("other")[0] == ["alone", "helpers", "train"]
 
 
-def test_a_cycle_has_one_digest_that_covers_what_it_reaches() -> None:
+def test_a_cycle_has_one_digest_of_all_reached_nodes() -> None:
     uses = {"a": ["b"], "b": ["a", "c"], "c": [], "d": ["a"], "e": []}
     content = {name: name.upper() for name in uses}
     first = reach(content, uses)
