@@ -19,11 +19,13 @@ from imgbuild.diagnose import (
     process_reasons,
     program_reasons,
     python_reasons,
+    requirements,
     resolution_reasons,
     rules,
     value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, root
+from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
 from imgbuild.errors import InputError
@@ -40,8 +42,10 @@ SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
+    r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
 )
+MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
     *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
@@ -146,10 +150,16 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
     first = _first(value)
+    replaced = _replaced(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
+        # A sentence about a symptom is of a description, not of the output of a program.
+        if reason is not None and reason.role == "symptom" and event.exception is None:
+            reason = reason if first is None and value.short else None
         # The exception of a program that continues explains more than its earlier failures.
         if reason is not None and first is not None and _is_minor(reason):
+            reason = _as_consequence(reason)
+        if reason is not None and event.exception in replaced:
             reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
@@ -168,6 +178,15 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
         yield from _unfinished(value)
     elif first[1].exception not in explained:
         yield first
+
+
+def _replaced(value: Log) -> set[int | None]:
+    """The exceptions that code handles with a call that the installed versions do not have."""
+    return {
+        each.context
+        for each in value.exceptions
+        if each.context is not None and MISFIT.search(each.text)
+    }
 
 
 def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
@@ -211,12 +230,13 @@ def _of_event(
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
-    for rule, groups in rules.matches(event.text, frames):
+    text = exception.condition if exception and not exception.message else ""
+    for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:
             allowed[rule.code] = rule.applies(value.facts, texts)
         if allowed[rule.code]:
             wide = rule.confidence != "high" and rule.priority < WIDE
-            if exception is None and wide and _is_stated(event.text):
+            if exception is None and wide and _stated(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
             weak = event.level in ("I", "W") and not rule.warns
             return Reason(
@@ -242,6 +262,7 @@ def _of_event(
     reason = (
         value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
+        or requirements.reason(event.text, caller)
         or python_reasons.reason(event.text, value.facts, caller, code)
         or ("NCCL error" in event.text and program_reasons.reason(event.text))
         or None
@@ -254,11 +275,12 @@ def _is_minor(reason: Reason) -> bool:
     return reason.code == program_reasons.CODE and reason.source == "first"
 
 
-def _is_stated(text: str) -> bool:
-    """Whether in this line a known program reports its own failure."""
-    return any(
-        each.reason(text) is not None
-        for each in (resolution_reasons, value_reasons, program_reasons)
+def _stated(text: str, facts: Facts) -> Reason | None:
+    """The reason for a line that is a known program's own statement of its failure."""
+    return (
+        resolution_reasons.reason(text, facts)
+        or value_reasons.reason(text)
+        or program_reasons.reason(text)
     )
 
 
@@ -267,11 +289,7 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
     if not failed and (not value.short or event.level in ("I", "W")):
         return None
     text = event.text
-    stated = (
-        resolution_reasons.reason(text)
-        or value_reasons.reason(text)
-        or program_reasons.reason(text)
-    )
+    stated = _stated(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
     reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(text, value.facts)

@@ -58,6 +58,8 @@ QUOTED = re.compile(
     r"\((?=['\"]))['\"]?(?P<message>.{3,})"
 )
 RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
+# It raises the exception before again, whose class may take other arguments.
+AGAIN = re.compile(r"raise type\(\w{1,20}\)\(")
 # pydantic's: the names of fields, each followed by an indented line.
 FIELDS = re.compile(r"^\d+ validation errors? for ")
 FIELD = re.compile(r"[\w.\[\]`,() -]{1,120}")
@@ -133,6 +135,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
+    def condition(self) -> str:
+        """The assertion that failed, as its line of code has it; "" for other exceptions."""
+        code = self.frames[-1].code if self.frames and self.name == "AssertionError" else ""
+        return code if code.startswith("assert ") else ""
+
+    @property
     def name(self) -> str:
         """The type without its module."""
         return self.type.rpartition(".")[2]
@@ -140,6 +148,8 @@ class LoggedException(msgspec.Struct, kw_only=True):
     @property
     def wraps(self) -> bool:
         """Whether it only reports the failure of another process or call."""
+        if self.context is not None and self.frames and AGAIN.match(self.frames[-1].code):
+            return True
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
 
     @property
@@ -194,6 +204,7 @@ class ExceptionReader:
             del trace.frames[:-MOST_FRAMES]
             return True
         if text.startswith((CAUSE, CONTEXT)):
+            self._unnamed(line.source, trace)
             last = len(self.exceptions) - 1
             index = next(
                 (
@@ -223,23 +234,28 @@ class ExceptionReader:
     def close(self) -> None:
         """Add tracebacks that are cut off by the end of the log, with their last line."""
         for source, trace in self._traces.items():
-            match = RAISE.match(trace.code) if trace.open and trace.frames else None
             if trace.open and trace.frames:
                 latest = self.cut.number if self.cut is not None else 0
                 self.cut = trace.frames[-1] if trace.frames[-1].number > latest else self.cut
-            named = match is not None and match["type"].rpartition(".")[2][0].isupper()
-            if match is not None and named and len(self.exceptions) < self._limit:
-                self.exceptions.append(
-                    LoggedException(
-                        number=trace.frames[-1].number,
-                        source=source,
-                        type=match["type"],
-                        message=(match["message"] or "").rstrip(")"),
-                        frames=tuple(trace.frames),
-                        cause=trace.cause,
-                        context=trace.context,
-                    )
-                )
+            self._unnamed(source, trace)
+
+    def _unnamed(self, source: str, trace: _Trace) -> None:
+        """Add the exception of a traceback without its line, as the code raises it."""
+        match = RAISE.match(trace.code) if trace.open and trace.frames else None
+        if match is None or not match["type"].rpartition(".")[2][0].isupper():
+            return
+        self._add(
+            LoggedException(
+                number=trace.frames[-1].number,
+                source=source,
+                type=match["type"],
+                message=(match["message"] or "").rstrip(")"),
+                frames=tuple(trace.frames),
+                cause=trace.cause,
+                context=trace.context,
+            )
+        )
+        trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
 
     def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
         """Whether the line names an exception."""

@@ -5,6 +5,7 @@ With them, most patterns can be excluded without a search.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
@@ -15,6 +16,33 @@ _constants: Any = import_module("re._constants")
 _parser: Any = import_module("re._parser")
 SHORTEST = 3  # characters; shorter texts are in most lines
 NONE: frozenset[str] = frozenset()
+
+
+class WordIndex:
+    """Patterns by the texts that they require: which may match is found without trying each."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        places: defaultdict[str, set[int]] = defaultdict(set)
+        self._always: set[int] = set()
+        for number, pattern in enumerate(patterns):
+            words = required(pattern)
+            if not words:
+                self._always.add(number)
+            for word in words:
+                places[word].add(number)
+        self._words: defaultdict[str, list[tuple[str, set[int]]]] = defaultdict(list)
+        for word, numbers in places.items():
+            self._words[word[:SHORTEST]].append((word, numbers))
+
+    def candidates(self, text: str) -> list[int]:
+        """The numbers of the patterns whose required texts are in `text`, in their order."""
+        low, candidates = text.lower(), set(self._always)
+        starts = {low[at : at + SHORTEST] for at in range(len(low) - SHORTEST + 1)}
+        for start in starts & self._words.keys():
+            for word, numbers in self._words[start]:
+                if word in low:
+                    candidates |= numbers
+        return sorted(candidates)
 
 
 @lru_cache(maxsize=4096)

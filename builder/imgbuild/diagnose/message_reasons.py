@@ -51,6 +51,11 @@ PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
     *("RecursionError", "AttributeError"),
 )
+# Python's own messages of these, which packages also raise with messages of theirs.
+PYTHONS = re.compile(
+    r"has no attribute|is not defined|referenced before|not associated|out of range|^\S{0,120}$|"
+    r"maximum recursion|^['\"][^'\"]{0,120}['\"]$"
+)
 
 
 def reason(exception: LoggedException, facts: Facts) -> Reason | None:
@@ -92,7 +97,18 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         cause=cause,
         confidence=confidence,
         source="first",
-        cure=_import_cure(exception, name) or _cure(exception, name, caller),
+        cure=_patched(exception) or _import_cure(exception, name) or _cure(exception, name, caller),
+    )
+
+
+def _patched(exception: LoggedException) -> str:
+    """The cure if unsloth's generated code led to an exception; "" otherwise."""
+    if not any("_compiled_cache/" in frame.file for frame in exception.frames):
+        return ""
+    return (
+        "delete unsloth_compiled_cache, and install unsloth and unsloth-zoo of one date with the"
+        " trl, transformers and vllm in their range (imgbuild resolve unsloth unsloth-zoo trl): the"
+        " code that unsloth generates does not fit the installed ones"
     )
 
 
@@ -110,7 +126,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     return (
         f"{package} fails while it is imported, so its version is incompatible with those"
         f" installed: update {package}, or install {names} in the range that it requires"
-        f" (imgbuild resolve {package}); delete what it has generated (unsloth_compiled_cache)"
+        f" (imgbuild resolve {package})"
     )
 
 
@@ -293,7 +309,7 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     kind = "" if silent else remedies.cure(exception.message, package, at)
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
-    if kind and exception.name not in PLAIN:
+    if kind and not (exception.name in PLAIN and PYTHONS.search(exception.message)):
         return kind
     if exception.name in UNEXPECTED or silent:
         return (

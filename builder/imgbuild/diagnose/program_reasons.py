@@ -34,10 +34,11 @@ class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[tuple[ProgramRow, re.Pattern[str], frozenset[str]], ...]:
-    """The rows with their patterns, and texts of which each match contains at least one."""
+def load() -> tuple[tuple[tuple[ProgramRow, re.Pattern[str]], ...], literals.WordIndex]:
+    """The rows with their patterns, and the index of the texts that these require."""
     rows = yaml_data.load(files.data("diagnose/facts/programs.yaml"), tuple[ProgramRow, ...])
-    return tuple((row, re.compile(row.match), literals.required(row.match)) for row in rows)
+    index = literals.WordIndex(row.match for row in rows)
+    return tuple((row, re.compile(row.match)) for row in rows), index
 
 
 @lru_cache(maxsize=1)
@@ -54,10 +55,9 @@ def cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
 def reason(text: str) -> Reason | None:
     """The cause of a line of another program; None if the line is not recognized."""
     text = text.lstrip()
-    low = text.lower()
-    for row, pattern, words in load():
-        if words and not any(word in low for word in words):
-            continue
+    rows, index = load()
+    for number in index.candidates(text):
+        row, pattern = rows[number]
         match = pattern.search(text)
         if match is not None:
             reason = _of(row, {name: value or "" for name, value in match.groupdict().items()})

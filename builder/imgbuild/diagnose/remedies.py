@@ -20,6 +20,7 @@ OPENINGS = (
     *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Upgrade", "Downgrade", "Run"),
     *(
         "Pass",
+        "Call",
         "Specify",
         "Reduce",
         "Reducing",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
 SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
@@ -46,6 +47,11 @@ PYTHON = re.compile(
     r"requested Python version \((?P<have>[^)]{3,60})\)"
 )
 
+UNAVAILABLE = re.compile(
+    r"(?:satisfies the requirement|distribution found for|满足要求|找不到符合)"
+    r" (?P<package>[A-Za-z][\w.-]*)==(?P<version>\d[\w.]*)"
+)
+
 
 class _Constraint(msgspec.Struct, frozen=True):
     """A requirement of `by` on a package; `by` is "" for an index, "you" for the project."""
@@ -54,8 +60,10 @@ class _Constraint(msgspec.Struct, frozen=True):
     on: str
 
 
-def reason(text: str) -> Reason | None:
-    """The cause in an explanation; None for other texts. `text`: all its lines, joined."""
+def reason(text: str, facts: Facts) -> Reason | None:
+    """The cause in an explanation; None if the text is none. `text`: all its lines, joined."""
+    if facts.ignored and (match := UNAVAILABLE.search(text)):
+        return _other_python(match["package"], match["version"], facts)
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
@@ -86,6 +94,21 @@ def reason(text: str) -> Reason | None:
     else:
         cure = f"use another version of {_name(first.by)} or of {_name(second.by)}"
     return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
+
+
+def _other_python(package: str, version: str, facts: Facts) -> Reason | None:
+    """The reason if pip leaves out the required version because of its Python."""
+    spec = facts.ignored.get(version)
+    if spec is None:
+        return None
+    python = f"Python {facts.python}" if facts.python else "this Python"
+    return Reason(
+        code="IMG607",
+        cause=f"{package} {version} requires Python {spec}, and pip runs with {python}",
+        cure=f"use a Python in {spec} (a container of imgbuild, or uv venv --python 3.12), or a"
+        f" version of {package} for {python}",
+        confidence="high",
+    )
 
 
 def _of(what: str, cure: str, *, certain: bool = True) -> Reason:

@@ -83,7 +83,7 @@ def test_an_exception_precedes_a_missing_program() -> None:
 
 def test_each_row_has_a_cure() -> None:
     names = set(program_reasons.cures())
-    for row, pattern, _ in program_reasons.load():
+    for row, pattern in program_reasons.load()[0]:
         assert "message" in pattern.groupindex or row.cure
         if row.cure.startswith("{"):
             assert row.cure.strip("{}") in names

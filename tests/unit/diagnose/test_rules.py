@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from imgbuild.diagnose import codes, lines, rules
+from imgbuild.diagnose import codes, lines, literals, rules
 from imgbuild.diagnose.diagnosis import diagnose, sentence
 from imgbuild.diagnose.rules import FailureRule
 
@@ -121,3 +121,18 @@ def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
         "RuntimeError: CUDA error: no kernel image is available for execution; falling back is off"
     )
     assert first_code(text) == "IMG504"
+
+
+def test_an_index_finds_the_patterns_whose_words_are_in_a_text() -> None:
+    index = literals.WordIndex(["slots (?:full|gone)", r"\d+", "Pump|valve", "pumps? of"])
+    assert index.candidates("All SLOTS are FULL") == [0, 1]
+    assert index.candidates("the pump of") == [1, 2, 3]
+    assert index.candidates("") == [1]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+def test_a_pattern_that_matches_is_a_candidate(rule: FailureRule) -> None:
+    index = literals.WordIndex(rule.match)
+    for line in rule.example.splitlines():
+        matching = {at for at, each in enumerate(rule.patterns) if each.search(line)}
+        assert matching <= set(index.candidates(line))
