@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.wheel_sources import WheelSources
 from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -54,6 +55,7 @@ class CodeSet:
         self.python = base.python
         self.arch = base.arch
         self.partial = base.partial
+        self.sources = WheelSources(self)
         self._texts: dict[str, CodeText] = {}
         self._files: dict[str, str] = {}
         self._sizes: dict[str, int] = {}

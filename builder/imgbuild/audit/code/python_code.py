@@ -10,12 +10,13 @@ import msgspec
 
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
-from imgbuild.audit.code import other_sets, overridden, rejected_names
+from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
+from imgbuild.audit.code.wheel_sources import instead
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
@@ -82,7 +83,7 @@ def check(
     findings: dict[str, list[CodeFinding]] = {text.file: [] for text in new.values()}
     for file, group in by_file.items():
         findings[file] += _of_file(look, places[file], group)
-    for each in (*overridden.check(code, others, new), *rejected_names.check(code, new)):
+    for each in overridden.check(code, others, new):
         findings[each.file].append(each)
     for file, entries in findings.items():
         known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
@@ -196,19 +197,22 @@ def _finding(
     cell, line = text.place(line)
     elsewhere = Elsewhere() if note else look.find(evidence)
     published = _published(evidence) if not note and not elsewhere.since else None
+    advice = ""
+    if evidence.relation is Relation.NAME and ":" in evidence.subject and not note:
+        advice = look.code.sources.advice(*evidence.subject.split(":", 1))
     return CodeFinding(
         check="code",
         code=CODES[evidence.relation],
         severity=severity,
         message=finding.message.removeprefix(_PREFIX),
         where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
-        remedy=_remedy(evidence, elsewhere, published),
+        remedy=advice or _remedy(evidence, elsewhere, published),
         evidence=msgspec.structs.replace(evidence, package="", version="", line=line),
         file=text.file,
         line=line,
         column=column,
         cell=cell,
-        instead=elsewhere.instead,
+        instead=instead(advice) or elsewhere.instead,
         since=elsewhere.since or (published.removed_in or published.since if published else ""),
         targets=elsewhere.targets,
     )
