@@ -59,6 +59,7 @@ class CodeSet:
         self._texts: dict[str, CodeText] = {}
         self._files: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
+        self._roots = {text.file: text.root for text in files}
         self._modules: dict[str, ModuleFacts | Opaque] = {}
         for text in files:
             if text.file in facts:
@@ -88,6 +89,10 @@ class CodeSet:
     def code(self) -> Mapping[str, CodeText]:
         """Module → file of the user's code."""
         return self._texts
+
+    def root(self, file: str) -> str:
+        """The folder from which Python imports the modules of a file."""
+        return self._roots[file]
 
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
         """The user's code, or some of its modules, as code that runs."""

@@ -68,14 +68,14 @@ def check(
     known: dict[str, FileFindings] = {}
     if kept is not None:
         stored = {file: kept.read(file) for file in places}
-        known = {file: each for file, each in stored.items() if each and _is_current(each, places)}
+        known = {file: each for file, each in stored.items() if each and _is_current(each, code)}
     new = {name: text for name, text in code.code.items() if text.file not in known}
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
     for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
         evidence = finding.evidence
-        if evidence is not None and _is_local(evidence, places):
+        if evidence is not None and _is_local(evidence, code):
             local.setdefault(evidence.file, []).append(evidence)
         elif evidence is not None:
             by_file.setdefault(evidence.file, []).append((finding, evidence))
@@ -93,11 +93,11 @@ def check(
     return _unique([*(each for group in known.values() for each in group.findings), *broken])
 
 
-def _is_current(stored: FileFindings, places: Mapping[str, CodeText]) -> bool:
+def _is_current(stored: FileFindings, code: CodeSet) -> bool:
     """Whether the folders of the user still have, and lack, the modules that findings are about."""
     evidence = [each.evidence for each in stored.findings if each.evidence is not None]
-    return all(_is_local(each, places) for each in stored.local) and not any(
-        _is_local(each, places) for each in evidence
+    return all(_is_local(each, code) for each in stored.local) and not any(
+        _is_local(each, code) for each in evidence
     )
 
 
@@ -127,14 +127,16 @@ def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
     return list(unique.values())
 
 
-def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
+def _is_local(evidence: Evidence, code: CodeSet) -> bool:
     """Whether the subject is the user's: a relative import, or a file next to the script.
 
     Python imports such a file first. A package unknown to all package sets may be in a parent
-    folder.
+    folder. What a module of the user imports from a package is not the user's.
     """
     root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
-    here = Path(places[evidence.file].root)
+    if evidence.other and code.owner(root) == CODE:
+        return False
+    here = Path(code.root(evidence.file))
     if not root or (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file():
         return True
     if evidence.relation is not Relation.PACKAGE:

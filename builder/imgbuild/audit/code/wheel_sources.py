@@ -222,7 +222,8 @@ def taken_keywords(function: FunctionNode) -> frozenset[str] | None:
     for node in _own(function.body):
         key: ast.expr | None = None
         if isinstance(node, ast.Call):
-            last = dotted(node.func).rpartition(".")[2]
+            callee = node.func
+            last = callee.attr if isinstance(callee, ast.Attribute) else dotted(callee)
             if any(dotted(each) == name for each in node.args) and last not in _HARMLESS:
                 return None  # it may remove some
             if dotted(node.func) in {f"{name}.{method}" for method in _READS} and node.args:
