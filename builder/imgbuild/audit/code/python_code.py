@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,12 +16,12 @@ from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
+from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.code.wheel_sources import instead
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 # The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
@@ -50,7 +50,7 @@ def check(
     package_set: ImportablePackages,
     packages: Sequence[str],
     texts: Sequence[CodeText],
-    facts: Mapping[str, ModuleFacts],
+    facts: CodeFacts,
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
     cache: Callable[[CodeSet], FindingCache] | None = None,
@@ -89,7 +89,7 @@ def check(
         known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
         if kept is not None:
             kept.write(file, known[file])
-    broken = [_unparsed(file, each.broken) for file, each in facts.items() if each.broken]
+    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
     return _unique([*(each for group in known.values() for each in group.findings), *broken])
 
 

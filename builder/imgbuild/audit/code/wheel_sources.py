@@ -56,8 +56,8 @@ class WheelSources:
             self._kept[key] = key[1].rpartition(".")[2] in _COMPILED
             package_set = self._package_set()
             if package_set is not None:
-                found = classes.follow(package_set, classes.resolve(package_set, facts, key[1]))
-                node = self._function(found.home, found.definition)
+                target = classes.follow(package_set, classes.resolve(package_set, facts, key[1]))
+                node = self._function(target.home, target.definition)
                 self._kept[key] |= node is not None and keeps_parameters(node)
         return self._kept[key]
 
@@ -95,7 +95,10 @@ class WheelSources:
         value = memory.function(facts, function)
         if value is None:
             return False
-        outcomes = memory.outcomes(lambda run: run.apply(value, [name], {}))
+        try:
+            outcomes = memory.outcomes(lambda run: run.apply(value, [name], {}))
+        except FetchFailed:  # of the source of another module
+            return False
         return bool(outcomes) and all(
             outcome.raised == AttributeError.__name__ and outcome.certain for outcome in outcomes
         )
@@ -117,9 +120,9 @@ class WheelSources:
         self, package_set: ImportablePackages, facts: ModuleFacts, name: str
     ) -> Mapping[str, str]:
         """The keys and texts of a dictionary at the top of a module, or imported there."""
-        found: LookupResult = classes.resolve(package_set, facts, name)
-        source = self._source(found.home) if found.home is not None else None
-        last = getattr(found.definition, "name", name)
+        table: LookupResult = classes.resolve(package_set, facts, name)
+        source = self._source(table.home) if table.home is not None else None
+        last = getattr(table.definition, "name", name)
         for statement in source.binding(last) if source is not None else ():
             for node in ast.walk(statement):
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
@@ -143,10 +146,10 @@ def keeps_parameters(decorator: FunctionNode) -> bool:
 
     It returns the function, a wrapper that passes all arguments on, or a decorator that does.
     """
-    values = [node.value for node in _own(decorator.body) if isinstance(node, ast.Return)]
     given = decorator.args
     names = [each.arg for each in (*given.posonlyargs, *given.args)]
-    inner = {node.name: node for node in _own(decorator.body) if isinstance(node, FunctionNode)}
+    nodes = list(_body_nodes(decorator.body))
+    inner = {node.name: node for node in nodes if isinstance(node, FunctionNode)}
 
     def _is_kept(value: ast.expr | None) -> bool:
         if isinstance(value, ast.Name):
@@ -166,6 +169,7 @@ def keeps_parameters(decorator: FunctionNode) -> bool:
             return last in inner and keeps_parameters(inner[last])
         return False
 
+    values = [node.value for node in nodes if isinstance(node, ast.Return)]
     return bool(values) and all(map(_is_kept, values))
 
 
@@ -177,7 +181,7 @@ def _passes_on(wrapper: FunctionNode, functions: list[str]) -> bool:
     star, words = given.vararg.arg, given.kwarg.arg
     calls = 0
     aside: set[ast.AST] = set()
-    for node in _own(wrapper.body):
+    for node in _body_nodes(wrapper.body):
         if isinstance(node, ast.If) and _leaves(node.body, functions):
             aside.update(each for statement in node.body for each in ast.walk(statement))
         if node in aside:
@@ -204,7 +208,7 @@ def _passes_on(wrapper: FunctionNode, functions: list[str]) -> bool:
 def _leaves(body: list[ast.stmt], functions: list[str]) -> bool:
     """Whether a branch returns or raises without a call of one of `functions`."""
     return isinstance(body[-1], (ast.Return, ast.Raise)) and not any(
-        isinstance(node, ast.Call) and dotted(node.func) in functions for node in _own(body)
+        isinstance(node, ast.Call) and dotted(node.func) in functions for node in _body_nodes(body)
     )
 
 
@@ -219,7 +223,7 @@ def taken_keywords(function: FunctionNode) -> frozenset[str] | None:
     if not any(_raises_for(statement, name) for statement in function.body):
         return None
     taken: set[str] = set()
-    for node in _own(function.body):
+    for node in _body_nodes(function.body):
         key: ast.expr | None = None
         if isinstance(node, ast.Call):
             callee = node.func
@@ -250,7 +254,7 @@ def _raises_for(statement: ast.stmt, name: str) -> bool:
     return dotted(test) == name
 
 
-def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
+def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
     """The nodes of a function's body, without those of nested definitions."""
     todo: list[ast.AST] = list(body)
     while todo:

@@ -171,7 +171,7 @@ def search_module(
     ):
         if lookup_result is not None:
             return lookup_result
-    dynamic = facts.dynamic or _fills(facts)
+    dynamic = facts.dynamic or may_add_names(facts)
     unknown = dynamic and not _is_rejected(modules, facts, name)
     return LookupResult(state="unknown" if unknown else "absent", trace=path)
 
@@ -182,7 +182,7 @@ def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
     return read is not None and read.rejects(facts, name)
 
 
-def _fills(facts: ModuleFacts) -> bool:
+def may_add_names(facts: ModuleFacts) -> bool:
     """Whether a function that makes names on first use is called: `lazy_import(globals(), …)`."""
     return any(
         not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls

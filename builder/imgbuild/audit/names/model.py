@@ -32,7 +32,7 @@ class Searchable(Protocol):
         """Read the modules below this package in advance, if that is cheap."""
 
 
-class Sources(Protocol):
+class ModuleSources(Protocol):
     """Answers from the source of modules, for lookups that facts leave unknown."""
 
     def rejects(self, facts: ModuleFacts, name: str) -> bool:
@@ -45,10 +45,10 @@ class Sources(Protocol):
         """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
 
 
-def sources(modules: Modules) -> Sources | None:
+def sources(modules: Modules) -> ModuleSources | None:
     """The sources of modules that are searched with their sources: those of a user's code."""
-    found: Sources | None = getattr(modules, "sources", None)
-    return found
+    attached: ModuleSources | None = getattr(modules, "sources", None)
+    return attached
 
 
 def kept_results(modules: Modules) -> dict[object, Any]:
