@@ -432,7 +432,7 @@ ray.kill(None, other=1)
 ray.shutdown(None, other=1)
 """
     found = findings(tmp_path, {"a.py": source}, {"ray==2.9": RAY})
-    assert shown(found) == ["IMG102 3:46 num_cpus", "IMG102 5:13"]
+    assert shown(found) == ["IMG102 3:46 num_cpus", "IMG102 5:13 timeout"]
 
 
 LAZY = """
