@@ -44,12 +44,15 @@ class FindingCache:
             for name in nodes
         }
         bodies = reach(content, uses)
-        interfaces = {
-            name: f"{seen[name]} {bodies[name]}"
-            if name in seen and facts.summaries[files[name]].evaluates
-            else seen.get(name, content[name])
-            for name in nodes
-        }
+
+        def _bodies(here: str, modules: Collection[str]) -> str:
+            used = _used([each or here for each in modules], nodes)
+            return "".join(f" {bodies[each]}" for each in sorted(used))
+
+        interfaces = {name: seen.get(name, content[name]) for name in nodes}
+        for name, file in files.items():
+            contents[name] += _bodies(name, facts.summaries[file].evaluated)
+            interfaces[name] += _bodies(name, facts.summaries[file].binding)
         reached = reach(interfaces, uses)
         self._keys = {
             file: sha256(f"{key} {contents[name]} {reached[name]}".encode())

@@ -7,7 +7,8 @@ these are evaluated, and if the module has a `__getattr__`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,19 +18,22 @@ from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import
 from imgbuild.audit.source.module import PROGRAM
 from imgbuild.values import sha256
 
+_ROOT = re.compile(r"(?:not )?(\w+)")
 Binding = Import | Function | Class | Assigned
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`interface`: a digest of what other modules see. `named`: the modules and names it names.
 
-    `evaluates`: its findings depend on the bodies of functions that it names. `broken` is as in
-    ModuleFacts, `imports` are the top-level modules that it imports.
+    `evaluated`: the modules with functions that its conditions call, whose bodies count; `binding`:
+    of these, those of conditions on names that it binds. `broken` is as in ModuleFacts, `imports`
+    are the top-level modules that it imports.
     """
 
     interface: str
     named: tuple[str, ...] = ()
-    evaluates: bool = False
+    evaluated: tuple[str, ...] = ()
+    binding: tuple[str, ...] = ()
     broken: str = ""
     imports: tuple[str, ...] = ()
 
@@ -39,24 +43,28 @@ def summary(facts: ModuleFacts) -> Summary:
     return Summary(
         interface=sha256(msgspec.msgpack.encode(_interface(facts))),
         named=tuple(dict.fromkeys(_named(facts))),
-        evaluates=any(guard.kind == "result" for guard in _guards(facts))
-        or any(function.name == "__getattr__" for function in facts.functions),
+        evaluated=tuple(sorted(_evaluated(facts, [*_guards(facts), *_binding_guards(facts)]))),
+        binding=tuple(sorted(_evaluated(facts, _binding_guards(facts)))),
         broken=facts.broken,
         imports=tuple(dict.fromkeys(line.module.partition(".")[0] for line in facts.imports)),
     )
 
 
-def _interface(facts: ModuleFacts) -> list[Any]:
-    """What lookups from other modules use, without places; in the order of the source."""
+def _bindings(facts: ModuleFacts) -> list[Binding]:
+    """What other modules can use, in the order of the source."""
     classes = {definition.name for definition in facts.classes}
     bound: list[Binding] = [
         line for line in facts.imports if not line.scope or line.scope in classes
     ]
     bound += [*facts.functions, *facts.classes, *facts.assigned]
     bound = [entry for entry in bound if entry.name.partition(".")[0] != PROGRAM]
-    bound.sort(key=lambda entry: entry.line)
+    return sorted(bound, key=lambda entry: entry.line)
+
+
+def _interface(facts: ModuleFacts) -> list[Any]:
+    """What lookups from other modules use, without places."""
     return [
-        [_without_line(entry) for entry in bound],
+        [_without_line(entry) for entry in _bindings(facts)],
         [facts.package, facts.exports, sorted(facts.lazy.items()), facts.lazy_stars],
         [facts.registers, sorted(facts.aliases.items()), facts.deleted, facts.dynamic],
         may_add_names(facts),
@@ -70,13 +78,38 @@ def _without_line(entry: Binding) -> Binding:
     return msgspec.structs.replace(entry, line=0)
 
 
+def _evaluated(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
+    """The modules whose functions these conditions call; "" is the module itself."""
+    if any(function.name == "__getattr__" for function in facts.functions):
+        return {""}
+    roots = {
+        _ROOT.match(guard.subject.split(":", 2)[2])
+        for guard in set(guards)
+        if guard.kind == "result"
+    }
+    modules: set[str] = set()
+    for root in {match[1] if match is not None else "" for match in roots}:
+        places = {
+            f"{line.module}.{line.name}" if line.name else line.module
+            for line in facts.imports
+            if line.bound == root
+        }
+        modules |= places or {""}
+    return modules
+
+
 def _guards(facts: ModuleFacts) -> Iterator[Guard]:
-    uses = (facts.imports, facts.functions, facts.classes, facts.assigned)
-    for entries in (*uses, facts.calls, facts.attributes):
+    for entries in (facts.imports, facts.calls, facts.attributes):
         for entry in entries:
             yield from entry.guards
-    for function in facts.functions:
-        yield from (*function.truthy, *function.falsy)
+
+
+def _binding_guards(facts: ModuleFacts) -> Iterator[Guard]:
+    """The conditions on names that other modules can use, and on results of functions."""
+    for entry in _bindings(facts):
+        yield from entry.guards
+        if isinstance(entry, Function):
+            yield from (*entry.truthy, *entry.falsy)
 
 
 def _named(facts: ModuleFacts) -> Iterator[str]:

@@ -484,3 +484,39 @@ def test_what_a_user_module_imports_from_a_package_is_checked(audit: Findings) -
         }
     )
     assert shown(found) == ["IMG102 3:11", "IMG102 5:22 processing_class"]
+
+
+ENUMERATIONS = """
+from enum import Enum, IntFlag
+from functools import partial
+
+
+class Strategy(str, Enum):
+    TENSOR = "tensor"
+    GROUP = "group"
+
+    def short(self):
+        return self.value[0]
+
+
+class Bits(IntFlag):
+    ONE = 1
+
+
+class Open(Enum):
+    locals()["NAME"] = 1
+
+    def __getattr__(self, name):
+        return name
+"""
+
+
+def test_members_that_an_enumeration_lacks_are_reported(tmp_path: Path) -> None:
+    source = """
+from quant import Bits, Open, Strategy
+x = Strategy.GROUP.value, Strategy.TENSOR.short(), Strategy.__members__, Strategy.GROUP.upper()
+y = Strategy.TENSOR_GROUP
+z = Bits.ONE, Bits.TWO, Open.NAME
+"""
+    found = findings(tmp_path, {"a.py": source}, {"quant==1": {"quant.py": ENUMERATIONS}})
+    assert shown(found) == ["IMG104 4:5 TENSOR", "IMG104 5:15"]
