@@ -40,6 +40,11 @@ class NotInstalled(Fails):
     """A whole package is missing."""
 
 
+def of_other_device(error: Exception) -> bool:
+    """Whether a failure concerns another device or system."""
+    return any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error)))
+
+
 def load(module: str) -> Any:
     """The module; Fails if it is not there, Unknown if another one is missing."""
     try:
@@ -218,7 +223,7 @@ class Walk:
     def _note(self, node: Any, error: Exception) -> None:
         if isinstance(error, Fails):
             failures = self.absent if isinstance(error, NotInstalled) else self.failures
-            if not any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error))):
+            if not of_other_device(error):
                 failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
         else:
             self.unknown[node.lineno] = str(error)
@@ -241,7 +246,7 @@ class Walk:
                     self._value(each, names)
             except Fails as error:
                 line = getattr(each, "lineno", 0)
-                if not any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error))):
+                if not of_other_device(error):
                     self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
             except Unknown as error:
                 self.unknown.setdefault(each.lineno, str(error))
