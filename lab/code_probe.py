@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 ASKS = ("version", "available", "find_spec", "hasattr", "platform", "TYPE_CHECKING", "installed")
+# Of other devices than NVIDIA's, and of Windows: the audit omits them.
+OTHER_DEVICES = ("npu", "mlu", "sdaa", "musa", "xpu", "hpu", "mps", "tpu", "windll")
 Failure = tuple[int, int, str]  # first and last line, what Python has to say of it
 
 
@@ -35,6 +38,11 @@ class Fails(Exception):
 
 class NotInstalled(Fails):
     """A whole package is missing."""
+
+
+def of_other_device(error: Exception) -> bool:
+    """Whether a failure concerns another device or system."""
+    return any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error)))
 
 
 def load(module: str) -> Any:
@@ -215,7 +223,8 @@ class Walk:
     def _note(self, node: Any, error: Exception) -> None:
         if isinstance(error, Fails):
             failures = self.absent if isinstance(error, NotInstalled) else self.failures
-            failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
+            if not of_other_device(error):
+                failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
         else:
             self.unknown[node.lineno] = str(error)
 
@@ -237,7 +246,8 @@ class Walk:
                     self._value(each, names)
             except Fails as error:
                 line = getattr(each, "lineno", 0)
-                self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
+                if not of_other_device(error):
+                    self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
             except Unknown as error:
                 self.unknown.setdefault(each.lineno, str(error))
 

@@ -147,8 +147,9 @@ class _ModuleCalls:
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             signature = signatures.signature(self.package_set, what.found, bound=_bound(fact, what))
-            if signature is not None and not _is_overridden(self.package_set, what):
-                yield from _arguments(fact, what, signature, version)
+            problems = [] if signature is None else list(_arguments(fact, what, signature, version))
+            if problems and not _is_overridden(self.package_set, what):
+                yield from problems
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
                 text = f"registers {taken!r} with {what.path}, which {version} registers already"

@@ -32,6 +32,25 @@ class Searchable(Protocol):
         """Read the modules below this package in advance, if that is cheap."""
 
 
+class ModuleSources(Protocol):
+    """Answers from the source of modules, for lookups that facts leave unknown."""
+
+    def rejects(self, facts: ModuleFacts, name: str) -> bool:
+        """Whether `__getattr__` of the module raises AttributeError for a name."""
+
+    def keeps(self, facts: ModuleFacts, decorator: str) -> bool:
+        """Whether a decorator, as written in the module, keeps the parameters of a function."""
+
+    def taken(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
+        """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
+
+
+def sources(modules: Modules) -> ModuleSources | None:
+    """The sources of modules that are searched with their sources: those of a user's code."""
+    attached: ModuleSources | None = getattr(modules, "sources", None)
+    return attached
+
+
 def kept_results(modules: Modules) -> dict[object, Any]:
     """The results of earlier lookups in modules that cache them (`View.results`), else none."""
     results: dict[object, Any] | None = getattr(modules, "results", None)
