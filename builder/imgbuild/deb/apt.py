@@ -137,10 +137,12 @@ def archive_updates(
 
 
 def _newer(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]:
-    newest = DebianArchive(index.packages).packages
+    locked = tuple(debs)
+    names = {deb.package for deb in locked}
+    newest = DebianArchive(each for each in index.packages if each["Package"] in names).packages
     updates = (
         SecurityUpdate(deb.package, deb.version, candidate["Version"])
-        for deb in debs
+        for deb in locked
         if (candidate := newest.get(deb.package)) is not None
         and compare(deb.version, candidate["Version"]) < 0
     )
@@ -253,7 +255,7 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
 
 @cache
 def _apt_sites() -> tuple[tuple[str, str], ...]:
-    """The code name and the site of each package index that this machine's apt is configured for."""
+    """The code name and the site of each package index for which this machine's apt is set up."""
     try:
         apt = process.find("apt-get", remedy="")
     except ToolMissing:
