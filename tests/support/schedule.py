@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def group(item: pytest.Item) -> str:
     return SOURCE if item.path.name in READS_SOURCE else str(item.path)
 
 
+@cache
 def _integration(name: str) -> bool:
     """Whether a group has integration tests."""
     return name == IMAGES or Path(name).parent == INTEGRATION
