@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -155,9 +156,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     dropped = set(left_out)
     items[:] = [item for item in items if item not in dropped]
-    for item in items:
-        if item.path.is_relative_to(UNIT) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
+    for path, tests in itertools.groupby(items, key=lambda item: item.path):
+        if path.is_relative_to(UNIT):
+            for item in tests:
+                if item.get_closest_marker("timeout") is None:
+                    item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
     schedule.sort(items)
     schedule.write(config.stash[COLLECTED], items, len(left_out))
 
@@ -182,9 +185,15 @@ def pytest_make_collect_report(
     return report
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Exclude collected tests, which exist until the end, from garbage collection."""
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
