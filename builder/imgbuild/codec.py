@@ -75,7 +75,7 @@ def decode(
 ) -> T:
     """Decode `data` as a `kind`; InputError, with `hint`, names `file`, the key and its value.
 
-    `what` is what the message calls the file: "lock", "test record".
+    `what` is the type of the file in the message: "lock", "test record".
     """
     cause: Exception
     problem: Problem | None = None
@@ -97,7 +97,7 @@ def decode(
 
 
 def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
-    """The first text in `data` that does not have the pattern of its type; None if none is found.
+    """The first text in `data` that does not match the pattern of its type; None if there is none.
 
     msgspec itself names neither the value nor the keys of mappings.
     """
@@ -156,12 +156,12 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
 
 
 def write(path: Path, value: Any, *, below: Path | None = None) -> bool:
-    """Write `value` to `path` as `write_bytes` does; False if the file has this content already."""
+    """Write `value` to `path` as `write_bytes` does; False if the file already has this content."""
     return write_bytes(path, encode(value), below=below)
 
 
 def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
-    """Write `data` to `path` by an atomic rename; False if the file has this content already.
+    """Write `data` to `path` by an atomic rename; False if the file already has this content.
 
     `below` is a folder above `path`, such as a project's: no link between the two is followed.
     Without it only `path` itself may not be a link. InputError if there is one, or a pipe, a device

@@ -15,8 +15,8 @@ from pathlib import Path
 
 DEBIAN = "3.11"
 SYSCONFIG = "_sysconfigdata__linux_x86_64-linux-gnu.py"
-# The first 20 bytes of an ELF program for x86_64.
-ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00"
+# The header of an ELF program for x86_64 without segments or sections.
+ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + bytes(44)
 Entry = bytes | str | tarfile.TarInfo  # content, target of a link, or any other member
 
 

@@ -50,7 +50,7 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a `CommittedFolder` as members, and the paths that are incomplete.
 
-    `left_out` have names that are invalid in a layer, `submodules` are other repositories, and the
+    The names of `left_out` are invalid in a layer, `submodules` are other repositories, and the
     content of `pointers` is stored by git-lfs. `entries` are the files expected in the folder.
     """
 
@@ -62,7 +62,7 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(folder: Path) -> CommittedFolder:
-    """The state of `folder` at HEAD; InputError if it is in no repository or not committed."""
+    """The state of `folder` at HEAD; InputError if it is not in a repository or not committed."""
     hint = "commit the project's files: git init, git add, git commit"
     inside = git.run(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:

@@ -1,7 +1,7 @@
 """A mirror of inputs in a private registry: its settings (IMGBUILD_MIRROR) and downloads from it.
 
-Files of the mirror are checked against the hashes of the lock like any other: a mirror changes the
-source of files, never their content, and appears in no lock or digest.
+Files of the mirror are checked against the hashes of the lock like all other files: a mirror
+changes the source of files, never their content, and appears in no lock or digest.
 
 A mirror is set by an option, $IMGBUILD_MIRROR, mirror.json next to the matrix, or the user's
 mirror.json, in this order; `off` disables it.

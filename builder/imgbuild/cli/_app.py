@@ -36,7 +36,7 @@ SITES = "Clusters and CI"
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """A row of the help. The module `cli/NAME.py` has the verb as its `COMMAND`."""
+    """A row of the help. The verb is `COMMAND` in the module `cli/NAME.py`."""
 
     panel: str
     summary: str
@@ -89,7 +89,7 @@ REMOVED = {
 
 
 class Commands(Mapping[str, TyperCommand | VerbGroup]):
-    """The verbs as commands of typer; the module of one is imported when it is looked up."""
+    """The verbs as commands of typer; a verb's module is imported when the verb is looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -112,7 +112,7 @@ class Program(VerbGroup):
         self.commands: Any = Commands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Panel, name and summary of each verb that is listed, without importing it."""
+        """Panel, name and summary of each listed verb, without importing the verbs."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -176,14 +176,14 @@ def _asks_for_help(words: Sequence[str]) -> bool:
 
 
 def _replacement(group: str) -> str | None:
-    """What replaces the verb that the command line names below `group`, if it was removed."""
+    """The replacement of a removed verb that the command line names below `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"its replacement: imgbuild {replacement}" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
-    """The choice of an option that is similar to its wrong value, as a question."""
+    """A question with the choice of an option most similar to its invalid value, or ""."""
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -193,7 +193,7 @@ def _suggestion(error: Exception, text: str) -> str:
 
 
 def run_verb() -> int:
-    """Run the verb that the command line names: the exit status.
+    """Run the verb that the command line names; returns the exit status.
 
     InputError if the command line is wrong; errors of verbs and interrupts are not caught.
     """

@@ -1,4 +1,4 @@
-"""What `imgbuild verify` and `imgbuild sign` share: the image in a registry, and its lock."""
+"""The image in a registry, and its lock, for `imgbuild verify` and `imgbuild sign`."""
 
 from __future__ import annotations
 

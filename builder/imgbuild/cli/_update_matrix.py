@@ -1,4 +1,4 @@
-"""`imgbuild update` for a matrix: newer versions tried, new rows (separate: one of its forms)."""
+"""`imgbuild update` for a matrix: tries newer versions, adds rows (separate: one of two forms)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REASONS = 3  # of a refusal on the terminal
 
 
 class UpdateOptions(Group, frozen=True, kw_only=True):
-    """Which newer versions of the packages of a matrix are tried."""
+    """Options that select the newer versions to try for the packages of a matrix."""
 
     axis: Annotated[
         list[str] | None,
@@ -87,9 +87,9 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--dry-run` prints of a row: versions to try by package, in the order of the trials.
+    """The output of `--dry-run` for a row: versions to try by package, in the order of the trials.
 
-    Of each package the newest version that works is taken. `waiting` are those in the cool-down.
+    The newest version that works is used for each package. `waiting` are versions in the cool-down.
     """
 
     source: str
@@ -102,7 +102,7 @@ def update_matrix(
 ) -> None:
     """Try newer versions for rows of a matrix; print what was written and refused.
 
-    SomeFailed for rows that could not be tried; what was written and refused before stays.
+    SomeFailed if rows could not be tried; results of other rows are kept.
     """
     names = _names(selection, session)
     _require_places(session, chosen.pull_request)
@@ -145,7 +145,7 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
 
 
 def _require_places(session: Session, text: Path | None) -> None:
-    """An error if a file that is written at the end cannot be."""
+    """An error if a file that is written at the end is not writable."""
     project = session.project
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)

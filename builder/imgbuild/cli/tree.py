@@ -53,7 +53,7 @@ def tree(
 
     Each line has the requirement in brackets. (*) marks a package whose dependencies are above.
     Requirements are those of the locked wheels' METADATA, as for `imgbuild why`. --json has the
-    packages and dependencies that the tree shows, flat.
+    packages and dependencies of the tree as flat lists.
 
     Examples:
 

@@ -92,7 +92,7 @@ class OsvServer:
         return self._answer_of(packages, answers, by_id)
 
     def kept(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """What the cache has about `packages`, of any age; for a context that is offline."""
+        """The cached advisories about `packages`, of any age, for an offline context."""
         answers: dict[tuple[str, str, str], _KeptAnswer] = {}
         by_id: dict[str, OsvRecord] = {}
         unasked = []

@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that runs containers here; `gpus`: whether it can give them GPUs."""
+    """A container runtime on this machine; `gpus`: whether it can provide GPUs to containers."""
 
     name: str
     version: str
@@ -66,12 +66,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def phrase(self) -> str:
-        """What messages call the machine."""
+        """The description of the machine in messages."""
         return "the machine" if self.described else "this machine"
 
 
 def read_host() -> Host:
-    """What this machine is."""
+    """The properties of this machine."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()),
@@ -86,7 +86,7 @@ def read_host() -> Host:
 
 
 def accelerators() -> Host:
-    """Architecture, driver and GPUs of this machine alone, which is quick to read."""
+    """Only the architecture, driver and GPUs of this machine, which are quick to read."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()), driver=driver or driver_of(_text(DRIVER_FILE)), gpus=gpus

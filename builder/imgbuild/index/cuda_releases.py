@@ -63,12 +63,12 @@ def active(
     """The requirements of METADATA that apply with `markers` and these extras."""
     names = ("", *extras)
     environments = [{**markers, "extra": extra} for extra in names]
-    wanted = set(map(normalize, names))
-    # Most lines are of extras that are not wanted: these need not be parsed.
+    extra_names = set(map(normalize, names))
+    # Most lines are of other extras: these need not be parsed.
     lines = (
         line
         for line in _lines(metadata)
-        if (match := OF_EXTRA.search(line)) is None or normalize(match[1]) in wanted
+        if (match := OF_EXTRA.search(line)) is None or normalize(match[1]) in extra_names
     )
     return [
         item

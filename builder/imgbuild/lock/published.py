@@ -175,7 +175,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """`selected` for a table: of published packages only those that are pinned."""
+    """`selected` for a table; of the published packages, only pinned ones are included."""
     return [
         msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
         for item in selected
@@ -224,7 +224,7 @@ def _extended(
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`; InputError if the folder has another one."""
+    """The published target `name` in `folder`; InputError if the folder has another target."""
     hint = "copy both files again from the publisher: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():

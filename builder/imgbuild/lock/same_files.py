@@ -1,4 +1,4 @@
-"""Packages of one project that install the same module: the files of one of them are kept.
+"""Packages of one project that install the same module: the files of one of them are preferred.
 
 pip installs all of them, and the last one overwrites the others.
 """
@@ -26,7 +26,7 @@ FAMILIES = {
 def drops(lock: Lock) -> tuple[Drop, ...]:
     """The files to leave out of the packages of `lock` that another one replaces.
 
-    Files of a published target are kept: the layers do not change.
+    Files of a published target are preferred: the layers do not change.
     """
     installed = {name for each in lock.arch.values() for name in each.versions}
     arches = lock.extends.arch.values() if lock.extends is not None else ()
@@ -39,14 +39,14 @@ def drops(lock: Lock) -> tuple[Drop, ...]:
 
 
 def _of_family(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
-    kept = next((name for name in packages if name in published), next(iter(packages), ""))
+    preferred = next((name for name in packages if name in published), next(iter(packages), ""))
     return [
         Drop(
             package=name,
-            beside=kept,
+            beside=preferred,
             paths=(f"lib/python*/site-packages/{module}/*",),
-            reason=f"{kept} has the module {module}, too",
+            reason=f"{preferred} has the module {module}, too",
         )
         for name in packages
-        if name != kept and name not in published
+        if name != preferred and name not in published
     ]

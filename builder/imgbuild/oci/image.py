@@ -203,7 +203,7 @@ def image_configuration(
 ) -> tuple[bytes, Configuration]:
     """The configuration of `manifest`: its bytes, and as a value.
 
-    Errors as of `platform_image`, but for any architecture.
+    Errors as for `platform_image`, but for any architecture.
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:

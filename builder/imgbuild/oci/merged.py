@@ -1,4 +1,4 @@
-"""The merged file system of layers in memory: metadata of every path, no contents.
+"""The merged file system of layers in memory: metadata of every path, without contents.
 
 A tree of nodes has the comparable attributes: type, mode, owner, link target, extended attributes,
 sha256 of content; and the layer and member of each node. Layers are read as streams, or by their

@@ -66,7 +66,7 @@ def unpack(layers: Sequence[LayerFile], root: Path, *, reporter: Reporter = SILE
 def keep(folders: Mapping[LayerFile, Path], *, reporter: Reporter = SILENT) -> None:
     """Unpack each layer of `folders` to its folder, which is new, for `stack`.
 
-    Errors: as `unpack`.
+    Errors as for `unpack`.
     """
     with _progress("unpacking layers", list(folders), reporter) as bar:
         for layer, folder in folders.items():

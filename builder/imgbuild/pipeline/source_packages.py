@@ -29,7 +29,7 @@ LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
-    """`blocked`, with those of which the index has a placeholder or code to compile named so."""
+    """`blocked`, with another reason for packages that are placeholders or need a compiler."""
     reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE}
     return [
         msgspec.structs.replace(each, reason=reasons[code])

@@ -36,6 +36,7 @@ ADDED_DEBS_FORMAT = 1
 ADDED_FILES_FORMAT = 1
 MOST_LAYERS = 120  # of an extension with the image below it: engines allow at most 127
 SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
+DEFAULT_PATH = "PATH=/usr/local/bin:/usr/bin:/bin"  # of a base whose image sets none
 COMMANDS = "/opt/imgbuild/bin"  # pip and uv, which add packages for a user
 USER_BASE = "PYTHONUSERBASE"  # where Python, pip and uv have a user's packages
 
@@ -362,8 +363,8 @@ def base_of(planned: Plan) -> Plan:
         for layer in planned.layers
         if isinstance(layer.recipe, DebianRecipe | RegistryRecipe | AddedDebsRecipe | PythonRecipe)
     )
-    path = next(item for item in planned.config.env if item.startswith("PATH="))
-    plain = path.partition("=")[2].split(":")
+    paths = (item for item in planned.config.env if item.startswith("PATH="))
+    plain = next(paths, DEFAULT_PATH).partition("=")[2].split(":")
     config = RuntimeConfig(
         created=planned.config.created,
         user="0:0",

@@ -1,4 +1,4 @@
-"""YAML that readers of YAML 1.1 and of 1.2 understand alike, by PyYAML."""
+"""YAML, written with PyYAML, that has the same meaning in YAML 1.1 and 1.2."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A restricted Jinja for templates of another author's checkout (separate: a security boundary).
 
-Templates get values of imgbuild and can only write texts: no attribute of Python beyond the
-values, no method that changes or reads anything else, no file but templates. What they write is
-bounded, and so is how often they repeat something. An output without a filter must be a plain word.
+Templates get values of imgbuild and can only produce text: they cannot access other Python
+attributes, call methods that change or read anything else, or read other files than templates. The
+size of the output and the number of repetitions are limited. An output without a filter must be a
+plain word.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _COMPILED: dict[tuple[Any, ...], Any] = {}
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment for one rendering. `filters` are in addition to FILTERS.
 
-    `read` gives the text and the path of a template by its name; None if there is none.
+    `read` returns the text and the path of a template by its name; None if it does not exist.
     """
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
@@ -181,7 +182,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return (*source, lambda: True)
 
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
-        """The template `name`; that it is included counts as writing it."""
+        """The template `name`; including it counts as writing it."""
         template = super().get_template(name, *args, **kwargs)
         self._spend(REPETITION + self._longest)
         return template
@@ -252,7 +253,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Counted(NodeTransformer):
-    """Rewrites a template: constants are marked as quoted, loops and values are counted."""
+    """Rewrites a template to mark constants as quoted, and to count loops and values."""
 
     def __init__(self, name: str | None, filename: str | None) -> None:
         self._file = (name, filename)
@@ -280,7 +281,7 @@ class _Counted(NodeTransformer):
         return node
 
     def _value(self, node: nodes.Expr) -> nodes.Node:
-        """A list, a mapping or a part of one, which counts once it is made."""
+        """A list, a mapping or a part of one, which is counted when it is created."""
         self.generic_visit(node)
         if getattr(node, "ctx", "load") != "load":
             return node

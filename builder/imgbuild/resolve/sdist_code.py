@@ -1,4 +1,4 @@
-"""What an sdist would compile and what it requires, by its members, without running any of it."""
+"""The code that an sdist would compile and its requirements, by its members; nothing is run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has 
 
 
 class SdistContent(msgspec.Struct, frozen=True):
-    """What building an sdist compiles, and its requirements as `Requires-Dist` lines.
+    """The code that a build of an sdist compiles, and its requirements as `Requires-Dist` lines.
 
     A placeholder has neither code nor requirements: the package is published elsewhere.
     """
@@ -63,7 +63,7 @@ def read(file: IndexFile, context: Context) -> SdistContent:
 
 
 def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
-    """What building the package of `obstacle` compiles; "unread" if its sdist is not there."""
+    """The code that a build of the package of `obstacle` compiles; "unread" without its sdist."""
     files = (
         file
         for file in pages.files(obstacle.package)

@@ -30,7 +30,7 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
 
 
 def rows(left: Page, right: Page) -> list[tuple[str, str, str, str]]:
-    """A head and rows of: "=" if the values are equal, what is compared, left, right."""
+    """A header, and rows of: "=" if the values are equal, the name of the value, left, right."""
     compared = [*_versions(left, right), *_images(left, right)]
     return [
         ("", "", left.row.target, right.row.target),

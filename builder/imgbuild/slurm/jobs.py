@@ -1,8 +1,8 @@
 """Job scripts for Slurm: allocation, container, variables, mounts, paths; by templates.
 
 Values that an #SBATCH line, a list of mounts or a shell would read differently are refused. A
-script has the table of variables whose value is a path (see `container.path_variables`), since they
-are those that are set when the job runs.
+script contains the table of variables whose value is a path (see `container.path_variables`), since
+the variables are those set when the job runs.
 """
 
 from __future__ import annotations
@@ -211,9 +211,9 @@ def script(
     container: Container,
     **more: object,
 ) -> JobScript:
-    """The script of `job` in the image of `lock`; InputError with all that is wrong.
+    """The script of `job` in the image of `lock`; InputError with all problems.
 
-    A check has a time limit of its own unless `allocation` has one.
+    A check has a default time limit unless `allocation` has one.
     """
     if job is ScriptKind.CHECK and not allocation.time:
         allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)
@@ -255,7 +255,7 @@ def without_gpus(allocation: Allocation) -> str:
 
 
 def unseen(job: JobScript, here: Path) -> list[str]:
-    """A warning for each value of `--env` that is a path which the image does not see.
+    """A warning for each value of `--env` that is a path not visible in the image.
 
     `here` is the folder where the script is submitted.
     """

@@ -22,7 +22,7 @@ ELSEWHERE = (
     "name a copy of the archive on another server under `archives` of the base:"
     " docs/howto/python-version.md"
 )
-FACT, PLACE = "python-archive-1", "python-archive-url"  # the former by sha256, the latter by URL
+FACT, PLACE = "python-archive-2", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED = (
     "the file was replaced, or the sha256 in matrix.yaml belongs to another file: compare it with"
     " the checksums of the release"

@@ -1,4 +1,4 @@
-"""What a wheel is compiled for, from its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
+"""The CUDA and torch of a wheel, from its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
 
 flash-attn, causal-conv1d, mamba-ssm and FlashInfer write `cu12torch2.6`, PyTorch's own packages and
 vLLM `cu124`, those of PyG `pt26cu124`.

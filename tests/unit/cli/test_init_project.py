@@ -412,7 +412,8 @@ def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) ->
     message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     unlocked = (
-        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked: docs/howto/python-version.md"
+        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked. In a clone of imgbuild:"
+        " imgbuild lock cu130-vllm0.33.0-py312 (docs/howto/python-version.md)"
     )
     assert unlocked in unwrapped(done.stderr)
     assert " (!) " in done.stdout

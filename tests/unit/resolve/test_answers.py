@@ -13,11 +13,11 @@ from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import InputError
+from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load, loads
-from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
+from imgbuild.matrix.model import Flashinfer, PackageIndex, StandalonePython, Target, Wanted
 from imgbuild.project_paths import Project
 from imgbuild.resolve import answers, reasons, request
 from imgbuild.resolve.first_matrix import target_lines
@@ -26,7 +26,7 @@ from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.support import samples
+from tests.support import samples, standalone_matrix
 from tests.support.local_index import LocalIndex
 from tests.support.matrix_text import RIGHT
 from tests.support.servers import Site, serve
@@ -315,3 +315,24 @@ def test_an_impossible_package_set_has_passed_no_check(tmp_path):
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"
     assert (outcome.row, outcome.checks, outcome.unchecked) == ((), (), ())
+
+
+def test_missing_archive_of_python_is_an_error_before_packages_are_resolved(tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    ask = ResolveRequest(
+        requests=(RequestedPackage(package="demo"),),
+        arches=(Arch.X86_64,),
+        cuda="12.4",
+        python="3.12",
+    )
+    with serve(Site(files=index.site_files())) as site:
+        archives = {Arch.X86_64: site.url("python.tar.gz")}
+        python = StandalonePython(version="3.12", origin="standalone", archives=archives)
+        here = {"pypi": PackageIndex(url=site.url("simple"))}
+        matrix = msgspec.structs.replace(standalone_matrix.matrix(python), indexes=here)
+        context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
+        project = Project(matrix=tmp_path / "matrix.yaml")
+        with pytest.raises(FetchFailed, match=r"python\.tar\.gz: 404"):
+            answers.answer(ask, project, matrix, (), context)
+        assert [path for _, path, _ in site.requests] == ["/python.tar.gz"]

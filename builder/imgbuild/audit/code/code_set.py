@@ -164,7 +164,7 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
 
 
 def _without_data(facts: ModuleFacts) -> ModuleFacts:
-    """`facts` without conditions on data: at the top of a user's program they may hold."""
+    """`facts` without conditions on data: at the top level of a user's program they may be true."""
 
     def _kept(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         return tuple(guard for guard in guards if guard.kind != _OF_DATA)

@@ -1,4 +1,4 @@
-"""Other locked targets: which of them have a name, and its replacement."""
+"""Finds the other locked targets that have a name, and the replacement of the name."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def check(
 
 
 def _is_current(stored: FileFindings, places: Mapping[str, CodeText]) -> bool:
-    """Whether the folders of the user still have, and lack, the modules that findings are about."""
+    """Whether the user's folders still have, or lack, the modules to which the findings refer."""
     evidence = [each.evidence for each in stored.findings if each.evidence is not None]
     return all(_is_local(each, places) for each in stored.local) and not any(
         _is_local(each, places) for each in evidence

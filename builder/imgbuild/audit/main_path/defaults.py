@@ -84,7 +84,7 @@ class _DefaultWalk:
         self._home: ModuleFacts | None = None
 
     def enter(self, lookup: LookupResult) -> None:
-        """Follow an entry point that has a configuration; others are called with data alone."""
+        """Follow an entry point that has a configuration; others are called only with data."""
         definition, home = lookup.definition, lookup.home
         owner: tuple[object, ...] = ()
         if isinstance(definition, Class) and home is not None:

@@ -169,7 +169,7 @@ def search_module(
 
 
 def _fills(facts: ModuleFacts) -> bool:
-    """Whether a function that makes names on first use is called: `lazy_import(globals(), …)`."""
+    """Whether a function that creates names on first use is called: `lazy_import(globals(), …)`."""
     return any(
         not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls
     )

@@ -288,7 +288,7 @@ class LazyNames:
         return False
 
     def _taken(self, body: list[ast.stmt], name: str) -> str:
-        """The module that the branch for one name imports it from; "" if unknown."""
+        """The module from which the branch for one name imports it; "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
