@@ -27,6 +27,7 @@ INSTALLED = "installed by the Dockerfile, named by no other file; add it if it i
 NAMED = "name it with --from to read it"
 SHOWN = 3  # contradictions in a reason
 FOLDERS = 40  # of the project that are searched for other projects
+OTHER_FOLDERS = ("requirements", "docs", "doc")  # which are no projects
 DOCKER_FOLDERS = ("docker", "dockerfile", "dockerfiles", "Docker", ".devcontainer", "containers",
                   "container")  # fmt: skip
 ENGINES = ("torch", "vllm", "sglang")  # which a project gets from the base of its Dockerfile
@@ -252,19 +253,33 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
     notebooks = [name for name in names if name.endswith(".ipynb")]
     notebooks += [name for folder in ("notebooks", "nb") for name in _files(reading, folder, 1)
                   if name.endswith(".ipynb")]  # fmt: skip
-    if _declares(reading):
-        return
+    declares = _declares(reading)
     children = []
     for name in notebooks[:FOLDERS]:
         child = reading.child()
+        if declares:
+            child.problems = []  # of a file that is not taken
         notebook.read_file(child, name)
-        if child.requirements or child.local_requests or child.debian:
+        if declares:
+            _note_notebook(reading, child, name)
+        elif child.requirements or child.local_requests or child.debian:
             children.append((name, child))
     if len(children) == 1:
         reading.absorb(children[0][1])
         return
     for name, _ in children:
         reading.leave_out(Place(file=name), name, f"one of several notebooks; {NAMED}")
+
+
+def _note_notebook(reading: Reading, child: Reading, name: str) -> None:
+    """Note that the notebook `name` installs what no other file declares."""
+    missing = agreement.missing(child.requirements, reading.requirements)
+    debian = {each.name for each in reading.debian}
+    names = [each.package for each in missing if each.kind == "requirement"]
+    names += [each.name for each in child.debian if each.name not in debian]
+    if names:
+        reason = f"installs {first_of(names, SHOWN)}, which no other file names; {NAMED}"
+        reading.leave_out(Place(file=name), name, reason)
 
 
 def _scripts(reading: Reading, names: list[str]) -> None:
@@ -307,9 +322,11 @@ def _projects(reading: Reading) -> None:
     folders = [name for name in reading.sources.names() if not name.startswith(".")]
     projects: dict[str, list[str]] = {}
     for folder in folders[: FOLDERS * 5]:
-        if folder in required or not reading.sources.is_folder(folder) or folder == "requirements":
+        if folder in required or folder in OTHER_FOLDERS or not reading.sources.is_folder(folder):
             continue
-        paths = [f"{folder}/{file}" for file in ("pyproject.toml", "setup.py", "requirements.txt")]
+        environments = filter(conda.is_environment, reading.sources.names(folder))
+        files = ("pyproject.toml", "setup.py", "requirements.txt", *environments)
+        paths = [f"{folder}/{file}" for file in files]
         own = [each for each in paths if reading.sources.exists(each) and each not in reading.files]
         if own:
             projects[folder] = own

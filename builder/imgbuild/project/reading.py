@@ -289,8 +289,14 @@ class Reading:
         else:
             url = redact(url)
         release = releases.of_address(url)
+        build = releases.other_build(url)
         if release:
             self.cuda_release(release, place, marker)
+            if "/nightly" in url:
+                reason = f"images have releases in place of nightly builds; CUDA {release} is taken"
+                self.leave_out(place, url, reason)
+        elif build and platforms.possible(marker):
+            self.leave_out(place, url, f"images have builds for CUDA, not for {build}")
         elif re.match(r"https?://|file:", url) and platforms.possible(marker):
             names = tuple(map(normalize, packages))
             self.indexes.append(

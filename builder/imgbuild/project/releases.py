@@ -16,6 +16,7 @@ DOTTED = re.compile(r"cu\.(\d{2})\.(\d)(?:\.|$)")
 # are for other CUDA releases than the image, unless they are built for one torch.
 PAGES = ".github.io"
 STACK = re.compile(r"torch|vllm|sglang|flashinfer", re.IGNORECASE)
+OTHER_BUILD = re.compile(r"cpu|xpu|rocm[\d.]*")  # parts of the paths of PyTorch's indexes
 
 
 def of_tag(tag: str) -> str | None:
@@ -48,3 +49,9 @@ def of_address(url: str) -> str | None:
         if release:
             return release
     return None
+
+
+def other_build(url: str) -> str:
+    """`cpu`, `xpu` or `rocm6.3`, if an index of PyTorch has builds for that; else empty."""
+    parts = addresses.path(url).split("/") if STACK.search(url) else []
+    return next((part for part in parts if OTHER_BUILD.fullmatch(part)), "")

@@ -272,7 +272,7 @@ def _text(catalogue: Catalogue, demand: PackageDemand, newest: Version) -> str:
     """The reason of `refusal`, without the names in the obstacle, and the nearest version."""
     text = refusal.of_range(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
-    return text.replace(f", and sdists: of the matrix does not list {demand.package}", "")
+    return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
 
 
 def _span(files: Sequence[IndexFile]) -> str:

@@ -278,7 +278,9 @@ def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> Locke
     """Build the wheel of `recipe` under the Python of `root` and write it to the store."""
     store = context.store
     with (
-        context.reporter.step(f"building {recipe.package} {recipe.version} from its sdist"),
+        context.reporter.step(
+            f"building {f'{recipe.package} {recipe.version}'.strip()} from its sdist"
+        ),
         store.scratch() as folder,
     ):
         path = sdist_wheel.build(job(recipe, root, store, folder))

@@ -163,7 +163,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
     assert "tranzformers: the index has no such package; nearest: transformers" in message
-    assert "requirements.txt:9: nat: only an sdist exists" in message
+    assert "requirements.txt:9: nat: only an sdist that needs a compiler exists" in message
     assert "--exclude PACKAGE" in message
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
