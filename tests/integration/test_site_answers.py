@@ -299,7 +299,7 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.8.5 with torch 2.7", "torch 2.7: in 1 image, with vllm 0.9.2: cu126-vllm"),
         ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("peft 0.15.2, vllm 99", "No reason against them is recorded: they were not tried here"),
+        ("peft 0.15.2, vllm 99", "this site has no reason against them"),
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
         (
             "vllm 0.8.5, trl 1.16.0",

@@ -155,7 +155,7 @@ def _target(
         versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
         layers=tuple(_layers(lock, target_digests)) if lock and target_digests else (),
-        commands=commands.commands(lock, target_digests, repository)
+        commands=commands.commands(lock, target_digests, repository, rendered=not row.retired)
         if lock and target_digests
         else (),
         waivers=target.waive,
