@@ -62,7 +62,11 @@ def test_machine_form_lists_compatible_images(
         assert words in read
     gpu = HostGpu(name="GPU", capability=capability)
     current = [
-        offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
+        offer(
+            ROOT / "images",
+            lock_file.read_lock(ROOT / "images", target["name"]),
+            recommended=bool(target["recommended"]),
+        )
         for target in data(site)["targets"]
         if not target["retired"]
     ]

@@ -108,7 +108,7 @@
     if (requests.length === 1) return "No image has it.";
     return recorded.length ? "No image has these versions together."
       : "No image has these versions together, and this site has no reason against them, which does" +
-        " not mean that they work: imgbuild resolve solves and audits them.";
+        " not mean that they work.";
   }
 
   /** The versions of the data that a request allows. */
