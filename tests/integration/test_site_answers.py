@@ -335,7 +335,7 @@ def test_conflicting_requirements_are_explained(
 
 
 @pytest.mark.parametrize("text", ["vllm 0.8.5, torch 2.9", "vllm 0.8.5, foo 1", "foo 1"])
-def test_no_command_solves_what_a_requirement_forbids_or_is_unknown(
+def test_no_command_is_shown_for_impossible_or_unknown_requirements(
     site: Path, window: Browser, text: str
 ) -> None:
     shown(window, site, "together.html", versions=text)

@@ -46,7 +46,7 @@ spec:
 def commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None
 ) -> tuple[Command, ...]:
-    """The commands of a locked target; they pull from `repository`, or build if there is none."""
+    """The commands of a locked target; they pull from `repository`, or build if none is given."""
     return tuple(_commands(lock, target_digests, repository))
 
 

@@ -1,6 +1,6 @@
 """The image's root folder on this machine, in which wheels of sdists are built.
 
-It is created on first use and kept in the cache. Builds cannot change it.
+The folder is created on first use and kept in the cache. Builds cannot change it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from imgbuild.plan.plan import DebianRecipe, PythonRecipe, layer_id
 from imgbuild.solve import standalone
 from imgbuild.values import Arch, digest_of
 
-FORMAT = "build root 1"  # a change of what `_fill` writes gets another number
-INTERPRETER = "usr/bin/python3"  # which builds are started with
+FORMAT = "build root 1"  # increase the number if the output of `_fill` changes
+INTERPRETER = "usr/bin/python3"  # with which builds are started
 
 
 def host_root(

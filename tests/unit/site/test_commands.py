@@ -1,4 +1,4 @@
-"""Commands to copy: what they pull, and that they are what a shell and Kubernetes read."""
+"""Commands to copy: the images that they pull, and their parsing by a shell and Kubernetes."""
 
 from __future__ import annotations
 
