@@ -206,11 +206,14 @@ def test_override_lacking_parameter_passed_by_base_is_an_error(audit: Findings) 
         "from trl import SFTTrainer\n\n\nclass Mine(SFTTrainer):\n"
         "    def compute_loss(self, model, inputs):\n        return 0\n\n\n"
         "class Right(SFTTrainer):\n"
-        "    def compute_loss(self, model, inputs, **kwargs):\n        return 0\n"
+        "    def compute_loss(self, model, inputs, **kwargs):\n        return 0\n\n\n"
+        "class Own(SFTTrainer):\n    def compute_loss(self, model, inputs):\n        return 0\n\n"
+        "    def step(self):\n        return self.compute_loss(None, None)\n"
     )
     findings = audit({"train.py": script})
     assert [(each.code, each.line, each.severity) for each in findings] == [
-        ("IMG109", 5, Severity.ERROR)
+        ("IMG109", 5, Severity.ERROR),
+        ("IMG109", 15, Severity.WARNING),
     ]
     assert "num_items_in_batch" in findings[0].message
 
