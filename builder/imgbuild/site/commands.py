@@ -53,14 +53,15 @@ def commands(
     """
     every = list(_commands(lock, target_digests, repository))
     if rendered:
-        every[2:2] = [_compose(lock.target)]
+        every[2:2] = [_compose(lock.target, repository)]
         ray = all(locked.versions.keys() >= {"ray", *RAY_JOBS} for locked in lock.arch.values())
         every[-1:-1] = [_ray(lock.target, repository)] if ray else []
     return tuple(every)
 
 
-def _compose(target: str) -> Command:
+def _compose(target: str, repository: Repository | None) -> Command:
     name = shlex.quote(target)
+    place = f" --registry {repository}" if repository else ""
     text = f"imgbuild render {name} --format compose -- {PROGRAM} > compose.yaml\ndocker compose up"
     return Command(title="Docker Compose", text=text)
 
