@@ -62,7 +62,10 @@ def commands(
 def _compose(target: str, repository: Repository | None) -> Command:
     name = shlex.quote(target)
     place = f" --registry {repository}" if repository else ""
-    text = f"imgbuild render {name} --format compose -- {PROGRAM} > compose.yaml\ndocker compose up"
+    text = (
+        f"imgbuild render {name} --format compose{place} -- {PROGRAM} > compose.yaml\n"
+        "docker compose up"
+    )
     return Command(title="Docker Compose", text=text)
 
 
