@@ -43,7 +43,7 @@ def requirements(metadata: bytes) -> list[Requirement]:
     return [item for line in _lines(metadata) if (item := _parsed(line)) is not None]
 
 
-@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each question
+@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each lookup
 def _lines(metadata: bytes) -> tuple[str, ...]:
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
     return tuple(map(str, message.get_all("Requires-Dist", [])))

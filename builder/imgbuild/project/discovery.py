@@ -1,4 +1,4 @@
-"""Which files of a project count where several declare its requirements (separate: the policy)."""
+"""Selects the files of a project if several declare its requirements (separate: the policy)."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def _metadata(reading: Reading, names: list[str]) -> None:
 
 
 def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
-    """Read a file that must agree with what has been read; else it is left out.
+    """Read a file that must agree with the files read before; otherwise it is skipped.
 
-    If all that it requires is pinned, it is a lock.
+    If all of its requirements are pinned, it is treated as a lock.
     """
     child = reading.child()
     _taken(child, name)
@@ -142,7 +142,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
 
 
 def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
-    """The requirements file that is read without being named; empty if there is none."""
+    """The requirements file that is read by default; empty if there is none."""
     if "requirements.txt" in files:
         return "requirements.txt"
     if "requirements.in" in files:
@@ -159,7 +159,7 @@ def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
 
 
 def _dockerfiles(reading: Reading, names: list[str]) -> None:
-    """Read one Dockerfile: its Debian packages, and its pip lines if nothing else declares any."""
+    """Read one Dockerfile: its Debian packages; its pip lines if no file has requirements."""
     at_root = [name for name in names if dockerfile.is_dockerfile(name)]
     below = [
         file
@@ -184,7 +184,7 @@ def _dockerfiles(reading: Reading, names: list[str]) -> None:
 
 
 def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
-    """The files of a folder and, to `levels`, of its folders."""
+    """The files of a folder and of its subfolders, down to `levels`."""
     for name in reading.sources.names(folder):
         path = f"{folder}/{name}"
         if reading.sources.exists(path):
@@ -194,9 +194,9 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: Reading, name: str) -> None:
-    """Read a Dockerfile after all other files: it adds Debian packages, bounds, what its base has.
+    """Read a Dockerfile after all other files: adds Debian packages, bounds, its base's versions.
 
-    Where no other file declares anything, what it installs counts.
+    If no other file declares requirements, the packages that it installs are requirements.
     """
     child = reading.child()
     child.files = list(reading.files)
@@ -223,7 +223,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
 
 
 def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
-    """What the tag of the base image says is in it, of packages that no other file names."""
+    """Add the versions in the tag of the base image, for packages that no other file names."""
     images = {each.place for each in child.images}
     named = {each.package for each in reading.requirements if each.kind == "requirement"}
     base = [
@@ -236,7 +236,7 @@ def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
 
 
 def _note_missing(reading: Reading, child: Reading, name: str) -> None:
-    """Note what the Dockerfile `name` installs and no other file declares: each line, each file."""
+    """Record the lines and files that the Dockerfile `name` installs and no other file declares."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing(child.requirements, reading.requirements):
         if each.place.file == name:
@@ -314,9 +314,9 @@ def _is_script(name: str) -> bool:
 
 
 def _projects(reading: Reading) -> None:
-    """Note the folders that are separate projects and are not required by this one.
+    """Record the folders that are separate projects and are not required by this one.
 
-    The only one is read if nothing else declares anything.
+    A single one is read if nothing else declares requirements.
     """
     required = {request.folder for request in reading.local_requests}
     folders = [name for name in reading.sources.names() if not name.startswith(".")]

@@ -1,4 +1,4 @@
-"""The CUDA release that a local version (`+cu124`), an index address or an image's tag means."""
+"""The CUDA release in a local version (`+cu124`), the URL of an index, or an image's tag."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of_local(local: str | None) -> str | None:
 def of_address(url: str) -> str | None:
     """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`.
 
-    None for the pages of a project that builds for no particular torch.
+    None for the index of a project whose builds are independent of torch.
     """
     parts = addresses.split(url)
     if parts and (parts.hostname or "").endswith(PAGES) and not STACK.search(url):

@@ -97,7 +97,7 @@ class IndexPages:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
         names = sorted(set(packages))
         if names:
-            indexes = self._indexes  # before the threads, which would each make it
+            indexes = self._indexes  # before the threads start, each of which would create it
             threads.each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:

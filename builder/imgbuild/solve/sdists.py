@@ -37,7 +37,7 @@ from imgbuild.wheel.tags import Tags
 
 FACT = "built-wheel"
 Made = TypeVar("Made")
-ROUNDS = 4  # of builds that ask for more requirements than they declare
+ROUNDS = 4  # of builds that request more requirements than they declare
 
 
 def host_arch() -> Arch:

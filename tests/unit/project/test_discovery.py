@@ -1,4 +1,4 @@
-"""Which files of a project are read by themselves, and which of two wins."""
+"""The files of a project that are read by default, and their precedence."""
 
 from __future__ import annotations
 

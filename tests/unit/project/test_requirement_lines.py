@@ -1,4 +1,4 @@
-"""Requirements files: what pip accepts in them, and what is left out or refused."""
+"""Requirements files: lines that pip accepts, and lines that are skipped or refused."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ LINES = st.builds(
 
 
 @given(LINES)
-def test_a_line_means_what_packaging_reads_in_it(tmp_path_factory, line):
+def test_lines_are_read_like_by_packaging(tmp_path_factory, line):
     reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     read_line(reading, line, Place(file="requirements.txt", line=1), LineScope())
     assert [each.requirement for each in reading.requirements] == [Requirement(line)]
