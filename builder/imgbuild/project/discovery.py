@@ -327,9 +327,10 @@ def _projects(reading: Reading) -> None:
         environments = filter(conda.is_environment, reading.sources.names(folder))
         files = ("pyproject.toml", "setup.py", "requirements.txt", *environments)
         paths = [f"{folder}/{file}" for file in files]
-        own = [each for each in paths if reading.sources.exists(each) and each not in reading.files]
-        if own:
-            projects[folder] = own
+        unread = [name for name in paths if reading.sources.exists(name)]
+        unread = [name for name in unread if name not in reading.files]
+        if unread:
+            projects[folder] = unread
     inside = [name for name in projects if reading.sources.inside(name)]
     if len(projects) == len(inside) == 1 and not _declares(reading):
         for path in projects[inside[0]]:
