@@ -4,9 +4,10 @@
 tools/name_versions.py PACKAGE...    trl, vllm, transformers, accelerate, peft, verl, torch
 
 Covers names, modules and arguments. Partially reads published wheels on uv's default index: one
-version of each minor release of transformers and torch, all versions of the others. Names in every
-version are omitted. Parts of a file from other sources (symbols of torch, environment of vllm) are
-kept. The files of 2026-11-27 also have names of deeper modules that other packages import.
+version of each minor release of transformers and torch, all versions of the others. Names that
+exist in every version are omitted. Parts of a file from other sources (symbols of torch,
+environment of vllm) are kept. The files of 2026-11-27 also have names of deeper modules that other
+packages import.
 """
 
 from __future__ import annotations

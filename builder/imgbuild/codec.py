@@ -24,7 +24,7 @@ T = TypeVar("T")
 LIMIT = boundary.LIMIT
 SEARCHED = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
 SHOWN = 200  # characters of an invalid text in a message
-# json.dumps would make an encoder for each value.
+# json.dumps would create an encoder for each value.
 _SCALAR = json.JSONEncoder(ensure_ascii=False)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -104,7 +104,7 @@ def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
     except (ValueError, OverflowError, MemoryError, RecursionError):  # msgspec's are ValueErrors
-        return None  # of what follows the invalid text; the error of the typed decoder is used
+        return None  # in the part after the invalid text; the error of the typed decoder is used
 
 
 def _misfit(

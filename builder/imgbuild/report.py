@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 
 
 class Relation(enum.StrEnum):
-    """How two packages conflict, or what one of them lacks."""
+    """The type of a conflict between two packages, or of an item that one of them lacks."""
 
     PACKAGE = "package"  # imports a package that is not in the package set
     MODULE = "module"  # imports a module that the other does not have

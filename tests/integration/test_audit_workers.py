@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.audit.packages import reading
 from imgbuild.audit.packages.content import LocalContent
 from imgbuild.audit.packages.reading import (
-    RUNNING,
-    WORTH,
     ReaderProcesses,
     ReadRequest,
     find_modules,
@@ -32,16 +31,20 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
 
 
 @pytest.fixture(name="workers")
-def _workers():
+def _workers(monkeypatch: pytest.MonkeyPatch):
+    """Two processes that are used for an eighth of what they are worth."""
+    for name in ("WORTH", "RUNNING", "SHARE"):
+        monkeypatch.setattr(reading, name, getattr(reading, name) // 8)
     workers = ReaderProcesses(2)
     yield workers
     workers.close()
 
 
 def test_worker_processes_produce_same_report(tmp_path: Path, workers: ReaderProcesses):
-    large = [request(tmp_path, "large", WORTH), request(tmp_path, "other", WORTH // 8)]
-    small = request(tmp_path, "small", RUNNING)
-    tiny = request(tmp_path, "tiny", RUNNING // 8)
+    worth, running = reading.WORTH, reading.RUNNING
+    large = [request(tmp_path, "large", worth), request(tmp_path, "other", worth // 8)]
+    small = request(tmp_path, "small", running)
+    tiny = request(tmp_path, "tiny", running // 8)
     for batch in ([tiny], large, [small], [tiny]):
         batch_modules = workers.modules(batch)
         assert batch_modules == [read_modules(item.content, item.files) for item in batch]

@@ -171,6 +171,25 @@ def test_mirror_of_machine_is_tried_first() -> None:
     assert set(mirrors[:-1]) <= {site.rstrip("/") for site in configured}
 
 
+def test_release_classes_are_resolved_by_lists_of_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source of `stable` has its code name only in the lists, which are empty here."""
+    needs.tool("apt-get", "apt")
+    rows = ("bookworm", "http://localhost:1/debian"), ("stable", "http://localhost:2/debian")
+    for count in (1, 2):
+        lines = (f"deb {site} {suite} main\n" for suite, site in rows[:count])
+        (tmp_path / "sources.list").write_text("".join(lines))
+        (tmp_path / "lists").mkdir(exist_ok=True)
+        (tmp_path / "apt.conf").write_text(
+            f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "-";\n'
+            f'Dir::State::lists "{tmp_path}/lists";\n'
+        )
+        monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
+        sites = apt._apt_sites.__wrapped__()
+        assert sites == (rows[:1] if count == 1 else ())
+
+
 @pytest.mark.network
 def test_security_updates_are_installed_if_requested(tmp_path: Path) -> None:
     needs.tool("gpgv")

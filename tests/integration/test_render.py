@@ -127,6 +127,7 @@ def test_script_creates_environment_with_uv(project, wheels, with_uv, tmp_path):
     assert "LANG=C.UTF-8" in shown
 
 
+@pytest.mark.long  # pip also installs in the next tests
 def test_script_creates_environment_with_pip(project, wheels, with_pip, tmp_path):
     done = run_script(project, with_pip, tmp_path / "venv", wheels)
     assert done.returncode == 0, done.stderr
@@ -163,7 +164,7 @@ def test_build_requirements_are_checked_by_hash(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("path", ["with_uv", "with_pip"])
+@pytest.mark.parametrize("path", ["with_uv", pytest.param("with_pip", marks=pytest.mark.long)])
 def test_script_refuses_wheel_with_wrong_hash(project, wheels, path, request, tmp_path):
     wheel = wheels / "helper-0.5-py3-none-any.whl"
     wheel.write_bytes(wheel.read_bytes() + b"\0")

@@ -17,6 +17,7 @@ from tests.support import needs, smoke_environment
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ("builder", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
+UV = Path(sys.prefix) / "bin/uv"
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 
@@ -57,9 +58,9 @@ SMOKE = ("env/bin/imgbuild", "smoke", "--through", "root", "--tier", "static", "
 
 
 def test_layout_is_tested_with_copied_tests(folder):
-    completed = offline(folder, sys.executable, "-m", "venv", "env")
+    completed = offline(folder, UV, "venv", "--python", sys.executable, "env")
     assert completed.returncode == 0, completed.stderr
-    install = ("env/bin/pip", "install", "--no-compile", "--no-index")
+    install = (UV, "pip", "install", "--python", "env", "--no-index")
     done = offline(folder, *install, "--find-links", "wheels", "imgbuild")
     assert done.returncode == 0, done.stderr
     words = ("layout", "--lock", "lock.json", "--case", "|".join(sorted(CASES)))

@@ -152,7 +152,8 @@ def test_existing_root_folder_is_used(built, wheels, tmp_path):
     assert "ModuleNotFoundError: No module named 'alpha'" in failed["import alpha"]
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
+# An arbitrary user in the one engine, the image's own in the other: the long form has all pairs.
+@pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.long), "podman"])
 def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
     ask: Callable[[], str] = getattr(needs, kind)
     ask()
@@ -168,7 +169,9 @@ def test_smoke_tests_run_in_container(kind, built, wheels, tmp_path):
     assert _containers(container_engine) == before
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman", "root"])
+@pytest.mark.parametrize(
+    "kind", ["docker", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("podman", "root"))]
+)
 def test_smoke_tests_run_as_arbitrary_user_on_read_only_root(kind, built, wheels, tmp_path):
     ask: Callable[[], object] = needs.user_namespaces if kind == "root" else getattr(needs, kind)
     ask()

@@ -1,9 +1,10 @@
-"""Which tests run in one process, and in which order, when several processes share them.
+"""Assigns tests to processes, and orders them, when several processes share them.
 
 - Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
   at once would fill a disk. They start first.
-- Checks of the source run in one process, which reads a thousand files once.
-- The other tests of a file run in one process, because they share fixtures and what they have read.
+- Checks of the source run in one process, which reads a thousand files once. So do unit tests with
+  properties and the other tests of their files: hypothesis reads the constants of all modules.
+- The other tests of a file run in one process, because they share fixtures and cached data.
 - The files of integration tests follow, those that take longest first. Unit tests and checks of the
   repository run until the engines are installed, and at the end, so that all processes end at
   about the same time.
@@ -20,18 +21,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import is_hypothesis_test
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support import needs
 
 INTEGRATION = Path(__file__).parents[1] / "integration"
 WHOLE_IMAGE = 12  # gigabytes
-IMAGES, SOURCE = "images", "source"
-READS_SOURCE = ("test_code_digest.py", "test_context.py", "test_layout.py", "test_names.py")
+IMAGES, SOURCE, PROPERTIES = "images", "source", "properties"
+READS_SOURCE = (
+    *("test_code_digest.py", "test_context.py", "test_layout.py", "test_names.py"),
+    "test_repository.py",
+)
 # The files that take over 20 seconds, the longest first.
 LONGEST = (
     "slurm_jobs", "docs", "ci", "debian_oracle", "run_command", "engine", "tool", "sdist", "extend",
@@ -69,7 +75,7 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
-    """What a folder holds, from another place in each process on."""
+    """The contents of a folder, starting at a different position in each process."""
     worker = getattr(config, "workerinput", None)
     if worker is None:
         return nodes
@@ -77,11 +83,19 @@ def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
     return nodes[begin:] + nodes[:begin]
 
 
-def sort(items: list[pytest.Item]) -> None:
-    """Put whole images first, then integration tests by the time that their files take.
+_with_properties: set[Path] = set()  # files of unit tests, when `sort` has been called
 
-    Every process must have the same order, whatever file it began with.
+
+def sort(items: list[pytest.Item]) -> None:
+    """Put whole images first, then integration tests by the duration of their files.
+
+    Every process must have the same order, regardless of its first file.
     """
+    _with_properties.update(
+        item.path
+        for item in items
+        if is_hypothesis_test(getattr(item, "obj", None)) and item.path.parent != INTEGRATION
+    )
     ranks = {str(INTEGRATION / f"test_{name}.py"): rank for rank, name in enumerate(LONGEST)}
 
     def key(item: pytest.Item) -> tuple[int, int, str]:
@@ -99,16 +113,19 @@ def group(item: pytest.Item) -> str:
     sizes = [float(mark.args[0]) for mark in item.iter_markers("disk") if mark.args]
     if max(sizes, default=0) >= WHOLE_IMAGE:
         return IMAGES
-    return SOURCE if item.path.name in READS_SOURCE else str(item.path)
+    if item.path.name in READS_SOURCE:
+        return SOURCE
+    return PROPERTIES if item.path in _with_properties else str(item.path)
 
 
+@cache
 def _integration(name: str) -> bool:
     """Whether a group has integration tests."""
     return name == IMAGES or Path(name).parent == INTEGRATION
 
 
 def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
-    """Write the groups of the collected tests and the number of long tests that were left out."""
+    """Write the groups of the collected tests, and the number of omitted long tests."""
     worker_file = file.with_suffix(f".{os.getpid()}")  # each worker writes the same
     groups = {item.nodeid: group(item) for item in items}
     worker_file.write_text(json.dumps({"groups": groups, "left_out": left_out}))
@@ -116,7 +133,7 @@ def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What `write` has written; nothing where no worker has collected tests."""
+    """The data written by `write`; empty if no worker has collected tests."""
     if not file.exists():
         return {"groups": {}, "left_out": 0}
     document: dict[str, Any] = json.loads(file.read_text())

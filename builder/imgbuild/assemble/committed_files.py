@@ -146,12 +146,14 @@ def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str,
     """
     listed = ("--cached", "--others", "--exclude-standard", "-z")
     present = git.run(committed.folder, "ls-files", *listed).stdout.split("\0")
-    known = {entry.path for entry in files.entries}
-    known |= {*files.left_out, *files.submodules, *files.pointers}
+    in_commit = {entry.path for entry in files.entries}
+    in_commit |= {*files.left_out, *files.submodules, *files.pointers}
     new = [
         path
         for path in filter(None, present)
-        if path not in known and not _of_imgbuild(path) and os.path.lexists(committed.folder / path)
+        if path not in in_commit
+        and not _of_imgbuild(path)
+        and os.path.lexists(committed.folder / path)
     ]
     return tuple(sorted({*new, *_changed(committed.folder, files.entries)}))
 

@@ -1,6 +1,6 @@
 """Modes and owners of the base image's folders that contain added files.
 
-The lock records mode and owner where they are not the default: otherwise the layer would make /root
+The lock records mode and owner if they are not the default: otherwise the layer would make /root
 readable by every user.
 """
 
@@ -183,7 +183,7 @@ def _above(path: str) -> Iterator[str]:
 def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
     """Every path of a base: of its Debian packages, including added ones, or of a registry image.
 
-    Paths of a standalone Python are left out: nothing may be added to its folder.
+    Paths of a standalone Python are omitted: nothing may be added to its folder.
     """
     layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe

@@ -13,6 +13,9 @@ from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.workers import Workers, report
 
+# Bytes of input: less is assembled sooner than a process has started.
+WORTH = 2_000_000
+
 
 def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
     """Build every layer of `jobs`. Finished layers stay in the store, even after an error."""
@@ -21,7 +24,9 @@ def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) 
     total = sum(job.layer.recipe.input_size for job in jobs)
     largest_first = sorted(jobs, key=lambda job: -job.layer.recipe.input_size)
     with context.reporter.progress(f"assembling {count(len(jobs), 'layer')}", total) as bar:
-        if processes == 1 or len(jobs) <= 1:
+        # The largest layer is assembled in this process if the others are small.
+        others = sum(job.layer.recipe.input_size for job in largest_first[1:])
+        if processes == 1 or others < WORTH:
             return [make_layer(job, context.store, bar.advance) for job in largest_first]
         return _in_processes(largest_first, context.store, processes, bar)
 

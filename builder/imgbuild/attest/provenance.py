@@ -32,7 +32,7 @@ from imgbuild.system import git
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
 BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md describes its parameters
-LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # a user's machine
+LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # the builder on a user's machine
 VERSION = "imgbuild"
 SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 

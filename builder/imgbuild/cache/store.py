@@ -427,7 +427,7 @@ class Store:
                 self._leased.add(name)
 
     def release(self) -> None:
-        """Allow `prune` to remove what this process has used so far."""
+        """Allow `prune` to remove the entries that this process has used so far."""
         with self._lock:
             self._leased.clear()
             if self._live is not None:

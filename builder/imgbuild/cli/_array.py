@@ -42,7 +42,7 @@ HANDED = {
         "share": "--share", "case": "--case",
     },
 }  # fmt: skip
-# Options whose names Python has another use for.
+# Options whose names are reserved in Python.
 NAMED = {"form": "format", "imports": "import", "origin": "from"}
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 

@@ -97,7 +97,7 @@ def audit_targets(
 
 
 def refuse_paths(selection: Selection) -> None:
-    """InputError for a file of code where a target is expected."""
+    """InputError for a file of code in place of a target."""
     for name in selection.named:
         is_pin = "@" in name or "==" in name
         if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):

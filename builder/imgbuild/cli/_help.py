@@ -20,7 +20,7 @@ from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
 
 INDENT = "  "
-COLUMN = 26  # where the text of an option begins, at most
+COLUMN = 26  # the largest column at which the text of an option begins
 NO_TARGET = ""  # in place of a target: the only one of the project
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
@@ -70,7 +70,7 @@ class RunCommand(VerbCommand):
 
 
 class RenderCommand(VerbCommand):
-    """A verb that takes any number of targets, and a command after `--`."""
+    """A verb that accepts any number of targets, and a command after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`; those after it are in `ctx.meta`."""
@@ -278,7 +278,7 @@ def metavar(parameter: Any) -> str:
 
 
 def choices(parameter: Any) -> list[str]:
-    """The values of a parameter that takes one of several words; empty for others."""
+    """The values of a parameter that accepts one of several words; empty for others."""
     values = getattr(parameter.type, "choices", ())
     return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 

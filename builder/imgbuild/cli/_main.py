@@ -109,7 +109,7 @@ def _stopped(error: Exception) -> int:
 def _of_system(error: OSError) -> ImgbuildError:
     """An error with a message for `error`, which no caller has described."""
     try:
-        sys.stdout.flush()  # what is left of a result or of a help text that cannot be written
+        sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
         discard()
         return unwritten(failure)

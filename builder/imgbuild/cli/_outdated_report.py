@@ -73,7 +73,7 @@ def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterato
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
-    """Where updates of Debian come from, why the target is retired, targets with newer versions."""
+    """The source of Debian updates, why the target is retired, targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
             "Debian's updates come with a new lock: in a project, `like: TARGET` in place of"

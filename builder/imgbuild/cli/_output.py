@@ -43,7 +43,7 @@ def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """As `answer`, for texts that are files: they are written as they are."""
+    """As `answer`, for texts that are files, which are written unchanged."""
     if console.json or not texts:
         answer(value, [])
     else:
@@ -110,7 +110,7 @@ def _folded(
         yield from _without(words.index(max(words)), rows, right, width)
         return
     while (over := sum(widths) - room) > 0 and len(columns) > 1:
-        # The widest of those that can be folded becomes as wide as the next, if so much is needed.
+        # The widest column that can be folded becomes as narrow as the next, if necessary.
         place = max(
             (i for i, need in enumerate(pieces) if widths[i] > need), key=widths.__getitem__
         )

@@ -18,10 +18,10 @@ from imgbuild.system import boundary
 from imgbuild.values import normalize
 
 SHOWN = 3  # targets of the table
-LEFT_OUT = 12  # lines of what was not read
+LEFT_OUT = 12  # lines on parts that were not read
 CHOICES = 40  # extras and groups
 FEW = 4  # packages of a target that is not the first
-CHANGES = 8  # lines of what changes; --json has all
+CHANGES = 8  # lines on changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
 RIGHT = frozenset((1, 2, 6))

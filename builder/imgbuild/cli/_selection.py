@@ -87,7 +87,7 @@ def _refuse(
     arches: Sequence[Arch],
 ) -> NoReturn:
     """Raise the error: the matrix has no such target or architecture, or a lock is missing."""
-    # Only for an error: the matrix takes longer to read than all that `digest` does.
+    # Only for an error: reading the matrix takes longer than everything that `digest` does.
     from imgbuild.lock.published import load
     from imgbuild.pipeline.session import select_in
 

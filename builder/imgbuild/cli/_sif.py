@@ -66,7 +66,7 @@ def build(
     compress: Compressor,
     how: Options,
 ) -> None:
-    """Make a file of each selected target, or of the image that `origin` names."""
+    """Create a file for each selected target, or for the image that `origin` names."""
     with contextlib.ExitStack() as stack:
         if origin is not None:
             if selection.named or selection.everything:

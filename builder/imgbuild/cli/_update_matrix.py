@@ -100,7 +100,7 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def update_matrix(
     session: Session, selection: WholeTargets, chosen: UpdateOptions, *, dry_run: bool
 ) -> None:
-    """Try newer versions for rows of a matrix; print what was written and refused.
+    """Try newer versions for rows of a matrix; print the written rows and the refused versions.
 
     SomeFailed if rows could not be tried; results of other rows are kept.
     """
@@ -125,7 +125,7 @@ def update_matrix(
     if chosen.pull_request is not None:
         codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
     if failed and console.json:
-        raise SomeFailed(failed)  # the error is the answer
+        raise SomeFailed(failed)  # the error is the result
     answer(done, folded(line for item in done for line in _lines(item)))
     if failed:
         raise SomeFailed(failed)

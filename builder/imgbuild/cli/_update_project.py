@@ -139,7 +139,7 @@ def _update(
         answer(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
 
 
-# -- what moves where
+# -- rows and their new targets
 
 
 def _planned(

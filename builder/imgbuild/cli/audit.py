@@ -442,7 +442,7 @@ def _end(reports: Sequence[Report], hint: str) -> None:
     failed = [report for report in reports if not report.ok]
     if not failed:
         return
-    if console.json:  # the answer is on stdout already
+    if console.json:  # the result has been printed
         raise typer.Exit(AuditFailed.exit_code)
     errors = [
         f"{report.target} {report.arch}"

@@ -60,7 +60,7 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
     ] = None
 
     def filters(self) -> str:
-        """The same as options of `imgbuild list`, which takes one GPU."""
+        """The same as options of `imgbuild list`, which accepts one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
@@ -105,10 +105,11 @@ def doctor(
 ) -> None:
     """Show which targets this machine can run, and why.
 
-    Compares the driver, GPUs and architecture with what each locked target needs. Reads the output
-    of nvidia-smi, if it is installed, /proc, and the versions of docker, podman and apptainer;
-    needs no GPU and changes nothing. With names only those targets are checked, and the exit status
-    is 1 if one does not fit. An image has its own glibc; that of the machine is only a remark.
+    Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
+    the output of nvidia-smi, if it is installed, /proc, and the versions of docker, podman and
+    apptainer; needs no GPU and changes nothing. With names only those targets are checked, and the
+    exit status is 1 if one does not fit. An image has its own glibc; that of the machine is only a
+    remark.
 
     Targets for which the driver is at least that of their CUDA release come first, then those that
     run on an older driver of the same major release; of each, recommended targets come first.
@@ -172,7 +173,7 @@ def _require_fits(diagnosis: Diagnosis) -> None:
 
 
 def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
-    """What the targets need, and whether the matrix recommends or has retired them."""
+    """The requirements of the targets, and whether the matrix recommends or has retired them."""
     targets = published.load(project.matrix).targets
     rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
     return [

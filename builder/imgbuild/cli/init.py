@@ -189,7 +189,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         )
 
     def _host(self, arch: Arch) -> Host:
-        """The machine that the image must run on, as far as it is known."""
+        """The machine on which the image must run, as far as known."""
         here = accelerators()
         if here.arch != arch:
             here = Host(arch=arch)
@@ -365,7 +365,7 @@ def _start(
 
 
 def _report(declared: Declared, choice: Choice) -> None:
-    """Print how the image differs from the project's files, and which index packages come from."""
+    """Print how the image differs from the project's files, and the indexes of packages."""
     for line in _project_report.python_lines(declared, choice):
         console.warn(line)
     for each in choice.advice:
@@ -385,9 +385,9 @@ def _refuse(
     declared: Declared,
     failures: Sequence[ImgbuildError],
 ) -> None:
-    """NoSolution with every requirement that cannot be met, and what can be done.
+    """NoSolution with every requirement that cannot be met, and the remedies.
 
-    `failures` are those of git repositories, raised as they are if there is nothing else.
+    `failures` are those of git repositories, raised unchanged if there are no others.
     """
     chosen = choice.chosen
     if ask.extends and chosen.changed:

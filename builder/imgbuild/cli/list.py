@@ -128,7 +128,7 @@ class Filters(Group, frozen=True, kw_only=True):
         return _matches
 
     def restricted(self, project: Project, rows: Iterable[TableRow]) -> list[str]:
-        """The targets of `rows` that the driver of `--driver` runs with a restriction alone."""
+        """The targets of `rows` that the driver of `--driver` runs only with a restriction."""
         if self.driver is None:
             return []
         model = _machine.gpu(self.gpu) if self.gpu is not None else None
@@ -223,7 +223,7 @@ def _offer(project: Project, target: str) -> TargetNeeds | None:
 
 
 def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> list[TargetFit]:
-    """The images of the row that run on a GPU and a driver, as `imgbuild doctor` judges them.
+    """The images of the row that run on a GPU and a driver, by the rules of `imgbuild doctor`.
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
@@ -241,7 +241,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
 
 def _judge(project: Project) -> Callable[[TableRow], bool]:
-    """Whether a target runs on this machine, as `imgbuild doctor` judges it."""
+    """Whether a target runs on this machine, by the rules of `imgbuild doctor`."""
     host = read_host()
     if not targets.comparable(host):
         console.warn("no GPU and driver were found: --fits compares only the other requirements")
@@ -377,7 +377,7 @@ def list_targets(
 def _notes(
     rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
 ) -> Iterator[str]:
-    """What the marks of the table mean, and what it leaves out."""
+    """The meaning of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
         yield "* recommended; columns of other packages: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):

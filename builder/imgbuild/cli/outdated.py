@@ -68,7 +68,7 @@ def outdated(
     solve: Solve = False,
     python: Python = None,
 ) -> None:
-    """List newer versions of the packages of a target, a project or a file.
+    """List newer versions of packages of a target, a project or a file.
 
     For each required package: the newest version on its index, the newest one that METADATA allows
     while all pinned packages stay the same, and what prevents the newest. Only final versions that

@@ -1,4 +1,4 @@
-"""`imgbuild registry`: list, tag and delete images in a registry; `mirror` has its own module."""
+"""`imgbuild registry`: list, tag and delete images in a registry; `mirror` is a separate module."""
 
 from __future__ import annotations
 

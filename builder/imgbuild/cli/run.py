@@ -45,8 +45,8 @@ from imgbuild.system.console import console
 from imgbuild.system.output_tail import OutputTail, tail_of_stderr
 from imgbuild.values import Arch, is_number
 
-ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
-NOTICE = "notice"  # the kind of fact for what is reported once a day
+ENTRYPOINT = "/opt/imgbuild/entrypoint"  # selects a home if HOME is not writable
+NOTICE = "notice"  # the kind of facts for messages that are reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 NAME = re.compile(r"[^\s=]+")
 PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?", re.ASCII)
@@ -301,7 +301,7 @@ def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: s
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that ran in an image, and what it wrote."""
+    """A command that ran in an image, and its output."""
 
     target: str
     arch: Arch
@@ -364,7 +364,7 @@ def run(
     printed at the end (`imgbuild diagnose`). With --json the command has no terminal, and its
     output is part of the result.
 
-    In a project with one target, its name can be left out.
+    In a project with one target, its name can be omitted.
 
     Examples:
 
@@ -383,7 +383,7 @@ def run(
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for the image and what runs it; `dry_run` only prints the command."""
+    """Options that select the image and the runtime; `dry_run` only prints the command."""
 
     arch: list[Arch] | None
     layout: Path | None

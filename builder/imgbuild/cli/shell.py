@@ -26,7 +26,7 @@ def shell(
     """Open a shell in the image of a target.
 
     The same as `imgbuild run TARGET -- bash`: the current folder is mounted, and the shell runs as
-    your user. In a project with one target, its name can be left out. The exit status is the
+    your user. In a project with one target, its name can be omitted. The exit status is the
     shell's.
 
     Examples:

@@ -213,7 +213,7 @@ Sbom = Annotated[
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of an image: wheels and Debian packages, each name → version.
 
-    `cpython` is the version of a standalone Python, "" where the base's own is used.
+    `cpython` is the version of a standalone Python, "" if the base's own is used.
     """
 
     target: str

@@ -63,7 +63,7 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     arbitrary: bool
     sif: Path | None
     record: bool
-    document: bool  # JUnit is written whatever happens
+    document: bool  # JUnit is written in any case
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ def image_reports(
 
 
 def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
+    """This machine's architecture, the only one that can be tested in the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
@@ -352,7 +352,7 @@ def smoke(
     try:
         images = chosen_images(selection, layout, lock, sif)
         failures = _smoke(reports, images, selection.arch, options)
-    finally:  # what is known, also where the user stops it
+    finally:  # the results so far, also after an interrupt
         if junit is not None and reports:
             write_bytes(junit, junit_report.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {runner.verdict(each)}" for each in reports]

@@ -91,7 +91,7 @@ def tree(
 
 
 def _printable(line: str) -> str:
-    """A line of the tree, in ASCII where stdout has no characters for its branches."""
+    """A line of the tree, in ASCII if stdout cannot show the characters of its branches."""
     try:
         line.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

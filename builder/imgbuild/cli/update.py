@@ -28,7 +28,7 @@ def update(
 
     In a project: its rows move to the newest lock of the published target that they use, or with
     --to to another target. First the difference is printed: versions, bytes to pull, and what the
-    new packages break in the project's code. Then matrix.yaml, whose comments stay, the copied
+    new packages break in the project's code. Then matrix.yaml, with its comments kept, the copied
     target and a new lock are written, all or none; the next update finishes one that was
     interrupted. If requirements of the project exclude the target, all of them are listed, and
     nothing is written.

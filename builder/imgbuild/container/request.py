@@ -25,7 +25,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A command and the container that it runs in.
+    """A command and its container.
 
     `name` is the name of the container; if it is None, the engine chooses one. `command` is empty
     for the image's default. `env` has None for a variable that keeps the value of this process,

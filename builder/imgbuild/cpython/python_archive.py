@@ -126,23 +126,24 @@ def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) ->
     Contents of files are written to the new file `spool`, which must exist until the layer is
     written. IntegrityError as for `describe`.
     """
-    kept: dict[str, Member] = {}
+    by_path: dict[str, Member] = {}
     with spool.open("wb") as sink:
         for member, content in _entries(path, label):
             if _LEFT_OUT.fullmatch(member.path) is not None:
                 continue
             is_file = member.kind is MemberKind.FILE
-            kept[member.path] = (
+            by_path[member.path] = (
                 _with_content(member, content, sink, spool, label) if is_file else member
             )
-    _refuse_misplaced(kept, label)
-    _link(kept, "bin/python3", f"python{python}")
-    _link(kept, "bin/python", "python3")
+    _refuse_misplaced(by_path, label)
+    _link(by_path, "bin/python3", f"python{python}")
+    _link(by_path, "bin/python", "python3")
     with reading(label, hint=HINT):
-        _relocate(kept, prefix)
+        _relocate(by_path, prefix)
     below = prefix.strip("/")
     return [
-        msgspec.structs.replace(member, path=f"{below}/{member.path}") for member in kept.values()
+        msgspec.structs.replace(member, path=f"{below}/{member.path}")
+        for member in by_path.values()
     ]
 
 
@@ -223,34 +224,36 @@ def _with_content(
     return msgspec.structs.replace(member, content=part)
 
 
-def _refuse_misplaced(kept: dict[str, Member], label: str) -> None:
+def _refuse_misplaced(by_path: dict[str, Member], label: str) -> None:
     """Raise IntegrityError for a member below a file or a link."""
-    for name in kept:
+    for name in by_path:
         above = posixpath.dirname(name)
         while above:
-            if above in kept:
+            if above in by_path:
                 _refuse(label, f"has {name!r} below {above!r}, which is not a folder")
             above = posixpath.dirname(above)
 
 
-def _link(kept: dict[str, Member], path: str, target: str) -> None:
-    kept.setdefault(path, Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
+def _link(by_path: dict[str, Member], path: str, target: str) -> None:
+    by_path.setdefault(path, Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
 
-def _relocate(kept: dict[str, Member], prefix: str) -> None:
+def _relocate(by_path: dict[str, Member], prefix: str) -> None:
     """Replace the folder of the build by `prefix` in texts, and its compilers by the image's."""
     built_at = sysconfig_data.INSTALL
-    for name in filter(_SYSCONFIG.fullmatch, sorted(kept)):
-        source = kept[name].content
+    for name in filter(_SYSCONFIG.fullmatch, sorted(by_path)):
+        source = by_path[name].content
         if isinstance(source, bytes):
             values, built_at = sysconfig_data.read(source)
-            kept[name] = _replaced(kept[name], sysconfig_data.written(values, built_at, prefix))
-    for name in filter(_REWRITTEN.fullmatch, sorted(kept)):
-        source = kept[name].content
+            by_path[name] = _replaced(
+                by_path[name], sysconfig_data.written(values, built_at, prefix)
+            )
+    for name in filter(_REWRITTEN.fullmatch, sorted(by_path)):
+        source = by_path[name].content
         if isinstance(source, bytes):
             text = source.decode("utf-8", "surrogateescape")
             moved = sysconfig_data.moved(text, built_at, prefix)
-            kept[name] = _replaced(kept[name], moved.encode("utf-8", "surrogateescape"))
+            by_path[name] = _replaced(by_path[name], moved.encode("utf-8", "surrogateescape"))
 
 
 def _replaced(member: Member, content: bytes) -> Member:

@@ -118,7 +118,7 @@ def check(
 def _with_unused(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
-    """`reports`, each with the accepted entries that match on no architecture of its target."""
+    """`reports`, each with the accepted entries that match nothing on any of its architectures."""
     ids: dict[str, set[str]] = {}
     for report in reports:
         names = {name for vulnerability in report.vulnerabilities for name in vulnerability.ids}

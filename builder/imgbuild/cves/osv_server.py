@@ -308,7 +308,7 @@ def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) ->
 
 def _query(key: tuple[str, str, str], token: str) -> dict[str, object]:
     ecosystem, name, version = key
-    if ecosystem == GIT:  # by the address of the repository, and the tag of the release
+    if ecosystem == GIT:  # by the URL of the repository, and the tag of the release
         name, version = REPOSITORIES[name], f"v{version}"
     query: dict[str, object] = {
         "package": {"ecosystem": ecosystem, "name": name},

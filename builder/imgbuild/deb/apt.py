@@ -44,6 +44,8 @@ USED = frozenset(
 )
 PARSED = "debian-index-1"  # increase the number when `USED` or the parsing of an index changes
 REMEDY = "apt-get install gpgv debian-archive-keyring"
+# Names of suites that are other ones after each release of Debian.
+RELEASE_CLASSES = (*("stable", "oldstable", "oldoldstable", "testing", "unstable", "experimental"),)
 SECURITY_FILES = "pool/updates/"  # where the security archive stores its files
 
 
@@ -135,10 +137,12 @@ def archive_updates(
 
 
 def _newer(index: SuiteIndex, debs: Iterable[Deb]) -> tuple[SecurityUpdate, ...]:
-    newest = DebianArchive(index.packages).packages
+    locked = tuple(debs)
+    names = {deb.package for deb in locked}
+    newest = DebianArchive(each for each in index.packages if each["Package"] in names).packages
     updates = (
         SecurityUpdate(deb.package, deb.version, candidate["Version"])
-        for deb in debs
+        for deb in locked
         if (candidate := newest.get(deb.package)) is not None
         and compare(deb.version, candidate["Version"]) < 0
     )
@@ -215,8 +219,7 @@ def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -
     message = f"no mirror responded for Debian {suite.name}:\n" + "\n".join(failures)
     raise FetchFailed(
         message,
-        hint="run `apt-get update` to make apt's mirrors available; check the network and the "
-        "proxy; or add a mirror to matrix.yaml",
+        hint="check the network and the proxy; or add a mirror to matrix.yaml",
     )
 
 
@@ -252,19 +255,31 @@ def _sites(suite: str, ending: str, base_sites: Iterable[str]) -> tuple[str, ...
 
 @cache
 def _apt_sites() -> tuple[tuple[str, str], ...]:
-    """The code name and the site of each index of this machine's apt."""
+    """The code name and the site of each package index for which this machine's apt is set up."""
     try:
         apt = process.find("apt-get", remedy="")
     except ToolMissing:
         return ()  # not a Debian machine: use the mirrors of the base
-    form = "$(CREATED_BY) $(CODENAME) $(SITE)"
-    result = process.run([apt, "indextargets", "--format", form], check=False)
+    # Without downloaded lists: where apt keeps no cache of them, it parses them for half a second.
+    rows = _index_targets(
+        [apt, "-o", "Dir::State::lists=/nonexistent/"], "$(RELEASE)", "--no-release-info"
+    )
+    if any(release.partition("-")[0] in RELEASE_CLASSES for release, _ in rows):
+        return _index_targets([apt], "$(CODENAME)")  # which the lists have
+    return rows
+
+
+def _index_targets(apt: Sequence[str], suite: str, *options: str) -> tuple[tuple[str, str], ...]:
+    """The value of the field `suite` and the site of each package index of apt, without repeats."""
+    form = f"$(CREATED_BY) {suite} $(SITE)"
+    result = process.run([*apt, "indextargets", *options, "--format", form], check=False)
     rows = [line.split() for line in result.stdout.splitlines()]
-    return tuple(
-        (codename, site.rstrip("/"))
-        for kind, codename, site in (row for row in rows if len(row) == 3)
+    sites = (
+        (name, site.rstrip("/"))
+        for kind, name, site in (row for row in rows if len(row) == 3)
         if kind == "Packages" and site.startswith(("http://", "https://"))
     )
+    return tuple(dict.fromkeys(sites))
 
 
 def _indexes(
@@ -326,7 +341,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
-    """The fields of a clear-signed `InRelease`; only what the signature covers is read."""
+    """The fields of a clear-signed `InRelease`; only the signed part is read."""
     gpgv = process.find("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:

@@ -39,17 +39,24 @@ class DebianArchive:
             existing = self.packages.get(paragraph["Package"])
             if existing is None or key(existing["Version"]) < key(paragraph["Version"]):
                 self.packages[paragraph["Package"]] = paragraph
-        self._providers: dict[str, list[Provider]] = {}
+        # Parsed when a name is needed: packages of Debian provide 40,000 names.
+        self._provided: dict[str, list[tuple[Paragraph, str]]] = {}
         for paragraph in self.packages.values():
-            for (provided,) in clauses(paragraph.get("Provides", "")):
-                provider = Provider(paragraph, provided.version, real=False)
-                self._providers.setdefault(provided.name, []).append(provider)
+            if text := paragraph.get("Provides"):
+                for part in text.split(","):
+                    name = part.partition("(")[0].partition(":")[0].strip()
+                    self._provided.setdefault(name, []).append((paragraph, part))
 
     def providers(self, relation: DebRelation) -> list[Provider]:
         """Packages that satisfy `relation`: the named one, then providers by priority and name."""
         package = self.packages.get(relation.name)
         real = [Provider(package, package["Version"], real=True)] if package is not None else []
-        virtual = sorted(self._providers.get(relation.name, []), key=_preference)
+        provided = (
+            Provider(paragraph, each.version, real=False)
+            for paragraph, part in self._provided.get(relation.name, [])
+            for (each,) in clauses(part)
+        )
+        virtual = sorted(provided, key=_preference)
         return [provider for provider in (*real, *virtual) if _fits(provider, relation)]
 
 

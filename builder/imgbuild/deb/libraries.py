@@ -1,4 +1,4 @@
-"""`/etc/ld.so.cache` as `ldconfig` would write it, byte for byte (separate: a file format).
+"""`/etc/ld.so.cache`, byte for byte as written by `ldconfig` (separate: a file format).
 
 Missing links from SONAMEs are created, too. Layout and order are those of glibc 2.33 and later
 (elf/cache.c): the dynamic linker uses binary search, so a wrong order makes libraries unfindable.

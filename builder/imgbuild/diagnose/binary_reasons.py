@@ -318,7 +318,7 @@ def _version(text: str) -> Reason | None:
 
 
 class CudaError(msgspec.Struct, frozen=True, kw_only=True):
-    """What a number of CUDA's errors means, and its cure."""
+    """The meaning of a CUDA error number, and the cure."""
 
     name: str
     means: str
@@ -327,7 +327,7 @@ class CudaError(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def cuda_errors() -> dict[int, CudaError]:
-    """The errors of CUDA by number, those that tell something of the machine or the build."""
+    """The CUDA errors by number that give information about the machine or the build."""
     return yaml_data.load(files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError])
 
 

@@ -1,4 +1,4 @@
-"""Findings of a log, ranked: the first failure before its consequences."""
+"""The findings of a log, ranked: the first failure comes before its consequences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-# A message without its type, which alone is the failure.
+# A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
@@ -71,7 +71,7 @@ def likely(result: LogFindings) -> tuple[LogFinding, ...]:
 
 
 def in_words(finding: LogFinding) -> str:
-    """A finding as one sentence."""
+    """A finding as a sentence."""
     return f"{finding.code}: {finding.cause}; cure: {finding.cure}"
 
 
@@ -156,7 +156,7 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
         # A sentence about a symptom is of a description, not of the output of a program.
         if reason is not None and reason.role == "symptom" and event.exception is None:
             reason = reason if first is None and value.short else None
-        # The exception of a program that goes on explains more than what failed in it before.
+        # The exception of a program that continues explains more than its earlier failures.
         if reason is not None and first is not None and _is_minor(reason):
             reason = _as_consequence(reason)
         if reason is not None and event.exception in replaced:
@@ -190,7 +190,7 @@ def _replaced(value: Log) -> set[int | None]:
 
 
 def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
-    """For a log without an exception: a line with an error, or where its traceback is cut off."""
+    """For a log without an exception: a line with an error, or the end of a truncated traceback."""
     if any(each.traced for each in value.exceptions):
         return
     cut = value.cut
@@ -271,7 +271,7 @@ def _of_event(
 
 
 def _is_minor(reason: Reason) -> bool:
-    """Whether it is the message of a program that a Python program may start and survive."""
+    """Whether it is a message of a program whose failure the calling Python program may survive."""
     return reason.code == program_reasons.CODE and reason.source == "first"
 
 
@@ -285,7 +285,7 @@ def _stated(text: str, facts: Facts) -> Reason | None:
 
 
 def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
-    """The reason for a line that is no exception."""
+    """The reason for a line that is not an exception."""
     if not failed and (not value.short or event.level in ("I", "W")):
         return None
     text = event.text
@@ -297,7 +297,7 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
 
 
 def _survived(reason: Reason, value: Log, event: Event) -> Reason:
-    """The reason for what a line mentions, which the program may have survived."""
+    """The reason for an error mentioned in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
     return msgspec.structs.replace(
         reason,
@@ -308,7 +308,7 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
 
 
 def _caller(exception: LoggedException | None) -> str:
-    """The package whose code raised an exception, before what looks up attributes."""
+    """The package whose code raised an exception, ignoring frames that look up attributes."""
     frames = exception.frames if exception else ()
     return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
 

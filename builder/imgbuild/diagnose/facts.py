@@ -17,7 +17,7 @@ VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\
 
 @lru_cache(maxsize=1)
 def stated() -> re.Pattern[str]:
-    """A version of a package: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.0.dist-info."""
+    """The version of a package in a text: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.dist-info."""
     names = "|".join(
         re.escape(name).replace(r"\-", "[-_]")
         for name in sorted(table().packages.split(), key=len, reverse=True)
@@ -69,7 +69,7 @@ class WheelBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct):
-    """Facts of the log; empty where it has none."""
+    """Facts in the log; empty if it does not contain them."""
 
     versions: dict[str, str] = {}
     wheels: dict[str, WheelBuild] = {}
@@ -114,7 +114,7 @@ class Facts(msgspec.Struct):
         self.versions.setdefault(normalize(name), version)
 
     def version(self, package: str) -> Version | None:
-        """The version of a package that the log names."""
+        """The version of a package, if the log contains it."""
         try:
             return Version(self.versions[normalize(package)])
         except (KeyError, InvalidVersion):

@@ -1,6 +1,6 @@
-"""Texts that matches of a regular expression contain.
+"""Texts contained in every match of a regular expression.
 
-Most patterns are excluded by them, without a search.
+With them, most patterns can be excluded without a search.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-# What re.compile uses; the types of the standard library leave them out.
+# Used by re.compile; the type stubs of the standard library omit them.
 _constants: Any = import_module("re._constants")
 _parser: Any = import_module("re._parser")
 SHORTEST = 3  # characters; shorter texts are in most lines
@@ -47,7 +47,7 @@ class WordIndex:
 
 @lru_cache(maxsize=4096)
 def required(pattern: str) -> frozenset[str]:
-    """Texts in lower case, one of which is in each match; empty if unknown."""
+    """Texts in lower case, at least one of which is in each match; empty if unknown."""
     return _best(_parser.parse(pattern))
 
 
@@ -71,7 +71,7 @@ def _best(tokens: Iterable[Any]) -> frozenset[str]:
 
 
 def _within(operation: Any, argument: Any) -> frozenset[str]:
-    """The texts that a part of a pattern needs."""
+    """The texts that a part of a pattern requires."""
     if operation is _constants.SUBPATTERN:
         return _best(argument[3])
     if operation is _constants.BRANCH:

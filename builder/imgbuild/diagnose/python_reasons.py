@@ -101,7 +101,7 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
 
 
 def invented(text: str) -> Reason | None:
-    """The cause of a line that uses a name which exists in no release."""
+    """The cause of a line with a name that exists in no release."""
     for each in releases.table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
@@ -109,7 +109,7 @@ def invented(text: str) -> Reason | None:
 
 
 def variable(text: str, facts: Facts) -> Reason | None:
-    """The cause of a line that sets a variable which the package does not read."""
+    """The cause of a line that sets a variable that the package does not read."""
     match = SETS.search(text)
     if match is None or (existence := releases.variable(match["name"])) is None:
         return None
@@ -135,7 +135,7 @@ def variable(text: str, facts: Facts) -> Reason | None:
 
 
 def _overridden(text: str, caller: str) -> Reason | None:
-    """The cause if a package passes a keyword to a method of the program that does not take it."""
+    """The cause if a package passes a keyword that a method of the program does not accept."""
     match = KEYWORD.search(text) if caller else None
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
     if (
@@ -199,7 +199,7 @@ def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
 def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
-    The table does not list what all of them have, which an older release may lack.
+    The table does not list arguments of all these releases, which an older one may lack.
     """
     package, version = existence.package, facts.versions.get(existence.package, "")
     span = f"from {existence.first} to {existence.last}"
@@ -229,7 +229,7 @@ def _of_any(name: str) -> Existence | None:
 
 
 def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -> Reason:
-    """The reason that `existence` gives, with the code's change and the pin as its cure."""
+    """The reason according to `existence`, with a change of the code and a pin as its cure."""
     cures = []
     if existence.instead:
         cures.append(f"use {existence.instead}")
@@ -268,7 +268,7 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
 def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause if a package lacks a name or module that it imports from itself.
 
-    A release is consistent, so an optional package or a part of the installation is absent.
+    A release is consistent, so an optional package or a part of the installation must be missing.
     """
     match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
     if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
@@ -481,7 +481,7 @@ def _hydra(text: str, _facts: Facts, _caller: str) -> Reason | None:
 
 
 def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
-    """The cause of a model that transformers or vllm does not have, by their modules of models."""
+    """The cause of a model that transformers or vllm lacks, from their modules of models."""
     if match := MODEL_TYPE.search(text):
         kind = match["type"] or match["key"]
         module = f"transformers.models.{kind.replace('-', '_')}"

@@ -1,7 +1,7 @@
 """Causes of a resolver's explanation: uv's "Because …" and pip's "The conflict …" (separate: text).
 
-The explanation names what depends on what. The cause is the package whose requirements exclude each
-other, or that no index has in the required version.
+The explanation lists dependencies. The cause is the package on which requirements exclude each
+other, or whose required version is on no index.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNAVAILABLE = re.compile(
 
 
 class _Constraint(msgspec.Struct, frozen=True):
-    """What `by` needs of a package; `by` "" is an index, "you" the requirements of the project."""
+    """A requirement of `by` on a package; `by` is "" for an index, "you" for the project."""
 
     by: str
     on: str
@@ -131,9 +131,9 @@ def _name(requirement: str) -> str:
 
 
 def _absent(needed: _Constraint, there: str, split: str) -> Reason:
-    """For a version that no index of the command has; `there`: what the index has.
+    """The reason if no index of the command has a version; `there`: the versions on the index.
 
-    `split`: the environment for which uv solves, if it is not all.
+    `split`: the environment for which uv solves, unless it solves for all.
     """
     cause = f"{_needs(needed)}, and {there}" + (f" (for {split})" if split else "")
     tagged = re.search(r"\+|dev", needed.on)
@@ -156,7 +156,7 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
 
 
 def _constraints(text: str) -> dict[str, list[_Constraint]]:
-    """What is said of each package, in the order of the text."""
+    """The constraints on each package, in the order of the text."""
     found: dict[str, list[_Constraint]] = {}
     for each in sorted(_all(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
         _, constraint, package = each
@@ -186,7 +186,7 @@ def _all(text: str) -> Iterator[tuple[int, _Constraint, str]]:
 
 
 def _clash(constraints: dict[str, list[_Constraint]]) -> tuple[_Constraint, _Constraint] | None:
-    """Two constraints of one package that exclude each other; the second may be an index's."""
+    """Two constraints on one package that exclude each other; the second may be an index's."""
     for rows in constraints.values():
         needs = [row for row in rows if row.by]
         there = [row for row in rows if not row.by]

@@ -1,6 +1,6 @@
-"""Known failures: `data/diagnose/*.yaml`, a file for each, matched against the events of a log.
+"""Known failures: `data/diagnose/*.yaml`, one file each, matched against the events of a log.
 
-A pattern is a regular expression that is searched in one event: an exception with its type and
+A pattern is a regular expression that is searched for in one event: an exception with its type and
 message, or a line. Its named groups may be used in `cause` and `cure`.
 """
 
@@ -31,9 +31,9 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
     exception must match. `packages`: package → range of the version, if the log names it. `arm`:
     whether the machine must be arm64. `failed`: the log must show a failure elsewhere, because the
-    text does not. `warns`: a warning is sufficient. `follows`: a consequence where an exception of
-    the program precedes it. `priority`: the rule with the higher one is
-    used for an event. `role`: a cause, a consequence of another failure, or a text about one.
+    matched text does not. `warns`: a warning is sufficient. `follows`: it is a consequence if an
+    exception of the program precedes it. `priority`: the rule with the higher value is used for an
+    event. `role`: a cause, a consequence of another failure, or a text about one.
     """
 
     code: str

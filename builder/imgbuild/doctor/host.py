@@ -1,6 +1,6 @@
 """This machine: GPUs and driver, container engines, architecture, shared memory.
 
-A machine without a GPU is not an error; what cannot be read is left empty.
+A machine without a GPU is not an error; values that cannot be read are empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imgbuild.values import Arch, Bytes
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (read for its size; nothing is written there)
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-# Drivers before 510 do not know compute_cap, and answer nothing if they are asked for it.
+# Drivers before 510 do not support compute_cap, and return nothing if it is queried.
 QUERIES = (
     ("name", "driver_version", "memory.total", "compute_cap"),
     ("name", "driver_version", "memory.total"),

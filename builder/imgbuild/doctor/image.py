@@ -1,8 +1,8 @@
 """Runs `smoke_tests/doctor.py` in a container to check whether the host suits an image.
 
 The script imports nothing from imgbuild; it is passed to the container, not added to the image. It
-runs in the same conditions as a user's command, without corrections: with Apptainer, the home, the
-environment and the limits of this machine apply, and they are checked.
+runs under the same conditions as a user's command, without corrections: with Apptainer, the home,
+the environment and the limits of this machine apply, and they are checked.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
 
 
 def lines(report: Report) -> Sequence[str]:
-    """The findings for people, errors last, where they are most visible."""
+    """The findings as text, errors last, where they are most visible."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

@@ -44,7 +44,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target runs here; `reasons` if it does not, `remarks` if it does.
 
     `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
-    `limited`: some kernels for these GPUs are PTX alone, which the driver may be too old to
+    `limited`: some kernels for these GPUs exist only as PTX, which the driver may be too old to
     compile. `retired` and `recommended` as in `TargetNeeds`.
     """
 
@@ -266,7 +266,7 @@ def _is_tegra(capability: str) -> bool:
 def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another: the same major, not older.
 
-    On a Tegra only code for itself runs.
+    A Tegra runs only code for its own capability.
 
     Floors are computed for each capability in the data, since code with the suffix "a" runs only on
     its own capability. A capability in the data that the floors omit is not supported.
@@ -300,7 +300,7 @@ def _uncompiled(host: Host, floors: Floors, gpu: HostGpu) -> bool:
 
 
 def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
-    """Whether some kernels for the GPU are PTX alone."""
+    """Whether some kernels for the GPU exist only as PTX."""
     return gpu.capability in floors.gpu_ptx or (
         bool(gpu.capability)
         and not _runs_any(floors.gpu, gpu.capability)

@@ -31,7 +31,7 @@ from imgbuild.values import Arch
 
 FILE = "lock.json"
 LOCK_FORMAT = 1
-NO_USER_SITE = "PYTHONNOUSERSITE"  # Python imports no packages of the user
+NO_USER_SITE = "PYTHONNOUSERSITE"  # Python does not import the user's packages
 
 # This module exports the types of a lock as well.
 __all__ = (

@@ -23,7 +23,6 @@ OWN_LABELS = (
     ),
 )
 # Packages with the version of their CUDA release (from CUDA 13 on their names have no suffix).
-# carry no suffix any more).
 RELEASED_WITH_CUDA = frozenset(
     f"nvidia-{part}"
     for part in (

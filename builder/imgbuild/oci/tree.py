@@ -135,7 +135,7 @@ class RootFolder:
             if not make:
                 raise
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
-        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # whatever the umask
+        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # regardless of the umask
         return os.open(name, _WALK, dir_fd=parent)
 
     def _target(self, name: str, parent: int, parts: tuple[str, ...]) -> str:

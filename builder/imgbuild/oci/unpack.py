@@ -193,7 +193,7 @@ class _Writer:
         self._tree = tree
         self._folders = folders
         self._reporter = reporter
-        self._own: set[tuple[str, ...]] = set()  # what this layer wrote: whiteouts spare it
+        self._own: set[tuple[str, ...]] = set()  # written by this layer: whiteouts do not remove it
         self._root = os.geteuid() == 0
 
     def write(self, layer: Members) -> None:

@@ -279,7 +279,7 @@ class PackagesAtHand(PackageSet):
         """Do nothing: facts are only read when needed."""
 
 
-class NotAtHandError(Exception):
+class NotAtHandError(FetchFailed):
     """The complete facts of a package, which a check needs, are not in the cache."""
 
 

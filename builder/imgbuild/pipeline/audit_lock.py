@@ -111,7 +111,7 @@ def audit_lock(
 
 
 def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
-    """The inputs besides the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    """The inputs other than packages: the lock's CUDA release, the matrix's GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()

@@ -353,7 +353,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
             *(*files.unread, *failed, *_unread_binaries(package_set, files, request.checks)),
             *stdlib.unread(request.machine.python),
         )
-    # The whole of the requirements on a host needs all shared objects.
+    # The complete requirements on a host can be determined only with all shared objects.
     return msgspec.structs.replace(report, floors=None, unread=unread), not failed
 
 

@@ -10,7 +10,7 @@ from imgbuild.system import quoting
 from imgbuild.system.amounts import count, size_text
 
 NAMED = ("torch", "vllm", "trl", "verl", "sglang")  # versions that the page has
-_WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # what a shell leaves as it is
+_WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # text that a shell does not change
 
 
 def lines(listing: Listing) -> Iterator[str]:

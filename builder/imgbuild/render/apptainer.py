@@ -12,7 +12,7 @@ from imgbuild.values import Arch
 
 
 class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the template besides the Dockerfile's: all wheels at once, in two groups.
+    """The template's values in addition to the Dockerfile's: all wheels at once, in two groups.
 
     `name` is the name of the file, and of the folders named in its header.
     """

@@ -42,7 +42,7 @@ def _target(dockerfile: Dockerfile) -> dict[str, Any]:
         "contexts": contexts(dockerfile),
         "args": {"SOURCE_DATE_EPOCH": str(dockerfile.epoch)},
         "network": "none",
-        # A provenance holds the time of the build, and would move the digest.
+        # A provenance has the time of the build, and would change the digest.
         "attest": ["type=provenance,disabled=true"],
         "platforms": [stage.platform for stage in dockerfile.stages],
         "tags": [f"imgbuild:{dockerfile.target}"],

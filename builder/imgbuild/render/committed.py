@@ -42,7 +42,7 @@ def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, byte
 def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
     """Write the rendered files of `target` as in `expected`; returns whether anything changed.
 
-    Other files are removed only if the present Dockerfile names them, since imgbuild created those.
+    Other files are removed only if the current Dockerfile names them, since imgbuild created those.
     """
     changed = False
     images = project.images.relative_to(project.root).as_posix()

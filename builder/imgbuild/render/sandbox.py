@@ -65,7 +65,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
-            # What `finalize` returns is marked as escaped, for no language is HTML.
+            # The result of `finalize` is marked as escaped, since no language here is HTML.
             autoescape=True,
             finalize=self._written,
             optimized=False,  # or constants would be computed before anything is counted
@@ -75,7 +75,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {name: _of_texts(function) for name, function in filters.items()}
         self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
         self.filters |= {"_each": self._each, "_concat": self._concat}
-        # What is computed from a value counts as the value, and as the result.
+        # A computation on a value counts as the value, and as the result.
         self.filters = self._counting_all(self.filters)
         self.filters["_counted"] = self._counted
         self.tests = self._counting_all(JINJA_TESTS)
@@ -83,7 +83,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._spent = 0
         self._longest = 0  # characters of the longest template
 
-    # -- what templates can reach
+    # -- objects accessible to templates
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Whether a template may read `attr`: a plain value, or a method that may be called."""
@@ -127,7 +127,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             _COMPILED[key] = super().compile(source, name, filename, *more)
         return _COMPILED[key]
 
-    # -- what is counted
+    # -- counted operations
 
     def _spend(self, amount: int) -> None:
         self._spent += amount
@@ -217,7 +217,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return whole
 
     def _written(self, value: Any) -> Markup:
-        """What a template writes for `{{ value }}`."""
+        """The output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
         if hasattr(value, "__html__"):
@@ -238,7 +238,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _of_texts(function: Callable[..., object]) -> Callable[..., object]:
-    """`function` for plain strings: markupsafe's, which macros return, escape what is added."""
+    """`function` for plain strings: markupsafe's strings, returned by macros, escape added text."""
 
     def _called(*args: Any, **kwargs: Any) -> object:
         return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
@@ -301,7 +301,7 @@ class _Counted(NodeTransformer):
         return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
     def _named(self, node: nodes.Node) -> nodes.Node:
-        """A statement with the name of a template, which stays a constant."""
+        """A statement with the name of a template, which is kept as a constant."""
         return node
 
     visit_Include = visit_Import = visit_FromImport = visit_Extends = _named  # noqa: N815

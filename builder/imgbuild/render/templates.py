@@ -21,7 +21,7 @@ from imgbuild.system.quoting import Quoted
 DATA = files.data("templates")
 FOLDER = "templates"  # below `images`
 APPTAINER = "apptainer.j2"
-# The files whose language can hold no line breaks in a word; all others are shell scripts.
+# The files whose language allows no line breaks in a word; all others are shell scripts.
 ONE_LINE = ("dockerfile.j2", APPTAINER)
 SIZE = 256 << 10  # bytes of a template
 HINT = "correct the template, or remove it to use imgbuild's own"

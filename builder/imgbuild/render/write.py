@@ -46,7 +46,7 @@ CONTAINERS = (*LOCAL, "k8s-job", "jobset", "kuberay", "skypilot")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write: the format; for a Dockerfile also whether, and from which base, it downloads.
+    """The output format; for a Dockerfile also whether, and from which base, it downloads.
 
     `container` is for the formats of `CONTAINERS`.
     """

@@ -146,7 +146,7 @@ def dated(
     while True:
         previous = memory.learned_constraints
         each = outcomes_on(ask, matrix, memory, context)
-        # What was learned on one architecture holds for those that were resolved before it.
+        # Constraints learned on one architecture apply to those that were resolved before it.
         if memory.learned_constraints == previous or not any(
             constraints.violations(memory.learned_constraints, resolution.versions)
             for resolution in each.found.values()

@@ -20,14 +20,14 @@ from imgbuild.values import Arch, Bytes
 Form = Literal["extends", "like"]
 
 OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
-# What a contradiction costs; an addition costs twice that of an engine, half that of others.
+# The cost of a contradiction; an addition costs twice that of an engine, half that of others.
 # Another version of one of these packages needs other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"
-FIRST = 6  # targets of which additions are looked at
+FIRST = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
 
@@ -35,7 +35,7 @@ PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of P
 class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The known properties of a locked target on one architecture.
 
-    `python` is as exact as known. `recommended` is the stack that it is recommended for. `tested`
+    `python` is as exact as known. `recommended` is the stack for which it is recommended. `tested`
     is the highest tier that passed, "" without a test record. `size` are the bytes that a pull
     transfers. `unfit` are the reasons why it does not run on the machine in question.
     """
@@ -56,7 +56,7 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A package with an unacceptable version in a target, and what requires another version.
+    """A package with an unacceptable version in a target, and the origin of the requirement.
 
     `wanted` is a specifier, or the required source of the package. `places` are lines of the
     project; `by` is an added package, with its version.

@@ -46,7 +46,7 @@ def contradictions(
         if pin.package not in free
         for needed in requirements
         if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
-        if not (pin.locked and other.locked)  # the tool that locked them knew better
+        if not (pin.locked and other.locked)  # the tool that locked them has more information
         if not agreement.compatible(
             parse_requirement(f"{other.package}{other.spec}"),
             parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker

@@ -44,7 +44,7 @@ def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
 
 
 def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | None:
-    """The Python to resolve for: that of `ask`, else the first of the bases that files accept.
+    """The Python for the resolution: that of `ask`, else the first of the bases that files accept.
 
     InputError if they accept none.
     """

@@ -19,7 +19,7 @@ from imgbuild.values import normalize
 TORCH = "torch"
 # Each release of these is built for one torch; the first of them that is pinned decides.
 ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
-NEWEST = frozenset({"<", "<=", "!="})  # bounds that mean the newest version that they accept
+NEWEST = frozenset({"<", "<=", "!="})  # bounds that imply the newest version that they accept
 BUILDS = 8  # releases of torch of which the CUDA release is read
 
 

@@ -20,7 +20,7 @@ from imgbuild.resolve.suggest import QuickLook, Suggestions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
-TRIED = 24  # versions of a package for which a range was asked
+TRIED = 24  # versions of a package that was requested with a range
 
 
 def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
@@ -31,7 +31,7 @@ def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
             return _of_target(error, problem)
         return _of_added(error, problem, overlay.published)
     except ImgbuildError:
-        return error  # what stopped the explanation is not a reason of the failure
+        return error  # an error of the explanation is not the reason of the failure
 
 
 def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:

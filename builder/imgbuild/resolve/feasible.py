@@ -97,7 +97,7 @@ class IndexPages:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
         names = sorted(set(packages))
         if names:
-            indexes = self._indexes  # before the threads, which would each make it
+            indexes = self._indexes  # before the threads start, each of which would create it
             threads.each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
@@ -272,7 +272,7 @@ def _text(catalogue: Catalogue, demand: PackageDemand, newest: Version) -> str:
     """The reason of `refusal`, without the names in the obstacle, and the nearest version."""
     text = refusal.of_range(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
-    return text.replace(f", and sdists: of the matrix does not list {demand.package}", "")
+    return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
 
 
 def _span(files: Sequence[IndexFile]) -> str:

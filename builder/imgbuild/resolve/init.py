@@ -83,8 +83,8 @@ def require_target(project: Project, target: str) -> None:
 def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
     """The target to extend if the user names none.
 
-    `stacks` has each target and the stack that it is recommended for, or "". The one for vLLM comes
-    first, then other recommended ones, then those that passed a higher tier of smoke tests on
+    `stacks` has each target and the stack for which it is recommended, or "". The one for vLLM
+    comes first, then other recommended ones, then those that passed a higher tier of smoke tests on
     `arch`; ties are resolved by order. NothingSelected if none is locked for `arch`.
     """
     target_digests = project.locked_targets()

@@ -24,7 +24,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECKS: Final = ("imports", "calls", "support")
-LESSONS: Final = 12  # more errors of a few packages say the same again
+LESSONS: Final = 12  # more errors of a few packages would be repetitions
 # The relation of an entry whose name does not imply it, and those that `f(x)` may have.
 PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
 OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
@@ -147,7 +147,7 @@ def widened(
 
 
 def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """The evidence that an entry was learned from; None if its kind cannot be determined."""
+    """The evidence from which an entry was learned; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
     evidence = Evidence(

@@ -67,7 +67,7 @@ def _of(
     for wheel in dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS])):
         try:
             text = pages.metadata(wheel)
-        except ImgbuildError as error:  # the solver will say so if it matters
+        except ImgbuildError as error:  # the solver reports it if it matters
             pages.context.reporter.detail(f"{wheel.name}: {error.message}")
             return []
         required = engine_torch.required(demand, text, tags.markers)

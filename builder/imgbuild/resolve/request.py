@@ -110,7 +110,7 @@ def read(
     depends on the CUDA release.
     """
     requests: dict[str, RequestedPackage] = {}
-    builds: dict[str, str] = {}  # CUDA → what names it
+    builds: dict[str, str] = {}  # CUDA → the request that names it
     for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
         for part in BETWEEN.split(word):
             requested, named = _requested(part.strip(), owned=owned, keep=set(assigned))

@@ -65,6 +65,6 @@ def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
         final = [file for file in sdists if file.version and not file.version.is_prerelease]
         newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
         return sdist_code.read(newest, pages.context).requires if newest is not None else b""
-    except ImgbuildError as error:  # the solver will say so if it matters
+    except ImgbuildError as error:  # the solver reports it if it matters
         pages.context.reporter.detail(f"{demand.package}: {error.message}")
         return b""

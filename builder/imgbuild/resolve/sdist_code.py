@@ -25,9 +25,10 @@ NO_MODULES = re.compile(
     r"(tests?|testing|samples?|examples?|docs?|scripts|tools)/|[^/]*\.egg-info/"
     r"|(setup|conftest|versioneer|noxfile|tasks|fabfile)\.py\Z"
 )
+NATIVE = "only an sdist that needs a compiler exists: name a wheel of it by URL"
 MODULES = (".py", ".pyi", ".pth")
 PLACEHOLDER = "only an sdist without a module exists, a placeholder: name a wheel of it by URL"
-Content = Literal["python", "native", "cuda", "placeholder"]
+Content = Literal["python", "native", "cuda", "placeholder", "unread"]
 INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has any name
 
 
@@ -41,7 +42,7 @@ class SdistContent(msgspec.Struct, frozen=True):
     requires: bytes = b""
 
 
-UNREAD = SdistContent("native")  # of one that cannot be looked into
+UNREAD = SdistContent("unread")  # of one that cannot be looked into
 
 
 def read(file: IndexFile, context: Context) -> SdistContent:
@@ -62,7 +63,7 @@ def read(file: IndexFile, context: Context) -> SdistContent:
 
 
 def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
-    """The code that a build of the package of `obstacle` compiles; "native" without its sdist."""
+    """The code that a build of the package of `obstacle` compiles; "unread" without its sdist."""
     files = (
         file
         for file in pages.files(obstacle.package)

@@ -146,7 +146,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedies(self) -> list[str]:
-        """The remedies, in order, and what needs the package, one line each."""
+        """The remedies, in order, and the dependents of the package, one line each."""
         lines = []
         if self.file:
             lines.append(

@@ -23,7 +23,7 @@ from imgbuild.errors import InputError
 from imgbuild.system import boundary, yaml_data
 
 FILE = "data/compare.yaml"
-# Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
+# Bytes of one file whose text is compared; a larger one is not stored, and counts as different.
 LIMITS = {"record": 16 << 20, "launcher": 16 << 10}
 # Every line of the script that imgbuild or uv writes for an entry point. uv's takes off the endings
 # that such a script has on Windows alone.
@@ -144,7 +144,7 @@ class Acceptor:
     def judge(self, differences: Iterable[FileDifference]) -> tuple[FileDifference, ...]:
         """The differences in the same order, with a reason where an entry accepts them."""
         judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
-        # Folders and RECORD speak of other files, whose own differences must be judged first.
+        # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
             by_path = _by_path(judged)
             judged = [

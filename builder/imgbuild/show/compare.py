@@ -133,7 +133,7 @@ def _nodes(
     if node.kind != other.kind:
         yield _difference(path, "type", node.kind, other.kind)
         return
-    if node.kind != "symlink" and node.mode != other.mode:  # nobody asks for the mode of a link
+    if node.kind != "symlink" and node.mode != other.mode:  # the mode of a link has no effect
         yield _difference(path, "mode", f"{node.mode:04o}", f"{other.mode:04o}")
     if (node.uid, node.gid) != (other.uid, other.gid):
         yield _difference(path, "owner", _owner(node), _owner(other))

@@ -22,7 +22,7 @@ COMPOSE = " --format compose "
 SLURM = "imgbuild slurm "
 PAGE = " (docs/reference/test-runs.md)"  # of the repository; an installed tool has --tests
 KUBERNETES = ("imgbuild push ", "imgbuild render ")
-PULL = "docker pull "  # how the command begins that fetches an image from a registry
+PULL = "docker pull "  # the start of the command that pulls an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 

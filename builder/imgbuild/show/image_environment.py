@@ -1,4 +1,4 @@
-"""The variables of an image: value, reason, source, and what sets each.
+"""The variables of an image: value, reason, source, and origin of each.
 
 Input: the matrix, and a target's lock if it exists. Output: an `Environment`: the variables in the
 image, from its lock, and those set when it runs, from `set` in data/variables.yaml.
@@ -41,7 +41,7 @@ Setter = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
+    """A variable of the image. `by` is its origin: a place in the matrix, a mode.
 
     `differs` names the value that the matrix has now, if it is different.
     """

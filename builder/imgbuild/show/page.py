@@ -26,7 +26,7 @@ FLASHINFER = {
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
 ALSO = ("transformers", "ray", "accelerate", "datasets", "peft", "triton", "flash-attn", "xformers")
-# What a line of a log begins with: process, level, time.
+# The prefix of a line in a log: process, level, time.
 SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
 ORIGIN = re.compile(
     r"(\((\w+ )?pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|[DIWE])\b[: ]*)?"
@@ -247,7 +247,7 @@ def _image_lines(image: PageImage) -> Iterator[str]:
 
 
 def capabilities(image: PageImage) -> str:
-    """The GPUs that the image runs on, "" if unknown."""
+    """The GPUs on which the image runs, "" if unknown."""
     able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
     later = (
         f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"

@@ -11,7 +11,7 @@ from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 
 SAME = "="  # marks a row whose values are equal
-# What is compared of the images of an architecture.
+# The compared properties of an architecture's images.
 _IMAGE: dict[str, Callable[[PageImage], str]] = {
     "digest": lambda image: short(image.digest),
     "to pull": lambda image: size_text(image.size),

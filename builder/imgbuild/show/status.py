@@ -32,7 +32,7 @@ FACT = "current-targets"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one target. `reasons`: what it needs, or why its lock is stale."""
+    """The state of one target. `reasons`: its needs, or why its lock is stale."""
 
     target: str
     condition: Condition
@@ -119,7 +119,7 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """What target `name` needs in addition to the default index: other servers, users' wheels."""
+    """The needs of target `name` in addition to the default index: other servers, users' wheels."""
     target = matrix.targets[name]
     base = matrix.bases[target.base]
     entries = []

@@ -161,11 +161,11 @@ def start(
     # Not as a line of the script: sbatch would read a space or a quote in it.
     arguments = [f"--output={order.folder.replace('%', '%%')}/%a.log"]
     if not any(word.startswith("--export") for word in order.options):
-        arguments.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
+        arguments.append("--export=ALL")  # SBATCH_EXPORT=NONE would omit the location of the cache
     try:
         job = commands.submit(text, project.work, arguments)
     except ImgbuildError:
-        (folder / ORDER).unlink()  # so that no later run looks for it
+        (folder / ORDER).unlink()  # so that no later run searches for it
         raise
     order = msgspec.structs.replace(order, job=job)
     codec.write(folder / ORDER, order)

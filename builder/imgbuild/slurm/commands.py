@@ -24,10 +24,10 @@ LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",
     "REQUEUE_FED", "RESIZING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 })  # fmt: skip
-GONE = "Invalid job id"  # squeue's error for a job that Slurm has forgotten
-LOST = "LOST"  # the state, in our words, of such a job
+GONE = "Invalid job id"  # squeue's error for a job that Slurm no longer lists
+LOST = "LOST"  # imgbuild's name for the state of such a job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
-SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
+SILENCE = 600.0  # seconds in which Slurm may not respond, because its controller restarts
 LATER = "jobs continue (squeue --me); for an array, the same command follows it again"
 
 

@@ -66,11 +66,11 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
 
 def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) -> Path | None:
     """The archive in the store, by the sha256 in the matrix or recorded for this URL."""
-    known: Sha256 = source.sha256.get(arch, "")
-    if not known:
+    sha256: Sha256 = source.sha256.get(arch, "")
+    if not sha256:
         fact = context.store.fact(PLACE, url)
-        known = fact.decode() if fact is not None else ""
-    return context.store.file(known) if known else None
+        sha256 = fact.decode() if fact is not None else ""
+    return context.store.file(sha256) if sha256 else None
 
 
 def _described(path: Path, name: str, python: str, arch: Arch, context: Context) -> StandaloneBuild:

@@ -172,14 +172,14 @@ class _Lookup:
             package, newest=str(later[0]), takes=takes, moves=moves, reasons=first.reasons
         )
 
-    # -- what stops a version
+    # -- reasons against a version
 
     def _stops(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
     ) -> _Stops:
         """The reasons against a version; METADATA is read if there are no others, or if `whole`.
 
-        For a package that `extends` keeps, this is the only reason.
+        If the package is kept, this is the only reason.
         """
         if package in self._set.kept:
             return _Stops(reasons=(self._set.kept[package],), moves=(), metadata=False)

@@ -140,7 +140,7 @@ def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
     }
 
 
-# -- what stands against it
+# -- conflicts with the move
 
 
 def conflicts(

@@ -1,8 +1,8 @@
 """A newer base for a row (separate: it is about bases, not packages).
 
 A base with `security:` uses the security updates of the day of the lock, which are only in archives
-of a snapshot of that day or later; a standalone Python is also given by its archives. So a new row
-gets a base of its day; other rows keep theirs.
+of a snapshot of that day or later; the archives of a standalone Python are part of the base, too.
+So a new row gets a base of its day; other rows keep theirs.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from imgbuild.system.files import remove_tree
 from imgbuild.system.folder import OpenFolder, require_below
 from imgbuild.values import sha256
 
-DONE = "done.json"  # the name of a journal of which all is written
+DONE = "done.json"  # the name of a complete journal
 NEW = "new"  # the folder of new content, by the path of the file in the project
 COPIES = ("lock.json", "digests.json")  # of a published target
 BAKE = "docker-bake.json"

@@ -146,7 +146,7 @@ def of_demands(
 
     Only their direct requirements are known: other packages that would be installed are not solved.
     """
-    asked = [each for each in demands if each.installed and not each.source]
+    installed = [each for each in demands if each.installed and not each.source]
 
     def _answer(demand: PackageDemand, _: threads.Stop) -> tuple[str, tuple[str, ...], str]:
         try:
@@ -156,7 +156,7 @@ def of_demands(
         finally:
             advance(1)
 
-    answers = dict(zip(asked, threads.each(asked, _answer, threads=THREADS), strict=True))
+    answers = dict(zip(installed, threads.each(installed, _answer, threads=THREADS), strict=True))
     return RequirementSet(
         packages=VersionSet(
             name=name,
@@ -170,7 +170,7 @@ def of_demands(
                     place=", ".join(map(str, each.places)),
                     extras=each.extras,
                 )
-                for each in asked
+                for each in installed
             },
             requires={each.package: lines for each, (_, lines, _) in answers.items()},
         ),

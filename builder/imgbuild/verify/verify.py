@@ -84,7 +84,7 @@ def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILE
 class Verification:
     """The checks of one image; attached documents are read once.
 
-    After `run`, `held` is the lock that the image was compared with, None if there was none.
+    After `run`, `held` is the lock with which the image was compared, None if there was none.
     """
 
     def __init__(

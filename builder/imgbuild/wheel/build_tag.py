@@ -16,7 +16,7 @@ CXX11 = re.compile(r"cxx11abi(true|false)")
 
 
 class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
-    """CUDA ("12" or "12.4") and torch ("2.6") that a wheel is compiled for, "" without a tag.
+    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel, "" without a tag.
 
     `cxx11`: whether it uses the C++11 ABI; None if the name does not contain it.
     """

@@ -104,11 +104,13 @@ def test_wheels_with_conflicting_file_are_refused(store, tmp_path):
     make(store, merged_layer)
 
 
-def test_venv_and_files_layers_need_no_input(store):
+@pytest.mark.parametrize("worth", [0, workers.WORTH], ids=["workers", "this process"])
+def test_venv_and_files_layers_need_no_input(store, worth, monkeypatch):
+    monkeypatch.setattr(workers, "WORTH", worth)
     venv = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
     files = FilesRecipe(user=samples.USER, workdir="/workspace", cache="/var/cache/imgbuild")
     jobs = [LayerJob(layer=layer(recipe), record=None, keep=True) for recipe in (venv, files)]
-    assembled_layers = workers.assemble_all(jobs, Context(store, Http()), processes=1)
+    assembled_layers = workers.assemble_all(jobs, Context(store, Http()), processes=2)
     assert {item.id for item in assembled_layers} == {job.layer.id for job in jobs}
     assert all(store.blob(item.record.digest) for item in assembled_layers)
 

@@ -58,7 +58,7 @@ def test_codes_are_of_one_rule_each() -> None:
 
 
 def test_patterns_do_not_repeat_without_a_bound() -> None:
-    """`.*` and `.+` in the middle of a pattern make its search quadratic on a long line."""
+    """With `.*` or `.+` in the middle, the search for a pattern in a long line is quadratic."""
     wrong = [
         f"{rule.code}: {pattern}"
         for rule in RULES
@@ -72,7 +72,7 @@ def test_patterns_do_not_repeat_without_a_bound() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=code_ids)
 def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
-    """Patterns are searched in lines of every example's words, repeated up to the longest line."""
+    """Patterns are searched in lines that repeat each example's words up to the maximum length."""
     words = " ".join(rule.example.split())[:200]
     for text in (words * 20, "a" * 4000, "(" * 4000, " " * 4000, "error: " * 500):
         for pattern in rule.patterns:
@@ -116,7 +116,7 @@ def test_an_exit_of_hydra_is_a_failure() -> None:
     assert first_code(text) == "IMG918"
 
 
-def test_an_exception_that_speaks_of_a_fallback_is_a_failure() -> None:
+def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
     text = (
         "RuntimeError: CUDA error: no kernel image is available for execution; falling back is off"
     )

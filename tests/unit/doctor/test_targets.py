@@ -85,7 +85,7 @@ def test_a_new_machine_runs_all_and_the_newest_is_reported() -> None:
     assert verdict(MACHINE, CU124) == (True, "")
 
 
-def test_for_an_old_driver_what_it_can_run_is_reported() -> None:
+def test_targets_for_an_old_driver_are_reported() -> None:
     old = host(driver="550.54.15")
     fits, why = verdict(old, CU130)
     assert not fits
@@ -239,7 +239,7 @@ def test_targets_whose_driver_is_complete_are_first() -> None:
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_another_machine_is_judged_by_what_is_given() -> None:
+def test_another_machine_is_checked_by_the_given_properties() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
@@ -342,7 +342,7 @@ def test_nothing_fits_an_ancient_driver() -> None:
     assert targets.diagnose(host(driver="390.48"), [CU124, CU130]).best == ""
 
 
-def test_what_nvidia_smi_says() -> None:
+def test_output_of_nvidia_smi_is_read() -> None:
     assert parse_gpus(SMI * 2) == ("580.159.04", (H200, H200))
     old = "Tesla V100-SXM2-16GB, 470.57.02, 16160 MiB\n"
     name = "Tesla V100-SXM2-16GB"
@@ -353,7 +353,7 @@ def test_what_nvidia_smi_says() -> None:
     assert parse_gpus("No devices were found\n") == ("", ())
 
 
-def test_what_the_driver_says_of_itself() -> None:
+def test_version_file_of_the_driver_is_read() -> None:
     assert driver_of(PROC) == "580.159.04"
     assert (
         driver_of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu") == "550.54.14"

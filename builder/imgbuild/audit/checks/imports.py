@@ -42,7 +42,7 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
 
 
 class _Users:
-    """The place where a package refers to modules of another package, lazy imports included."""
+    """The place where a package refers to modules of another package, including lazy imports."""
 
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
         self._package_set = package_set
@@ -167,7 +167,7 @@ def _of_import(
 def _preferred(
     package_set: ImportablePackages, line: Import, other: str
 ) -> tuple[tuple[str, ...], ...]:
-    """What the code imports from `other` before it falls back to `line`, for each attempt."""
+    """The imports from `other`, for each attempt, before the code falls back to `line`."""
     attempts = (
         tuple(guard.subject.split(", "))
         for guard in line.guards

@@ -35,7 +35,7 @@ class OtherSet(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where a name exists: `instead` is its replacement, `since` the first version without it."""
+    """The result for a name: `instead` is its replacement, `since` the first version without it."""
 
     instead: str = ""
     since: str = ""

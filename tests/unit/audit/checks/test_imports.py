@@ -37,7 +37,7 @@ def test_removed_module_is_an_error():
     assert finding.evidence.subject == "lib.tools"
 
 
-def test_fallback_import_names_the_import_that_comes_before_it():
+def test_fallback_import_names_the_preceding_import():
     same = "try:\n    from lib.tools import walk\nexcept ImportError:\n    from lib import walk\n"
     (finding,) = [each for each in check(same) if each.evidence.subject == "lib:walk"]
     assert finding.evidence.preferred == (("lib.tools:walk",),)
