@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares `imgbuild audit --code` with Python: findings that are true, failures that are missed.
+"""Compares `imgbuild audit --code` with Python: true findings and missed failures.
 
 `environment` installs the packages of a target for the CPU. `audit` audits files for a target.
-`findings` draws findings by a seed, and Python resolves and inspects what they name. `failures`
-does the reverse: code_probe.py, which shares nothing with the audit, resolves the imports, the
-attributes and the calls of the same files with the installed modules, and the failures that a seed
-draws are searched in the findings. A package that is not installed is no such failure.
+`findings` draws findings with a seed, and Python resolves and inspects the names in them.
+`failures` does the reverse: code_probe.py, which shares no code with the audit, resolves the
+imports, the attributes and the calls of the same files with the installed modules, and failures
+drawn with a seed are searched in the findings. A missing package does not count as a failure.
 
     code_oracle.py environment cu124-trl0.17 /tmp/old
     code_oracle.py audit cu124-trl0.17 examples --output old.json
@@ -59,7 +59,7 @@ def environment(target: str, folder: Path, torch: str) -> None:
 
 
 def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
-    """The errors and warnings of the audit of each path for itself, as JSON."""
+    """The errors and warnings of a separate audit of each path, as JSON."""
     entries = []
     for path in paths:
         command = [str(IMGBUILD), "audit", *arguments, "--arch", "x86_64", "--json"]
@@ -81,7 +81,7 @@ def audit(arguments: list[str], paths: list[Path], output: Path) -> None:
 
 
 def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
-    """Draws findings, and prints what Python makes of each: true, false or untried."""
+    """Draws findings, and prints Python's verdict on each: true, false or untried."""
     every = [
         each | {"file": str(_place(entry, each["file"]))}
         for entry in json.loads(results.read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def draw_findings(results: Path, python: str, seed: int, count: int) -> None:
 
 
 def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
-    """Draws failures that Python has, and prints which of them the audit has, on the same line."""
+    """Draws failures in Python, and prints which of them the audit reports on the same line."""
     entries = json.loads(results.read_text(encoding="utf-8"))
     lines = {
         (str(_place(entry, each["file"])), each["line"])
@@ -117,7 +117,7 @@ def draw_failures(results: Path, python: str, seed: int, count: int) -> None:
 
 
 def _place(entry: Values, file: str) -> Path:
-    """The absolute path of a file as a finding names it."""
+    """The absolute path of a file in a finding."""
     path = Path(entry["path"])
     return path if path.is_file() else Path(file).resolve()
 
@@ -145,7 +145,7 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> None:
-    """Reads the arguments."""
+    """Parse the arguments and run the selected command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("environment", help="install a target's packages for the CPU")

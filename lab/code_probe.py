@@ -1,9 +1,9 @@
-"""Runs in an environment, for lab/code_oracle.py: what of Python files fails there, by importing.
+"""Runs in an environment, for lab/code_oracle.py: finds failures of Python files by importing.
 
 Takes `findings` or `failures` as argument and JSON on stdin, and prints one line of JSON. Imports
-nothing of imgbuild. A file's names are followed with its own tree: imports, `name = value` of a
-module, and calls and attributes of them. What is in `try`, or depends on a version, a platform or
-on what is installed, is left out.
+nothing of imgbuild. A file's names are followed in its syntax tree: imports, `name = value` of a
+module, and calls and attributes of them. Code in `try`, or code that depends on a version, a
+platform or installed packages, is omitted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -22,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 ASKS = ("version", "available", "find_spec", "hasattr", "platform", "TYPE_CHECKING", "installed")
+# Of other devices than NVIDIA's, and of Windows: the audit omits them.
+OTHER_DEVICES = ("npu", "mlu", "sdaa", "musa", "xpu", "hpu", "mps", "tpu", "windll")
 Failure = tuple[int, int, str]  # first and last line, what Python has to say of it
 
 
 class Unknown(Exception):
-    """What a name is cannot be determined here."""
+    """The object of a name cannot be determined here."""
 
 
 class Fails(Exception):
@@ -37,8 +40,13 @@ class NotInstalled(Fails):
     """A whole package is missing."""
 
 
+def of_other_device(error: Exception) -> bool:
+    """Whether a failure concerns another device or system."""
+    return any(word in OTHER_DEVICES for word in re.split(r"[. ]", str(error)))
+
+
 def load(module: str) -> Any:
-    """The module; Fails if it is not there, Unknown if another one is missing."""
+    """The module; Fails if it is missing, Unknown if another one is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -67,7 +75,7 @@ def member(owner: Any, name: str) -> Any:
 
 
 def call(function: Any, node: ast.Call) -> None:
-    """Fails if the signature does not take the keywords or the number of arguments."""
+    """Fails if the signature does not accept the keywords or the number of arguments."""
     if inspect.isclass(function) and issubclass(function, (BaseException, type)):
         return
     runs = function.__init__ if inspect.isclass(function) else function
@@ -100,7 +108,7 @@ def name_of(value: Any) -> str:
 
 
 class Walk:
-    """The uses of a file that run wherever their function runs."""
+    """The uses in a file that run whenever their function runs."""
 
     def __init__(self, source: bytes, folder: Path) -> None:
         self.tree = ast.parse(source)
@@ -215,7 +223,8 @@ class Walk:
     def _note(self, node: Any, error: Exception) -> None:
         if isinstance(error, Fails):
             failures = self.absent if isinstance(error, NotInstalled) else self.failures
-            failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
+            if not of_other_device(error):
+                failures.append((node.lineno, node.end_lineno or node.lineno, str(error)))
         else:
             self.unknown[node.lineno] = str(error)
 
@@ -237,12 +246,13 @@ class Walk:
                     self._value(each, names)
             except Fails as error:
                 line = getattr(each, "lineno", 0)
-                self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
+                if not of_other_device(error):
+                    self.failures.append((line, getattr(each, "end_lineno", line), str(error)))
             except Unknown as error:
                 self.unknown.setdefault(each.lineno, str(error))
 
     def _value(self, node: ast.expr, names: dict[str, Any]) -> Any:
-        """What a dotted name is; attributes of modules and classes alone."""
+        """The object of a dotted name; only attributes of modules and classes are followed."""
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
         if isinstance(node, ast.Attribute):
@@ -266,7 +276,7 @@ def bound(node: ast.AST) -> Iterator[str]:
 
 
 def failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
-    """What fails in the Python files below some paths, but for packages that are not installed."""
+    """The failures in the Python files below some paths, except for missing packages."""
     result = []
     for top in map(Path, paths):
         for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
@@ -277,7 +287,7 @@ def failures(paths: Sequence[str]) -> list[tuple[str, int, int, str]]:
 
 
 def walked(path: Path) -> Walk | None:
-    """The uses of a file; None if it is no Python of this version."""
+    """The uses in a file; None if it is not valid Python of this version."""
     try:
         walk = Walk(path.read_bytes(), path.parent)
     except (SyntaxError, ValueError):
@@ -287,12 +297,12 @@ def walked(path: Path) -> Walk | None:
 
 
 def findings(drawn: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Of each finding: true, false or untried, and why."""
+    """For each finding: true, false or untried, and the reason."""
     return [verdict(each) for each in drawn]
 
 
 def verdict(finding: dict[str, Any]) -> tuple[str, str]:
-    """By the line of the file; else by the subject that the finding names."""
+    """The verdict from the line of the file; else from the subject that the finding names."""
     path, line = Path(finding["file"]), finding["line"]
     if path.suffix == ".py":
         walk = walked(path)
@@ -328,7 +338,7 @@ def verdict(finding: dict[str, Any]) -> tuple[str, str]:
 
 
 def importable(dotted: str) -> Any:
-    """The module, or the member of a module, that a dotted name means."""
+    """The module, or the member of a module, with a dotted name."""
     parts = dotted.split(".")
     value = load(parts[0])
     for name in parts[1:]:
@@ -337,7 +347,7 @@ def importable(dotted: str) -> Any:
 
 
 def main() -> None:
-    """Answers what is on stdin."""
+    """Process the request on stdin."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("findings", "failures"), help="what stdin is about")
     what = parser.parse_args().what

@@ -160,7 +160,7 @@ class Imgbuild:
 
 
 class Docker:
-    """`docker build` with uv from wheels beside the Dockerfile; the base is imgbuild's own."""
+    """`docker build` with uv from wheels next to the Dockerfile; the base is built by imgbuild."""
 
     def __init__(self, folder: Path) -> None:
         if "io.containerd.snapshotter" not in _output("docker", "info", "-f", "{{.DriverStatus}}"):

@@ -41,7 +41,7 @@ GPU_ONLY = ("nvidia-", "cuda-")
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A package of the table: its oldest version, and names that are read when it is imported.
 
-    `beside` are names that are read only if the other package is in the set.
+    `beside` are names that are read only if the set contains the other package.
     """
 
     oldest: str

@@ -53,7 +53,7 @@ ROOM: pytest.StashKey[set[tuple[Path, tuple[float, ...]]]] = pytest.StashKey()
 
 
 class Touched(AssertionError):
-    """A unit test started a process or reached the network."""
+    """A unit test started a process or used the network."""
 
 
 class Guard:
@@ -77,7 +77,7 @@ class Guard:
 
 
 def _is_local(address: object) -> bool:
-    """Whether a socket address, a host name or a Unix socket's path stays on this machine."""
+    """Whether a socket address, a host name or a Unix socket's path is on this machine."""
     host = address[0] if isinstance(address, tuple) else address
     text = host.decode() if isinstance(host, bytes) else str(host or "")
     return text in LOCAL or text.startswith(("/", "\0"))
@@ -166,7 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _failed_files(config: pytest.Config) -> set[str]:
-    """The files with failures of the last run: tests of a file may use what others of it made."""
+    """The files with failures of the last run; tests may depend on other tests of the file."""
     assert config.cache is not None
     files = {test.split("::")[0] for test in config.cache.get("cache/lastfailed", {})}
     if len(files) > REPEATED:
@@ -187,7 +187,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays until the end, so the garbage collector visits none of it."""
+    """Exclude collected tests, which exist until the end, from garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -212,7 +212,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn every skip into a failure where skipping is not allowed (IMGBUILD_NO_SKIP=1).
+    """Turn every skip into a failure if skipping is not allowed (IMGBUILD_NO_SKIP=1).
 
     A skip for lack of disk space stays one with IMGBUILD_SMALL_DISK=1.
     """
@@ -245,7 +245,7 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None]:
-    """Print in one line how many tests did not run, and what to do so that they run."""
+    """Print in one line how many tests did not run, and how to run them."""
     yield
     remedies = Counter(
         needs.remedy(_reason(report)) for report in terminalreporter.stats.get("skipped", [])
@@ -274,7 +274,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
 def _alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Let a unit test start no process and reach no network, and give it an empty cache."""
+    """Forbid processes and network access in a unit test, and give it an empty cache."""
     if not request.path.is_relative_to(UNIT):
         yield
         return

@@ -1,4 +1,4 @@
-"""The order of the folders of imgbuild, and what only certain modules may import or call.
+"""The order of imgbuild's folders, and imports and calls that only certain modules may have.
 
 A folder imports only from levels below its own. tests/test_repository.py checks it, lazy and
 type-only imports included.

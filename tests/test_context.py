@@ -1,4 +1,4 @@
-"""What stages work with: one context, and a reporter instead of the console."""
+"""Stages use one context, and a reporter instead of the console."""
 
 from __future__ import annotations
 

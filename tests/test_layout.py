@@ -1,4 +1,4 @@
-"""The layout of the package: its folders, their order, and what only certain modules may do."""
+"""The layout of the package: its folders, their order, and restrictions of modules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_modules_import_each_other_in_no_circle():
 
 
 def test_folders_import_each_other_in_no_circle():
-    """Of all depths; the modules that lie in a folder beside its subfolders count as one folder."""
+    """At all depths; the modules directly in a folder with subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
     for name in modules():
         for other in internal_imports(name, modules()):
@@ -62,7 +62,7 @@ def test_the_tree_in_architecture_is_current():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_folder_says_its_purpose():
+def test_every_folder_has_its_purpose_in_the_docstring():
     silent = [name for name, tree in modules().items() if _is_folder(name) and not tree.body]
     assert not silent
 
@@ -92,7 +92,7 @@ def test_calls_that_few_modules_may_make(banned):
 
 
 def test_classes_inherit_from_no_class_of_their_folder():
-    """But protocols and values (msgspec): a file can be read alone."""
+    """Except protocols and values (msgspec), so that a file can be read alone."""
     wrong = []
     for name, tree in modules().items():
         imported_trees = {other: modules()[other] for other in internal_imports(name, modules())}
@@ -113,7 +113,7 @@ def test_classes_inherit_from_no_class_of_their_folder():
 
 
 def test_class_names_are_unique():
-    """A public class has a name of its own in the package, but for a few terms of other formats."""
+    """The name of a public class is unique in the package, except for a few terms of formats."""
     name_counts = Counter(
         node.name
         for tree in modules().values()
@@ -123,7 +123,7 @@ def test_class_names_are_unique():
     assert not {name for name, number in name_counts.items() if number > 1}
 
 
-def test_a_module_for_one_of_its_folder_says_why_it_is_separate():
+def test_module_with_one_importer_in_its_folder_has_a_reason():
     """Otherwise it is a part of its only importer. The first line ends: `(separate: reason).`"""
     importers: dict[str, set[str]] = {}
     for name in modules():
@@ -148,7 +148,7 @@ def test_a_module_for_one_of_its_folder_says_why_it_is_separate():
 
 
 def test_a_protocol_has_no_single_implementation_in_its_own_folder():
-    """Its user can name that class instead."""
+    """Its user can use that class instead."""
     classes = {
         node.name: (name, node)
         for name, tree in modules().items()
@@ -177,7 +177,7 @@ def _bases(node: ast.ClassDef) -> list[str]:
 
 
 def _members(name: str, classes: dict[str, tuple[str, ast.ClassDef]]) -> set[str]:
-    """The methods and attributes of a class of the package, inherited ones included."""
+    """The methods and attributes of a class of the package, including inherited ones."""
     if name not in classes:
         return set()
     _, node = classes[name]
@@ -220,7 +220,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _folder(name: str) -> str:
-    """The folder of a module; a module at the root counts as one of its own."""
+    """The folder of a module; a module at the root counts as a folder."""
     if _is_folder(name):
         return name
     return name.rpartition(".")[0] or name

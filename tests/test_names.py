@@ -1,4 +1,4 @@
-"""Names: identifiers that say what they stand for, and docstrings that name what exists."""
+"""Names: identifiers that describe their values, and docstrings that name existing items."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def functions(tree: ast.Module) -> Iterator[Definition]:
 
 
 def names_in(function: Definition) -> Iterator[str]:
-    """The names of a function: its own, its parameters and variables, not those of nested ones."""
+    """The names of a function, its parameters and its variables, without those of nested ones."""
     yield function.name
     arguments = function.args
     for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -107,7 +107,7 @@ def test_identifiers_use_the_words_of_the_documentation() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_docstrings_name_what_the_module_has() -> None:
+def test_docstrings_name_existing_identifiers() -> None:
     wrong = []
     for path, tree in trees("builder/*.py", "tools/*.py", "lab/*.py").items():
         docstrings = {

@@ -1,4 +1,4 @@
-"""The pictures in docs/pictures are what the commands show now."""
+"""The pictures in docs/pictures match the current output of the commands."""
 
 from __future__ import annotations
 

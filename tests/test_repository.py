@@ -135,7 +135,7 @@ def test_functions_are_short():
     assert not long, f"over {FUNCTION_LINES} lines: {long}"
 
 
-def test_modules_say_what_they_are():
+def test_modules_have_docstrings():
     # An empty __init__ has nothing to say.
     mute = [
         name for name, tree in modules().items() if tree.body and ast.get_docstring(tree) is None
@@ -210,7 +210,7 @@ def test_exit_codes_are_documented():
         ("builder/imgbuild/py.typed", ""),
     ],
 )
-def test_papers_are_there(name, words):
+def test_repository_documents_exist(name, words):
     assert words in (ROOT / name).read_text()
 
 
@@ -264,7 +264,7 @@ def test_schema_is_fresh(golden):
 
 
 def test_pytest_collects_every_test_file(pytestconfig):
-    """By default pytest skips folders named build or dist, among others."""
+    """By default, pytest skips some folders, such as build and dist."""
     skipped = [
         f"{path}: pytest skips a folder named {folder}"
         for path in tracked("tests/**/test_*.py", "tests/test_*.py")
@@ -321,7 +321,7 @@ def test_makefile_has_a_help_text():
 
 
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """A verb's docstring is its help text, which is as long as it has to be."""
+    """A verb's docstring is its help text, whose length is not limited."""
     if ast.get_docstring(node) is None:
         return 0
     return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1

@@ -1,4 +1,4 @@
-"""What a command imports: what it does not need costs time at each start."""
+"""The imports of a command: unneeded ones cost time at each start."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_verb_imports_no_other_verb(sample: Sample) -> None:
     }
 
 
-def test_run_reads_an_image_that_is_there_without_what_builds_one(sample: Sample) -> None:
+def test_run_of_existing_image_imports_no_build_modules(sample: Sample) -> None:
     modules = _imported(sample, "run", TARGET, "--dry-run", "--", "true")
     for part in ("assemble", "solve", "audit", "render.contexts", "sif", "project.read"):
         assert {name for name in modules if name.startswith(f"imgbuild.{part}")} == set()
@@ -93,7 +93,7 @@ def test_a_stdout_that_is_full_or_closed_is_an_error(
 
 
 def test_only_listed_imports_are_inside_functions() -> None:
-    """Verbs are imported lazily in one place; other imports in functions are of rare modes."""
+    """Verbs are imported lazily in one place; other imports in functions are for rare modes."""
     places = {
         f"{path.parent.name}.{path.stem}.{function.name}"
         for path in [*(ROOT / "builder/imgbuild/cli").glob("*.py")]

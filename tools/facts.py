@@ -8,8 +8,9 @@ that the file depends on the locks and the code alone. Wheels not needed by the 
 removed from the cache. It takes about 10 GB of disk and 30 GB of downloads; an interrupted run can
 be continued. With --small only the small facts are read (`SMALL`), by ranges of the wheels (about 1
 GB), and the other entries are kept. With --missing the wheels and Debian packages missing in the
-file are added, without modules. With --names only the names that the audits of the targets look up
-are added; modules are read by ranges.
+file are added, without modules. With --modules only the modules and sources that the audits of the
+targets read are added, for wheels in the file. With --names only the names that these audits look
+up are added. For both, modules are read by ranges.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
             audit(lock, arch, wheels, inputs)
         else:
             read_twins(wheels, inputs, facts)
+        read_objects(wheels, inputs)
         read_wheels(lock, arch, wheels, inputs, facts)
         inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
         facts.add_debs(lock.arch[arch].debs, inputs)
@@ -203,14 +205,14 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
     resolution = lock.arch[arch]
     supply = audit_lock.LockFiles(lock, inputs)
     ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
-    with Library(inputs.store, ranges, ahead=False) as library:
+    with Library(inputs.store, Blocks(ranges), ahead=False) as library:
         package_set = open_package_set(
             tuple(wheels.values()),
             library,
             python=lock.base.python,
             arch=arch,
             glibc=lock.base.glibc,
-            locate=lambda wheel: inputs.store.file(wheel.sha256) or Path(wheel.file),
+            locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
             omit=omitted(lock.drop, wheels.values()),
         )
         terms = audit_lock.terms_of(lock, inputs.matrix)
@@ -225,6 +227,11 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
         )
         for package in policy.load().walk & package_set.wheels.keys():
             _ = package_set.wheels[package].imports
+
+
+def read_objects(wheels: Mapping[Sha256, Wheel], inputs: Inputs) -> None:
+    """Read the shared objects of `wheels`."""
+    with Library(inputs.store, ahead=False) as library:
         library.prefetch_elf_facts(
             [library.wheel(wheel, inputs.store.file(key) or "") for key, wheel in wheels.items()]
         )
@@ -238,9 +245,6 @@ def read_twins(wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts) -> 
             if twin is not None and key not in facts.headers:
                 path = inputs.store.file(key) or Path(wheel.file)
                 read_as_twin(library.wheel(wheel, path), twin, library)
-        library.prefetch_elf_facts(
-            [library.wheel(wheel, inputs.store.file(key) or "") for key, wheel in wheels.items()]
-        )
 
 
 def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library: Library) -> None:
@@ -258,6 +262,11 @@ def read_as_twin(library_wheel: LibraryWheel, twin: PublishedWheelFacts, library
         _ = library_wheel.imports
 
 
+def shown_files() -> set[str]:
+    """The files that are stored with their comments, since a rule may look for one."""
+    return {rule.shown.file for rule in rules.load()}
+
+
 def read_wheels(
     lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs, facts: Facts
 ) -> None:
@@ -270,7 +279,7 @@ def read_wheels(
         if isinstance(layer.recipe, WheelsRecipe)
         for wheel in layer.recipe.wheels
     }
-    shown = {rule.shown.file for rule in rules.load()}  # a rule may look for a comment
+    shown = shown_files()
     named = audit_lock.terms_of(lock, inputs.matrix).named
     with Library(inputs.store) as library:
         for key, wheel in wheels.items():
@@ -310,11 +319,7 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
                     place = inputs.store.file(key) or f"{LATER}{key}"
                     facts.add_small(library.wheel(wheel, place), named, inputs.store)
             print(f"{lock.target} {arch}: {len(wheels)} wheels", flush=True)
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-    before = FactsFile.open(path)
-    entries = {name: before.entry(name) or b"" for name in names}
-    return entries | {kind: facts.entries()[kind] for kind in SMALL}
+    return entries_of(path) | {kind: facts.entries()[kind] for kind in SMALL}
 
 
 def add_names(locks: Sequence[Lock], path: Path) -> None:
@@ -327,6 +332,50 @@ def add_names(locks: Sequence[Lock], path: Path) -> None:
         sets[key] = names
         replace_entry(path, NAMES, msgspec.msgpack.encode(dict(sorted(sets.items()))))
         print(f"{lock.target}: {len(names)} names", flush=True)
+
+
+def with_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
+    """The entries of the file at `path`, with what the audits of `locks` read of its wheels.
+
+    The cache must have no modules from other audits.
+    """
+    session = open_session(None, Options())
+    before = FactsFile.open(path)
+    published = PublishedFacts(before)
+    facts = Facts()
+    shown = shown_files()
+    for lock in locks:
+        arch, inputs = architectures(lock)[0], open_inputs(session)
+        wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
+        audit(lock, arch, wheels, inputs)
+        ranges = audit_lock.LockedRanges(lock, wheels, inputs, audit_lock.LockFiles(lock, inputs))
+        with Library(inputs.store, Blocks(ranges)) as library:
+            for key, wheel in wheels.items():
+                package = normalize(wheel.package)
+                known = published.wheel(package, key)
+                if known is None:
+                    continue
+                place = inputs.store.file(key) or f"{LATER}{key}"
+                stored = library.wheel(wheel, place).stored_facts(shown)
+                elf_facts = published.elf_facts(package, key)
+                earlier = facts.wheels.setdefault(package, {}).get(key, known)
+                facts.wheels[package][key] = msgspec.structs.replace(
+                    known,
+                    modules={**earlier.modules, **stored.modules},
+                    members={**earlier.members, **stored.members},
+                    mentions={**earlier.mentions, **stored.mentions},
+                    imports=stored.imports or earlier.imports,
+                    elf_facts=elf_facts,
+                )
+    return merged_entries(entries_of(path), published, facts)
+
+
+def entries_of(path: Path) -> dict[str, bytes]:
+    """The entries of the file at `path`."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    file = FactsFile.open(path)
+    return {name: file.entry(name) or b"" for name in names}
 
 
 def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
@@ -347,15 +396,14 @@ def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
             if wheels:
                 inputs.fetch_missing(lock, wheels)
                 read_twins(wheels, inputs, facts)
+                read_objects(wheels, inputs)
                 read_wheels(lock, arch, wheels, inputs, facts)
             if debs:
                 inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
                 facts.add_debs(debs, inputs)
                 facts.add_base(base_of(plan(lock, arch)).layers, inputs)
             inputs.store.release()
-    with zipfile.ZipFile(path) as archive:
-        entries = {name: before.entry(name) or b"" for name in archive.namelist()}
-    return merged_entries(entries, published, facts)
+    return merged_entries(entries_of(path), published, facts)
 
 
 def merged_entries(
@@ -366,7 +414,7 @@ def merged_entries(
     for package, wheels in facts.wheels.items():
         data = entries.get(f"wheels/{package}")
         for key in decode(data, type=PublishedPackageFacts).wheels if data else ():
-            wheel_facts = published.wheel(package, key)
+            wheel_facts = published.wheel(package, key) if key not in wheels else None
             if wheel_facts is not None:
                 elf_facts = published.elf_facts(package, key)
                 wheels[key] = msgspec.structs.replace(wheel_facts, elf_facts=elf_facts)
@@ -417,6 +465,9 @@ def main() -> int:
         "--missing", action="store_true", help="only add missing entries, without modules"
     )
     parser.add_argument(
+        "--modules", action="store_true", help="only add the modules that audits of targets read"
+    )
+    parser.add_argument(
         "--names", action="store_true", help="only add the names that audits of targets look up"
     )
     options = parser.parse_args()
@@ -430,9 +481,11 @@ def main() -> int:
     if options.names:
         add_names(locks, path)
         return 0
-    if options.small or options.missing:
-        write_facts(path, (read_small if options.small else with_missing)(locks, path))
-        return 0
+    parts = {"small": read_small, "missing": with_missing, "modules": with_modules}
+    for name, read in parts.items():
+        if getattr(options, name):
+            write_facts(path, read(locks, path))
+            return 0
     facts = read_targets(locks, options.target or AUDITED)
     write_facts(path, facts.entries())
     size = path.stat().st_size

@@ -4,9 +4,10 @@
 tools/name_versions.py PACKAGE...    trl, vllm, transformers, accelerate, peft, verl, torch
 
 Covers names, modules and arguments. Partially reads published wheels on uv's default index: one
-version of each minor release of transformers and torch, all versions of the others. Names in every
-version are omitted. Parts of a file from other sources (symbols of torch, environment of vllm) are
-kept. The files of 2026-11-27 also have names of deeper modules that other packages import.
+version of each minor release of transformers and torch, all versions of the others. Names that
+exist in every version are omitted. Parts of a file from other sources (symbols of torch,
+environment of vllm) are kept. The files of 2026-11-27 also have names of deeper modules that other
+packages import.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from imgbuild.system import files, yaml_data
 
 FOLDER = "diagnose/versions"
 MINORS = ("transformers", "torch", "accelerate", "peft")  # one version of each minor release
+DEEP = ("accelerate", "peft")  # others import names of their inner modules
 OLDEST = {
     "trl": "0.8", "vllm": "0.6.3", "transformers": "4.40", "accelerate": "0.30", "peft": "0.8",
     "verl": "0.1", "torch": "2.1",
@@ -70,7 +72,7 @@ def read(package: str, file: IndexFile, http: Http) -> VersionNames:
             except SyntaxError:
                 continue
             module = module_of(path)
-            if module.count(".") < 2:
+            if module.count(".") < (3 if package in DEEP else 2):
                 names[module] = {name for name in bound(tree.body) if name[0] != "_"}
             classes |= {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
         if package == "transformers":  # its names are those that its modules list
@@ -101,7 +103,7 @@ def bound(body: Iterable[ast.stmt]) -> Iterable[str]:
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom):
             yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
         elif isinstance(node, ast.If | ast.Try):
             handlers = [part for each in getattr(node, "handlers", ()) for part in each.body]
@@ -222,6 +224,7 @@ def write(package: str, http: Http) -> Path:
     other = yaml_data.read(path.read_bytes()) if path.exists() else {}
     first, last = str(next(iter(values))), str([*values][-1])
     document = {**other, "package": package, "first": first, "last": last, **tables(values)}
+    document["names"] = {**other.get("names", {}), **document["names"]}
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")
     return path
 

@@ -4,9 +4,9 @@
     tools/pull_lines.py ghcr.io/OWNER/REPOSITORY    write the commands
     tools/pull_lines.py                             write the text of a checkout without a registry
 
-The text is between the comments `pull` and `/pull`; a README without them is left as it is. The
-recommended targets are listed, or all where none of them is published. A change is printed in a
-line, for the text of the pull request of update.yml, which runs this for its own repository.
+The text is between the comments `pull` and `/pull`; a README without them is not changed. The
+recommended targets are listed, or all if none of them is published. A change is printed as one
+line, for the text of the pull request of update.yml, which runs this for its repository.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def replaced(text: str, lines: Sequence[str]) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the text; the exit status, 1 if the registry could not be read."""
+    """Write the text; returns the exit status, 1 if the registry could not be read."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -3,8 +3,8 @@
 
     tools/site_pictures.py
 
-The site is made of this checkout. The pictures are of three widths, light and dark. They are not
-compared by a test, since fonts differ between machines: look at them before they are committed.
+The site is generated from this checkout. The pictures have three widths, light and dark. They are
+not compared by a test, since fonts differ between machines: look at them before they are committed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REGISTRY = "ghcr.io/example/rl-images"  # of the commands in the pictures
 class SitePicture(msgspec.Struct, frozen=True, kw_only=True):
     """A page, the width of the window and the height of the picture in CSS pixels.
 
-    `fields` is the part of the address that fills a form; `top` the id of the element at the top.
+    `fields` is the part of the URL that fills a form; `top` the id of the element at the top.
     """
 
     page: str
@@ -73,7 +73,7 @@ def drawn(window: Browser, site: Path, picture: SitePicture) -> bytes:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the pictures; the exit status."""
+    """Write the pictures; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -24,7 +24,7 @@ T = TypeVar("T")
 LIMIT = boundary.LIMIT
 SEARCHED = 16 << 20  # bytes of an invalid document in which the invalid text is searched for
 SHOWN = 200  # characters of an invalid text in a message
-# json.dumps would make an encoder for each value.
+# json.dumps would create an encoder for each value.
 _SCALAR = json.JSONEncoder(ensure_ascii=False)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -75,7 +75,7 @@ def decode(
 ) -> T:
     """Decode `data` as a `kind`; InputError, with `hint`, names `file`, the key and its value.
 
-    `what` is what the message calls the file: "lock", "test record".
+    `what` is the type of the file in the message: "lock", "test record".
     """
     cause: Exception
     problem: Problem | None = None
@@ -97,14 +97,14 @@ def decode(
 
 
 def _first_misfit(data: bytes, kind: type[T], file: str) -> Problem | None:
-    """The first text in `data` that does not have the pattern of its type; None if none is found.
+    """The first text in `data` that does not match the pattern of its type; None if there is none.
 
     msgspec itself names neither the value nor the keys of mappings.
     """
     try:
         return _misfit(msgspec.json.decode(data), inspect.type_info(kind), (), file)
     except (ValueError, OverflowError, MemoryError, RecursionError):  # msgspec's are ValueErrors
-        return None  # of what follows the invalid text; the error of the typed decoder is used
+        return None  # in the part after the invalid text; the error of the typed decoder is used
 
 
 def _misfit(
@@ -156,12 +156,12 @@ def read(path: Path, kind: type[T], *, what: str = "document", hint: str | None 
 
 
 def write(path: Path, value: Any, *, below: Path | None = None) -> bool:
-    """Write `value` to `path` as `write_bytes` does; False if the file has this content already."""
+    """Write `value` to `path` as `write_bytes` does; False if the file already has this content."""
     return write_bytes(path, encode(value), below=below)
 
 
 def write_bytes(path: Path, data: bytes, *, below: Path | None = None) -> bool:
-    """Write `data` to `path` by an atomic rename; False if the file has this content already.
+    """Write `data` to `path` by an atomic rename; False if the file already has this content.
 
     `below` is a folder above `path`, such as a project's: no link between the two is followed.
     Without it only `path` itself may not be a link. InputError if there is one, or a pipe, a device

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One error in an input file: where it is, the value found there, and what was expected.
+    """One error in an input file: its place, the value found there, and the expected value.
 
     `line` and `column` count from 1; `path` is a key such as "targets.cu124.python". `nearest` is
     the valid value that is most similar to `value`; `source` is the text of the line.
@@ -42,11 +42,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(Exception):
-    """Not a failure: a request to callers to stop or to try again, which users never see."""
+    """Not a failure: tells callers to stop or to try again; never shown to users."""
 
 
 class ImgbuildError(Exception):
-    """Base class: `message` names file, place and value; `hint` says what to do about it."""
+    """Base class: `message` names file, place and value; `hint` is the remedy."""
 
     exit_code = 1
     log = ""  # the output of a build that failed
@@ -128,7 +128,7 @@ class NoSolution(ImgbuildError):
 
 
 class ImpossibleRequirements(NoSolution):
-    """Requirements that no file of an index can meet; `reasons` has each with its place."""
+    """Requirements that no file of an index satisfies; `reasons` lists each with its place."""
 
 
 class IntegrityError(ImgbuildError):
@@ -154,7 +154,7 @@ class Terminated(ImgbuildError):
 
 
 class SomeFailed(WorkFailed):
-    """Several targets failed. The exit code is theirs if all of them have the same, else 1."""
+    """Several targets failed. The exit code is that of the errors if they agree, else 1."""
 
     def __init__(self, failed: Mapping[str, ImgbuildError]) -> None:
         codes = {error.exit_code for error in failed.values()}

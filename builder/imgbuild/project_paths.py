@@ -1,10 +1,10 @@
 """The paths of a project: `matrix.yaml`, `images/`, `build/`; finds it, or the catalogue.
 
-In a repository that is somebody's project, all but `matrix.yaml` is in the folder `.imgbuild`:
-no name there is one that tools of Python take for a package.
+In a user's project, all files except `matrix.yaml` are in the folder `.imgbuild`, so that Python
+tools do not mistake a folder for a package.
 
-imgbuild's own matrix, locks and test records are installed with it as data, the catalogue. It is
-used where there is no other matrix, and is never written to.
+The catalogue consists of imgbuild's matrix, locks and test records, which are installed with it as
+data. It is used if there is no other matrix, and is never written to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN_PROJECT = (
 class Project(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with a `matrix.yaml`; `writable` is false for the catalogue.
 
-    `staged` is the folder of locks that are not to take effect yet, in place of `folder`.
+    `staged` is a folder that replaces `folder` for locks that must not take effect yet.
     """
 
     matrix: Path
@@ -46,7 +46,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of all files but the matrix: `.imgbuild` where it exists, else the root."""
+        """The folder of all files except the matrix: `.imgbuild` if it exists, else the root."""
         return self.staged or _folder(self.root)
 
     @property
@@ -65,14 +65,14 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
         return _folder(self.work)
 
     def output(self, target: str) -> Path:
-        """The default folder for the OCI layout of `target`; InputError as of `below`."""
+        """The default folder for the OCI layout of `target`; InputError as for `below`."""
         return self.below(f"build/{target}")
 
     def below(self, name: str) -> Path:
-        """The path `name` below the folder for outputs, in its `.imgbuild` where that exists.
+        """The path `name` below the folder for outputs, in its `.imgbuild` if that exists.
 
-        InputError if a link is in between: a checkout could lead a build out of its folder. Only a
-        place that the user names, with `--output`, may be reached through links.
+        InputError if the path contains a link: a checkout could otherwise redirect a build to
+        another folder. Only a path given by the user with `--output` may be reached through links.
         """
         return require_below(self.work, self.outputs / name)
 
@@ -105,7 +105,7 @@ def _folder(root: Path) -> Path:
 
 
 def catalogue() -> Project:
-    """The catalogue that comes with imgbuild."""
+    """The catalogue that is installed with imgbuild."""
     return Project(matrix=CATALOGUE / MATRIX, writable=False)
 
 

@@ -21,7 +21,7 @@ class Severity(enum.StrEnum):
 
 
 class Relation(enum.StrEnum):
-    """How two packages conflict, or what one of them lacks."""
+    """The type of a conflict between two packages, or of an item that one of them lacks."""
 
     PACKAGE = "package"  # imports a package that is not in the package set
     MODULE = "module"  # imports a module that the other does not have
@@ -43,13 +43,14 @@ class Relation(enum.StrEnum):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The evidence for a finding: a place in a file of one package, and what conflicts with it.
 
-    `subject` is what is missing or not accepted: "vllm.sampling_params:GuidedDecodingParams" for a
+    `subject` is the missing or rejected item: "vllm.sampling_params:GuidedDecodingParams" for a
     name, "vllm.worker" for a module, "vllm.SamplingParams(best_of)" for a keyword,
-    "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, the mangled symbol, the SONAME,
-    a requirement. `other` is empty if no other package of the set is involved. `spec` are the
+    "vllm.AsyncEngineArgs.disable_log_requests" for an attribute, the mangled symbol, the SONAME, a
+    requirement. `other` is empty if no other package of the set is involved. `spec` are the
     versions of `other` that fit, if the evidence states them (a window, a rule, a requirement).
     `symbols` are all undefined symbols of a shared object, sorted, if there are several; only the
-    first finding of a file has them.
+    first finding of a file has them. `preferred`: for code that runs only where earlier imports
+    from `other` failed, the subjects of each attempt; a version that has all of one fits, too.
     """
 
     relation: Relation
@@ -62,10 +63,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str = ""
     spec: str = ""
     symbols: tuple[str, ...] = ()
+    preferred: tuple[tuple[str, ...], ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a check: what was found, where, its severity, and what to do.
+    """One result of a check: the problem, its place, its severity, and the remedy.
 
     In an audit a finding is an error only on the main path; elsewhere it is a note.
     """
@@ -79,9 +81,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one smoke test; `seconds` is how long it took.
+    """The result of one smoke test; `seconds` is its duration.
 
-    `notes` are lines of its log about a package that goes on without a part of itself.
+    `notes` are lines of its log about a package that runs without an optional part.
     """
 
     name: str
@@ -133,9 +135,9 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an audit did not look at: a package (name==version), or a part of all.
+    """Something that an audit did not check: a package (name==version), or a part of all packages.
 
-    `required`: the user named it, so that an audit without it is not a success.
+    `required`: the user named it, so that an audit without it is not successful.
     """
 
     what: str
@@ -146,8 +148,8 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The findings and test cases for one target on one architecture.
 
-    `floors` are the image's requirements of its host, if its shared objects were read; `unread` is
-    what an audit did not look at.
+    `floors` are the image's requirements of its host, if its shared objects were read; `unread`
+    lists the parts that an audit did not check.
     """
 
     target: str

@@ -303,7 +303,7 @@ if "ci" in sys.orig_argv:
 
 
 def test_passed_tier_on_node_sets_tag(scratch_sample, tmp_path):
-    """From the push over a real Slurm to the tag, with a tier that needs no GPU."""
+    """From the push through a real Slurm to the tag, with a tier that needs no GPU."""
     (tmp_path / "sitecustomize.py").write_text(STATIC)
     scratch_sample.project.env.update(needs.slurm(), PYTHONPATH=str(tmp_path))
     tell(scratch_sample, GPU)

@@ -2,8 +2,8 @@
 
 Compose is podman-compose, because Debian has no package of Docker's plugin. The others are long
 tests: a dev container in Docker by the CLI of the specification (npm), Kubernetes' own schemas
-(kubernetes-validate) and SkyPilot by its package. Models of JobSet are those of Kubeflow Trainer,
-which are generated from JobSet's schema; no package of PyPI or npm was found with KubeRay's.
+(kubernetes-validate) and SkyPilot by its package. The models of JobSet are those of Kubeflow
+Trainer, generated from JobSet's schema; no package on PyPI or npm was found with KubeRay's.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ import imgbuild
 from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.values import Arch
-from tests.support import images, needs, sample_project
+from tests.support import images, needs, sample_project, torch_sdist
 from tests.support.layer_files import layer_file
+from tests.support.local_index import sdist_bytes
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
@@ -86,6 +87,8 @@ def published_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publish
     index.wheel("eager", "1.0", uploaded="2024-01-01")
     index.wheel("eager", "2.0", ["thewheel>=2"])
     index.wheel("overwriting", "1.0", files={"helper.py": b"VALUE = 43\n"})
+    sdist = sdist_bytes("kernels", "1.0", torch_sdist.FILES)
+    index.add("kernels", "kernels-1.0.tar.gz", sdist)
     folder = tmp_path_factory.mktemp("published")
     with serve(Site(files=index.site_files())) as site:
         project = Project(folder / "project", site.url("simple"), cache=None)

@@ -168,6 +168,18 @@ def test_open_torch_resolves_to_cuda_release_of_row(
     assert "CUDA 13.0" in refused
 
 
+def test_sdist_is_built_with_open_torch(published_site: PublishedSite, tmp_path: Path) -> None:
+    row = f"like: {TARGET}\nrequirements: [requirements.txt]"
+    project = begin(
+        published_site, tmp_path / "project", row, requirements_txt="torch>=2.6\nkernels\n"
+    )
+    with (project.folder / "matrix.yaml").open("a") as matrix:
+        matrix.write("sdists: {kernels: {reason: only an sdist exists, requires: [torch]}}\n")
+    project.run("lock", ROW)
+    (built,) = project.read(f"{ROW}/lock.json")["arch"]["x86_64"]["built"]
+    assert ("torch", "2.6.0") in {(item["package"], item["version"]) for item in built["requires"]}
+
+
 def test_outdated_resolution_is_refused(published_site: PublishedSite, tmp_path: Path) -> None:
     row = f"like: {TARGET}\nrequirements: [requirements.txt]"
     text = "torch==2.6.0\ndrift<=0.6\n"

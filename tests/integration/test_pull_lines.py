@@ -1,4 +1,4 @@
-"""The commands in README.md that pull published images, as the workflow writes them."""
+"""The commands in README.md that pull published images, as written by the workflow."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_readme_without_the_place_is_left_as_it_is(place: Place, fork: Path) -
 def test_the_commands_are_a_block_that_the_tests_of_the_docs_accept(
     place: Place, fork: Path
 ) -> None:
-    """So that a fork whose README has them passes the same tests."""
+    """A fork whose README has them must pass the same tests."""
     place.push()
     step(fork, str(place.repository))
     [block] = re.findall(

@@ -62,7 +62,11 @@ def test_machine_form_lists_compatible_images(
         assert words in read
     gpu = HostGpu(name="GPU", capability=capability)
     current = [
-        offer(ROOT / "images", lock_file.read_lock(ROOT / "images", target["name"]))
+        offer(
+            ROOT / "images",
+            lock_file.read_lock(ROOT / "images", target["name"]),
+            recommended=bool(target["recommended"]),
+        )
         for target in data(site)["targets"]
         if not target["retired"]
     ]
@@ -299,7 +303,7 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.8.5 with torch 2.7", "torch 2.7: in 1 image, with vllm 0.9.2: cu126-vllm"),
         ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("peft 0.15.2, vllm 99", "No reason against them is recorded: they were not tried here"),
+        ("peft 0.15.2, vllm 99", "this site has no reason against them"),
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
         (
             "vllm 0.8.5, trl 1.16.0",
@@ -335,7 +339,7 @@ def test_conflicting_requirements_are_explained(
 
 
 @pytest.mark.parametrize("text", ["vllm 0.8.5, torch 2.9", "vllm 0.8.5, foo 1", "foo 1"])
-def test_no_command_solves_what_a_requirement_forbids_or_is_unknown(
+def test_no_command_is_shown_for_impossible_or_unknown_requirements(
     site: Path, window: Browser, text: str
 ) -> None:
     shown(window, site, "together.html", versions=text)

@@ -165,7 +165,7 @@ def test_filters(site: Path, window: Browser, fields: dict[str, str], has: str, 
         ({"gpu": "GH200", "tested": "H100"}, "#none", "No image matches"),
     ],
 )
-def test_filters_without_a_result_say_why(
+def test_filters_without_a_result_show_the_reason(
     site: Path, window: Browser, fields: dict[str, str], place: str, words: str
 ) -> None:
     shown(window, site, "index.html", **fields)

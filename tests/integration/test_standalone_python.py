@@ -33,6 +33,17 @@ print(json.dumps([
     sysconfig.get_config_var("CC").split()[0], os.path.exists("/usr/bin/python3"),
 ]))
 """
+# Files that others than root can change, with a setuid or setgid bit, or of other owners.
+FILES = """\
+import json, os, stat
+from pathlib import Path
+infos = {str(path): path.lstat() for path in Path("/opt/python").rglob("*")}
+print(json.dumps([
+    sorted(path for path, info in infos.items() if not stat.S_ISLNK(info.st_mode) and
+        (info.st_mode & 0o6022 or (info.st_uid, info.st_gid) != (0, 0))),
+    os.path.exists("/opt/python/lib/python3.11/LICENSE.txt"),
+]))
+"""
 EXTENSION = """\
 import ctypes, pathlib, sqlite3, ssl, subprocess, sys, sysconfig
 source = pathlib.Path("/tmp/demo.c")
@@ -120,6 +131,7 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
     assert json.loads(run(tmp_path / "one", LOOK)) == [
         42, [prefix, prefix], "/opt/venv", prefix, f"{prefix}/bin/python3.11", "cc", False
     ]  # fmt: skip
+    assert json.loads(run(tmp_path / "one", FILES)) == [[], True]
     shown = project.run("show", TARGET, "--layers").stdout
     assert f"CPython {locked['version']}" in shown
     sbom = json.loads(project.run("show", TARGET, "--sbom", "cyclonedx").stdout)

@@ -1,4 +1,4 @@
-"""The container of imgbuild itself: the scripts of the release, from this checkout's own files."""
+"""The container of imgbuild itself: the scripts of the release, from the files of this checkout."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SECONDS = 300  # until a process that hangs is given up; another may keep the ma
 def published() -> LocalIndex:
     """Versions of a wheel: 2.0 works, 3.0 requires a missing package, 4.0 is two days old.
 
-    4.0 requires a newer helper.
+    Version 4.0 requires a newer helper.
     """
     index = sample_project.index()
     index.wheel("helper", "0.6", files={"helper.py": b"VALUE = 42\n"})

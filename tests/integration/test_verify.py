@@ -164,7 +164,7 @@ def _statement(answer: str) -> bytes:
 
 
 def _stored(sample: Sample) -> dict[str, tuple[str, str]]:
-    """What → its digest, and the check that refuses it when a byte of it is flipped."""
+    """Document → its digest, and the check that fails if one of its bytes is flipped."""
     client, target_digests = Client(), sample.target_digests
     arm = target_digests.arch[Arch.ARM64]
 

@@ -1,4 +1,4 @@
-"""Real advisories in OSV's form, a server that answers with them, and a small project to check."""
+"""Real advisories in OSV's format, a server that returns them, and a small project to check."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def named(advisories: Sequence[Advisory]) -> list[tuple[str, str]]:
 class OsvSite:
     """The responses of the server. `about` has the ids for (ecosystem, name, version).
 
-    `page` ids come in one answer. `raw` replaces the body of an answer by path. `asked` has the
-    path of each request, `refusals` statuses to answer with first.
+    A response has up to `page` ids. `raw` replaces the body of a response by path. `asked` has the
+    path of each request, `refusals` are statuses of the first responses.
     """
 
     about: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def serve(site: OsvSite) -> Iterator[OsvSite]:
 
 
 def site_of(names: Sequence[str] = ALL) -> OsvSite:
-    """A site with the packages of `project`, and which of `names` are about them."""
+    """A site with the advisories of `names` about the packages of `project`."""
     about = {
         ("PyPI", "vllm", "0.8.5.post1"): [HEADERS, REGEX],
         ("PyPI", "torch", "2.5.1"): [TORCH],
@@ -183,7 +183,7 @@ def project(folder: Path, accepted: str = "", vllm: str = "0.8.5.post1") -> None
 
 
 def digests_of(folder: Path) -> str:
-    """Write the digests of the lock of `project`: that of its manifest."""
+    """Write the digests of the lock of `project`, with that of its manifest."""
     lock = lock_file.read_lock(folder / "images", TARGET)
     target_digests = image_digests.digests_of(lock, extended.records([plan(lock, Arch.X86_64)]))
     codec.write(image_digests.digests_path(folder / "images", TARGET), target_digests)

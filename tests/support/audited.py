@@ -1,4 +1,4 @@
-"""Small package sets for tests of the audit: real wheels, made from a table of sources."""
+"""Small package sets for tests of the audit: real wheels, built from a table of sources."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def changed(value: Value, **changes: object) -> Value:
 
 
 def subjects(findings: Iterable[Finding]) -> list[str]:
-    """The missing or refused thing of each finding."""
+    """The missing or rejected item of each finding."""
     return [finding.evidence.subject if finding.evidence else "" for finding in findings]

@@ -67,7 +67,7 @@ Findings = Callable[..., list[CodeFinding]]
 def findings(
     folder: Path, files: Mapping[str, str], packages: Mapping[str, audited.Files] | None = None
 ) -> list[CodeFinding]:
-    """The findings in a user's files, by path, that are shown; `packages` are those of the set."""
+    """The reported findings in a user's files, by path; `packages` are those of the set."""
     code = folder / "code"
     for name, content in files.items():
         path = code / name
@@ -79,7 +79,7 @@ def findings(
 
 
 def shown(findings: list[CodeFinding]) -> list[str]:
-    """The code and the place of findings, with the name that there is instead."""
+    """The code and the place of findings, with the replacement of the name."""
     return [
         " ".join(filter(None, (each.code, f"{each.line}:{each.column}", each.instead)))
         for each in findings

@@ -1,4 +1,4 @@
-"""A small project whose one lock holds wheels that are in the cache, for `imgbuild audit`."""
+"""A small project with one lock of cached wheels, for `imgbuild audit`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Project:
         codec.write(lock_file.lock_path(folder / "images", TARGET), lock)
 
     def edit(self, old: str, new: str) -> None:
-        """Replace what stands once in the matrix."""
+        """Replace a text that occurs once in the matrix."""
         path = self.folder / "matrix.yaml"
         text = path.read_text(encoding="utf-8")
         assert text.count(old) == 1

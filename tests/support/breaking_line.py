@@ -14,7 +14,7 @@ PIECE = 64 * 1024
 
 @dataclass
 class Line:
-    """One proxy. A connection takes the first of `cuts` once it has sent that much."""
+    """One proxy. A connection is cut after the number of bytes in the first of `cuts`."""
 
     server: tuple[str, int]
     cuts: list[int] = field(default_factory=list)

@@ -43,7 +43,7 @@ class Browser:
         return value
 
     def open(self, page: Path | str) -> None:
-        """Load a page: a path, with a fragment if it is a text."""
+        """Load a page: a path, with a fragment if `page` is a text."""
         place = page.as_uri() if isinstance(page, Path) else page
         self._ask("POST", "/url", {"url": "about:blank"})
         self._ask("POST", "/url", {"url": place})
@@ -87,7 +87,7 @@ class Browser:
         return [each["message"] for each in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def picture(self, *, whole: bool = True) -> bytes:
-        """A PNG of the page, or of what is visible of it."""
+        """A PNG of the page, or of its visible part."""
         answer = self.devtools("Page.captureScreenshot", captureBeyondViewport=whole)
         return base64.b64decode(answer["data"])
 

@@ -61,7 +61,7 @@ def read_settings(sample: Sample, text: str = "") -> CiSettings:
 
 
 def script(sample: Sample, target: TargetJobs, text: str = RUNNERS, **more: object) -> str:
-    """The script that does the jobs of `target`; `more` are fields of `ScriptOptions`."""
+    """The script that runs the jobs of `target`; `more` are fields of `ScriptOptions`."""
     fixed = {"registry": "registry.example/rl", "results": sample.folder / "build/ci"}
     options = ScriptOptions(**{**fixed, **more})  # type: ignore[arg-type]
     project = Project(matrix=sample.matrix)
@@ -76,7 +76,7 @@ def of(sample: Sample, text: str = RUNNERS, *, again: bool = False, gate: str = 
 
 
 def ended(folder: Path, job: CiJob, step: str, exit_code: int = 0, *, digest: str = "") -> None:
-    """Write how a step of `job`, or "job" itself, ended."""
+    """Write the result of a step of `job`, or of "job" itself."""
     state = StepState(digest=digest or job.digest, key="0", exit_code=exit_code, seconds=1.0)
     codec.write(results.place(folder, job.id, f"{step}.json"), state)
 

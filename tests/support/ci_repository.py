@@ -1,6 +1,6 @@
-"""A project that a CI works on: three targets in a git repository, of which one can be broken.
+"""A project for a CI: three targets in a git repository, one of which can be broken.
 
-Its images pass the static tier of the smoke tests, on a Debian that has a compiler.
+Its images pass the static tier of the smoke tests, on a Debian with a compiler.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def make(folder: Path, index_url: str) -> Project:
 
 
 def pin(project: Project, target: str, version: str) -> None:
-    """Change the version of `thewheel` in one target, lock it, and commit that."""
+    """Change the version of `thewheel` in one target, lock it, and commit the result."""
     path = project.folder / "matrix.yaml"
     before, row, after = path.read_text().partition(f"  {target}:\n")
     target_text, comma, rest = after.partition("flashinfer")
@@ -103,7 +103,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit all files; the hash of the commit."""
+    """Commit all files; returns the hash of the commit."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", words)
     return git(folder, "rev-parse", "HEAD")
@@ -111,7 +111,7 @@ def commit(folder: Path, words: str) -> str:
 
 @dataclass
 class Ran:
-    """How the scripts of a job ended, the outputs of its steps, and its page."""
+    """The exit status of a job's scripts, the outputs of its steps, and its summary page."""
 
     status: int
     said: str
@@ -122,8 +122,8 @@ class Ran:
 def run_job(project: Project, workflow: str, job: str, env: dict[str, str], folder: Path) -> Ran:
     """Run the scripts of a job of this repository's own workflows, as a CI runs them.
 
-    `env` has a value for each `${{ }}` in a step's environment. Steps that use an action are left
-    out. As in a CI, a script that fails ends the job, except for steps with `if: always()`.
+    `env` has a value for each `${{ }}` in a step's environment. Steps that use an action are
+    omitted. As in a CI, a script that fails ends the job, except for steps with `if: always()`.
     """
     steps = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class Sample:
         return f"{self.registry.host}/{name}"
 
     def tags(self, name: str) -> dict[str, str]:
-        """The tags of a repository that are a target's, and what each names."""
+        """The tags of a repository that belong to a target, with their digests."""
         repository = parse_repository(self.place(name))
         client = Client(origin=True)
         tags = [tag for tag in client.tags(repository) if not tag.startswith("sha256-")]

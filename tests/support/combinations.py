@@ -1,9 +1,9 @@
 """Broken combinations and their healthy neighbours, audited against the real index.
 
 The records are in tests/data/combinations. `audit_all` audits the broken combination and the
-neighbour of each record and compares the findings with the record. Wheels are not downloaded whole:
-Python code and METADATA are read by ranges, of compiled code only the members that the record
-names, and only facts about them are kept.
+neighbour of each record and compares the findings with the record. Wheels are not downloaded
+completely: Python code and METADATA are read by ranges, and only the compiled members that the
+record names; only facts about them are stored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
 
 class Breaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a finding must have: one of the relations, the two packages, part of the subject."""
+    """Required parts of a finding: one of the relations, the two packages, part of the subject."""
 
     relation: tuple[Relation, ...]
     package: str
@@ -62,7 +62,7 @@ class Breaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Combination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One record; the head of the data files explains the fields."""
+    """One record; the header of the data files explains the fields."""
 
     id: str
     check: Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]
@@ -130,7 +130,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Laboratory:
-    """Audits package sets that stay on the index; facts are kept in `store`."""
+    """Audits package sets without downloading them; facts are stored in `store`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -146,7 +146,7 @@ class Laboratory:
         return Outcome(record=record, found=findings, alarms=alarms)
 
     def findings(self, record: Combination) -> tuple[Finding, ...]:
-        """The findings of the audit in the packages of `record` alone."""
+        """The findings of the audit in only the packages of `record`."""
         machine = Tags(python=record.python, glibc=record.glibc, arch=record.arch)
         picked = pick(record.packages, machine, self.indexes, self.http)
         assert not picked.lacking, f"{record.id}: no wheel of {', '.join(picked.lacking)}"
@@ -170,7 +170,7 @@ class Laboratory:
                 return self._judged(package_set, record, library)
 
     def _read_members(self, library_wheel: LibraryWheel, members: tuple[str, ...]) -> None:
-        """Read those of the named shared objects that it has, and no others."""
+        """Read only the named shared objects, if the wheel has them."""
         facts_by_file = {facts.file: facts for facts in library_wheel.stored_elf_facts() or ()}
         missing = [
             member
@@ -258,7 +258,7 @@ def _script(folder: Path, text: str) -> tuple[Wheel, Path]:
 def audit_all(
     records: Sequence[Combination], cache: Path, *, processes: int | None = None
 ) -> dict[str, Outcome]:
-    """The outcome of each record, by its id; facts are kept below `cache`.
+    """The outcome of each record, by its id; facts are stored below `cache`.
 
     Combinations that share large wheels are audited in one process, one after another.
     """

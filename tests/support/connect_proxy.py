@@ -1,4 +1,4 @@
-"""An HTTP proxy on this machine for CONNECT, with host names that no name server has."""
+"""A local HTTP proxy for CONNECT, with host names that no name server resolves."""
 
 from __future__ import annotations
 

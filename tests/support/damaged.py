@@ -1,4 +1,4 @@
-"""A running container of an image, damaged on purpose, and the smoke tests' outcome in it."""
+"""A running container of an image, damaged intentionally, and the smoke tests' outcome in it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Container:
         _output([self.docker, "exec", "--user=0", self.name, "sh", "-euc", script])
 
     def put(self, source: Path, target: str) -> None:
-        """Copy a file into it, or what is in a folder."""
+        """Copy a file, or the content of a folder, into it."""
         inside = f"{source}/." if source.is_dir() else str(source)
         _output([self.docker, "cp", inside, f"{self.name}:{target}"])
 
     def cases(self, lock: Lock, tier: Tier, only: str, scratch: Path) -> dict[str, tuple[str, str]]:
-        """Outcome and message of each case, as the image's own user."""
+        """Outcome and message of each case, run as the image's user."""
         expect = scratch / runner.EXPECT
         expect.write_bytes(msgspec.json.encode(runner.expectation(lock, Arch.X86_64)))
         self.put(SCRIPTS, runner.PLACE)

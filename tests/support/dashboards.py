@@ -1,4 +1,4 @@
-"""Which locked targets with Ray have the packages of its dashboard."""
+"""The locked targets with Ray, and whether they have the packages of its dashboard."""
 
 from __future__ import annotations
 

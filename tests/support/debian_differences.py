@@ -1,4 +1,4 @@
-"""How an assembled Debian root may differ from an installed one: paths, and the reasons.
+"""Accepted differences of an assembled Debian root from an installed one: paths, and reasons.
 
 The names in `_OF` have the differences of one suite, by its code name.
 """

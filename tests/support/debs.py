@@ -1,4 +1,4 @@
-"""Debian packages made by tests: any control text, any members, any fault."""
+"""Debian packages created by tests: any control text, any members, any fault."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def make(
     packing: str = ".xz",
     **fields: str,
 ) -> Deb:
-    """Write a package; `control` holds its scripts and other control files."""
+    """Write a package; `control` contains its scripts and other control files."""
     texts = {"control": control_text(package, version, **fields), **(control or {})}
     parts = {
         "debian-binary": b"2.0\n",

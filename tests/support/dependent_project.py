@@ -1,4 +1,4 @@
-"""The small project of `inprocess_project`, with wheels that need each other."""
+"""The small project of `inprocess_project`, with wheels that depend on each other."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Command:
 
 
 def small_documents() -> list[Path]:
-    """Every file whose blocks are tested: all but docs/images, which has texts of images."""
+    """Every file whose blocks are tested: all except docs/images, which has texts of images."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     tested = [path for path in pages if path.parent != ROOT / "docs/images"]
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *tested]
@@ -120,8 +120,8 @@ def read_mark(comment: str) -> Mark | None:
 def commands(block: Block) -> list[Command]:
     """The commands of a block, whose lines count in its file.
 
-    In a console block a command begins with `$ ` and goes on after a backslash and within quotes.
-    A block in another language is one command.
+    In a console block, a command begins with `$ ` and continues after a backslash and within
+    quotes. A block in another language is one command.
     """
     if block.language == "bash":
         return [Command(block.line + 1, block.text, ())]
@@ -160,9 +160,9 @@ def _goes_on(words: str) -> bool:
 
 
 def shows(expected: tuple[str, ...], printed: str, *, whole: bool) -> bool:
-    """Whether `printed` is what is expected; a `…` matches any text in a line, alone any lines.
+    """Whether `printed` matches `expected`; `…` in a line matches any text, alone any lines.
 
-    If not `whole`, other lines may be before and after.
+    If not `whole`, other lines may precede and follow.
     """
     parts = [r"(?:.*\n)*?" if line.strip() == HIDDEN else _line(line.rstrip()) for line in expected]
     pattern = "(?m:^)" + "".join(parts)

@@ -1,4 +1,4 @@
-"""Debian's docker-registry on a free port, with a folder and a log of its own.
+"""Debian's docker-registry on a free port, with a separate folder and log.
 
 For slow or broken registries see `memory_registry`.
 """
@@ -34,7 +34,7 @@ http: {{addr: "{address}"}}
 
 @dataclass(frozen=True)
 class Asked:
-    """One request and the status of its answer."""
+    """One request and the status of its response."""
 
     method: str
     path: str
@@ -43,18 +43,18 @@ class Asked:
 
 @dataclass(frozen=True)
 class OwnRegistry:
-    """A registry that runs. Docker uses plain HTTP with its `host`."""
+    """A running registry. Docker uses plain HTTP with its `host`."""
 
     host: str
     folder: Path
 
     @property
     def storage(self) -> Path:
-        """Where its files are."""
+        """The folder of its files."""
         return self.folder / "storage"
 
     def blobs(self) -> dict[str, int]:
-        """Digest → size of every blob that it keeps."""
+        """Digest → size of every stored blob."""
         return {
             f"sha256:{path.parent.name}": path.stat().st_size
             for path in self.storage.rglob("blobs/sha256/*/*/data")
@@ -86,7 +86,7 @@ def program() -> str:
 
 @contextlib.contextmanager
 def serve(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[OwnRegistry]:
-    """Run a registry that keeps its files in `folder`, which is removed at the end.
+    """Run a registry that stores its files in `folder`, which is removed at the end.
 
     `settings` are REGISTRY_… variables, which override its configuration.
     """

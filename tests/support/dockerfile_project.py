@@ -1,6 +1,6 @@
 """A small project that other builders can build: Debian's shell and Python, uv, a few wheels.
 
-The wheel of uv, which a Dockerfile needs, is made from the program in this environment.
+The wheel of uv, which a Dockerfile needs, is created from the program in this environment.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def uv() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> Iterator[Project]:
-    """A project in `folder` whose target is locked; Debian's files go to the user's cache.
+    """A project in `folder` whose target is locked; Debian's files are stored in the user's cache.
 
     With `sdist` one of its packages has no wheel. Its index is `site`, if given.
     """

@@ -1,4 +1,4 @@
-"""Environments in which the commands of the docs run as they are printed.
+"""Environments in which the commands of the docs run unchanged.
 
 The mark of a block (doc_blocks.py) names the environment. imgbuild, its engines and a registry are
 real. The targets have the documented names and are small (tests/data/docs/matrix.yaml), with an
@@ -135,7 +135,7 @@ def _package(name: str, number: str, classes: tuple[str, ...]) -> dict[str, byte
 
 @dataclass
 class Shell:
-    """A bash that keeps its folder and variables from one command to the next."""
+    """A bash that keeps its folder and variables between commands."""
 
     folder: Path
     env: Mapping[str, str]
@@ -155,7 +155,7 @@ class Shell:
         self.type("set -o pipefail")
 
     def type(self, words: str) -> tuple[int, str, str]:
-        """Run `words`: the exit status, stdout and stderr, with the names of the docs."""
+        """Run `words`; returns the exit status, stdout and stderr, with the names of the docs."""
         assert self._bash.stdin is not None
         self._count += 1
         out, err, end = (self.spool / f"{self._count}.{kind}" for kind in ("out", "err", "end"))
@@ -171,7 +171,7 @@ class Shell:
         return (int(end.read_text()), *map(self.there, texts))  # type: ignore[return-value]
 
     def cwd(self) -> Path:
-        """The folder that the shell is in."""
+        """The shell's current folder."""
         return Path(self.here(self.type("pwd")[1].strip()))
 
     def here(self, text: str) -> str:
@@ -228,7 +228,7 @@ def _merged(whole: object, part: object) -> object:
 
 @dataclass
 class Environments:
-    """A locked project to copy, an index and a registry that answer."""
+    """A locked project to copy, a running index and a running registry."""
 
     folder: Path
     project: Project

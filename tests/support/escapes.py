@@ -1,8 +1,8 @@
 """Tries to leave the sandbox; runs inside it, by the image's own Python.
 
 Arguments: the path of a file of the host that is not in the image, and a port of the host. Each
-function is one way out. The answer is JSON: name → "escaped" or the name of the error that stopped
-it. The ways are those of a review of this project, and published ones of runc and bubblewrap:
+function is one escape. The output is JSON: name → "escaped" or the name of the error that prevented
+it. The escapes are those of a review of this project, and published ones of runc and bubblewrap:
 CVE-2019-5736 and CVE-2024-21626 of runc, CVE-2017-5226 and CVE-2023-28100 (TIOCSTI and TIOCLINUX),
 CVE-2022-0492 (release_agent), CVE-2020-15257 (abstract sockets), CVE-2014-3519 (file handles).
 """
@@ -40,11 +40,11 @@ WAYS: dict[str, Callable[[], object]] = {}
 
 
 class StoppedError(Exception):
-    """Something other than an error number stopped it."""
+    """Something other than an error number prevented the escape."""
 
 
 def way(function: Callable[[], object]) -> Callable[[], object]:
-    """One way out: it returns if it worked."""
+    """One escape: the function returns if it succeeded."""
     WAYS[function.__name__] = function
     return function
 
@@ -58,7 +58,7 @@ def call(name: str, *arguments: object) -> int:
 
 
 def reached(root: str) -> None:
-    """Read the secret below `root`; StoppedError if it is another file or none."""
+    """Read the secret below `root`; StoppedError if it is missing or another file."""
     try:
         text = Path(root + SECRET).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,6 @@
 """A small published target on disk, and a user's repository that extends it.
 
-Lock and digests are real. The records of layers are made up, since no test reads their bytes.
+Lock and digests are real. The records of layers are invented, since no test reads their bytes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def published(*wheels: Wheel) -> Lock:
 
 
 def records(planned: Iterable[Plan]) -> dict[Digest, LayerRecord]:
-    """A record for each layer, made up from its id."""
+    """A record for each layer, derived from its id."""
     return {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",
@@ -91,7 +91,7 @@ def repository(folder: Path, text: str = MATRIX, lock: Lock | None = None) -> Pa
 
 
 def read(path: Path) -> Extended:
-    """The matrix at `path`, which must be one that extends."""
+    """The matrix at `path`, which must extend a published target."""
     matrix = extend.load(path)
     assert isinstance(matrix, Extended)
     return matrix
@@ -103,7 +103,7 @@ def below(matrix: Extended) -> extend.PublishedTarget:
 
 
 def resolved(matrix: Extended, *more: Wheel, debs: Iterable[Deb] = ()) -> dict[Arch, Resolution]:
-    """What is published, and `more` on top, as a resolution has it."""
+    """The published packages, and `more` in addition, as a resolution."""
     old = below(matrix).lock.arch[Arch.X86_64]
     added = (samples.wheel("wandb", "0.20.1", 5000), samples.wheel("einops", "0.8.1"), *more)
     chosen = (*old.debs, *(debs or (samples.deb("rsync"), samples.deb("libpopt0"))))

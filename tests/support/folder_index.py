@@ -22,7 +22,7 @@ OLD_PYTHON = "cp310-cp310-manylinux_2_17_x86_64"
 
 
 def write(index: LocalIndex, folder: Path) -> str:
-    """Write the files of `index` below `folder`; the address of the index."""
+    """Write the files of `index` below `folder`; returns the URL of the index."""
     for item in index.published:
         path = folder / item.package / item.file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ _FACTS: dict[str, list[LockedFacts]] = {}
 
 
 def keep_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the locks of the catalogue be read once for each kind of host, not in every test."""
+    """Read the locks of the catalogue once for each type of host, not in every test."""
     read = choose_target.facts_of
 
     def _facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:

@@ -1,7 +1,7 @@
 """Inputs by atheris, which keeps those that reach new code: a pytest plugin for `make bench-fuzz`.
 
-It is loaded before anything of imgbuild, whose code is instrumented when it is imported. Each
-reader runs in a process of its own, since libFuzzer ends the process that it is started in.
+It is loaded before all modules of imgbuild, whose code is instrumented when it is imported. Each
+reader runs in a separate process, since libFuzzer ends the process in which it is started.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ HOOK.__enter__()
 
 
 def attack(seed: bytes, read: Callable[[bytes], object], seconds: int) -> int:
-    """Give `read` inputs that begin as `seed`, for `seconds`; how many.
+    """Call `read` with mutations of `seed` for `seconds`; returns their number.
 
-    AssertionError with libFuzzer's report for what is neither accepted nor refused in words.
+    AssertionError with libFuzzer's report if one is neither accepted nor refused with an error.
     """
     name = re.sub(r"\W+", "-", os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0])
     FOUND.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A git repository with chosen files, made by git itself, for tests of requirements from git."""
+"""A git repository with chosen files, created by git, for tests of requirements from git."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GitRepository:
 
     @property
     def url(self) -> str:
-        """Its address on this machine."""
+        """Its URL on this machine."""
         return f"git+file://{self.folder}"
 
     def git(self, *words: str, data: bytes | None = None) -> str:
@@ -69,7 +69,7 @@ class GitRepository:
         links: Mapping[str, str] | None = None,
         tag: str = "",
     ) -> str:
-        """Write files and links, commit them, and give the commit's id."""
+        """Write files and links, and commit them; returns the commit's id."""
         for path, content in files.items():
             place = self.folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class GitRepository:
         return self.git("rev-parse", "HEAD")
 
     def dumb_files(self, prefix: str = "demo.git") -> dict[str, bytes]:
-        """Its files as a plain web server has them, by path, after `git update-server-info`."""
+        """Its files for a plain web server, by path, after `git update-server-info`."""
         self.git("update-server-info")
         place = self.folder / ".git"
         return {

@@ -9,7 +9,7 @@ import pytest
 
 
 def hashed_files(patch: pytest.MonkeyPatch) -> list[str]:
-    """A list that grows by a name with each file that is hashed."""
+    """A list to which the name of each hashed file is added."""
     names: list[str] = []
     real = hashlib.file_digest
 

@@ -1,7 +1,7 @@
-"""Changes of valid files that an attacker, or a failing disk, would make, and the readers of them.
+"""Changes of valid files as by an attacker or a failing disk, and the readers of these files.
 
-A reader may accept what was changed or refuse it with an error of imgbuild; anything else is a
-fault: another exception, an endless loop, too much memory.
+A reader may accept a changed file or refuse it with an error of imgbuild; anything else is a fault:
+another exception, an endless loop, too much memory.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def edits(draw: st.DrawFn) -> Edit:
 
 @st.composite
 def values(draw: st.DrawFn) -> Edit:
-    """One change of a JSON document: another value, a key less, a list that is longer."""
+    """One change of a JSON document: another value, a missing key, a longer list."""
     place = draw(st.integers(0, 1 << 30))
     value = draw(st.sampled_from(VALUES))
     kind = draw(st.sampled_from(("value", "value", "drop", "double")))
@@ -122,9 +122,9 @@ def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
 
 
 def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = False) -> int:
-    """Give `read` changed forms of `seed`, a JSON `document` or any bytes; how many it accepted.
+    """Call `read` with changes of `seed`, a JSON `document` or any bytes; returns how many passed.
 
-    AssertionError for what is neither accepted nor refused in words.
+    AssertionError if one is neither accepted nor refused with an error.
     """
     accepted = 0
     read(seed)  # what is not changed is accepted

@@ -1,6 +1,6 @@
 """Texts that end a word, a line, a comment or a section in some language, and start a command.
 
-The command makes the file $CANARY.
+The command creates the file $CANARY.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ WORDS = tuple(text for text in (*PAYLOADS, *BREAKS) if "\r" not in text)
 
 
 def name(text: str) -> str:
-    """`text` as a part of a path."""
+    """`text` as a component of a path."""
     return text.replace("/", "_")

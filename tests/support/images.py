@@ -59,7 +59,7 @@ def layer(folder: Path, members: Iterable[Member]) -> MADE:
 
 
 def shell_layer(folder: Path) -> MADE:
-    """A static shell with its commands, for an image of a few hundred kilobytes that runs."""
+    """A static shell with its commands, for a runnable image of a few hundred kilobytes."""
     program = Path(needs.tool("busybox", "busybox-static")).read_bytes()
     links = [
         Member(path=f"bin/{name}", kind=MemberKind.LINK, target="busybox") for name in COMMANDS
@@ -97,7 +97,7 @@ def summary(layers: Sequence[MADE], arch: Arch = Arch.X86_64) -> layout.ImageFil
 
 
 def python_base(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,)) -> Path:
-    """A layout of a base: accounts, and something called python3.11; its name is "base"."""
+    """A layout of a base: accounts, and a stub of python3.11; its name is "base"."""
     members = [
         text("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
         text("etc/group", "root:x:0:\n"),
@@ -109,7 +109,7 @@ def python_base(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,)) -> Path:
 
 
 def tiny(folder: Path, arches: Sequence[Arch] = (Arch.X86_64,), word: str = "hello") -> Path:
-    """The layout of an image with a shell that says `word`; its layers are beside it."""
+    """The layout of an image with a shell that prints `word`; its layers are next to it."""
     blobs = folder / "blobs"
     layers = [
         shell_layer(blobs),

@@ -1,7 +1,7 @@
 """A project whose verbs run in this process: a matrix, a lock, its digests, and a filled cache.
 
-The base's layer is a small one that is put into the cache with a matching record. Wheels are real,
-and the verbs make their layers.
+The base's layer is a small one in the cache, with a matching record. Wheels are real, and the verbs
+build their layers.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Sample:
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new folder for a project, below `folder` with a cache beside it; it is entered."""
+    """Create a folder for a project below `folder`, next to a cache, and change to it."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(folder / "cache"))
     project = folder / "project"
     project.mkdir()
@@ -117,7 +117,7 @@ def make(folder: Path) -> Sample:
 def lock_target(
     folder: Path, matrix: Matrix, target: str, wheels: Mapping[str, Wheel], arches: Iterable[Arch]
 ) -> tuple[Lock, TargetDigests]:
-    """Lock and digests `target` with `wheels`, which are in the cache, on each of `arches`."""
+    """Write lock and digests of `target` with `wheels`, which are cached, on each of `arches`."""
     store = Store.open()
     resolution = Resolution(
         wheels=tuple(wheels[package] for package in sorted(wheels)),
@@ -153,7 +153,7 @@ def json_of(answer: Answer) -> Any:
 
 
 def damage(sample: Sample, package: str) -> Wheel:
-    """Put other bytes into the cache where the wheel of `package` was."""
+    """Replace the wheel of `package` in the cache by other bytes."""
     wheel = sample.wheels[package]
     path = Store.open().file(wheel.sha256)
     assert path is not None
@@ -179,7 +179,7 @@ def relock(sample: Sample, digest: str) -> None:
 
 
 def unwrapped(text: str) -> str:
-    """`text` without the ends and indents of its lines."""
+    """`text` without line breaks and indents."""
     return " ".join(text.split())
 
 
@@ -191,7 +191,7 @@ class Command:
         self._capture = capture
 
     def __call__(self, *arguments: str) -> Answer:
-        """Run `imgbuild ARGUMENTS`: its status and what it wrote."""
+        """Run `imgbuild ARGUMENTS`; returns its status and output."""
         self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
         # Its view of the terminal is this command's alone.
         with contextlib.suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""Layer files with the diff ids that their content has."""
+"""Layer files with the diff ids of their content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FALSE = f"sha256:{'f' * 64}"
 def layer_file(path: Path, part: tuple[int, int] | None = None) -> LayerFile:
     """The layer at `path`, or the `part` (offset, length) of an archive there.
 
-    A layer that cannot be inflated has the diff id of nothing.
+    A layer that cannot be inflated has the diff id of an empty tar.
     """
     hashed = hashlib.sha256()
     if path.is_file():

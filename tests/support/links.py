@@ -1,4 +1,4 @@
-"""What a checkout or a shared folder may have in place of a file or folder."""
+"""Entries that a checkout or a shared folder may have in place of a file or folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def _device(path: Path) -> None:
-    """A device whose content has no end; as an ordinary user a pipe."""
+    """A device with endless content; for an ordinary user, a pipe."""
     os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
 
 
@@ -19,7 +19,7 @@ if os.geteuid() == 0:
 
 
 def outside(tmp_path: Path) -> Path:
-    """A folder with files that nobody may change."""
+    """A folder with files that must not be changed."""
     folder = tmp_path / "outside"
     (folder / "deep").mkdir(parents=True, exist_ok=True)
     (folder / "c.json").write_bytes(b"mine")

@@ -1,7 +1,7 @@
 """A package index of small real wheels, for a server on this machine.
 
-`site_files` gives PEP 503 pages as plain mirrors have them, with the JSON API; other
-methods give pages as PyTorch and FlashInfer have them.
+`site_files` returns PEP 503 pages like those of plain mirrors, with the JSON API; other methods
+return pages like those of PyTorch and FlashInfer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def wheel_bytes(
 
 
 def sdist_bytes(name: str, version: str, files: Mapping[str, bytes]) -> bytes:
-    """A .tar.gz source distribution that holds `files` in its one folder."""
+    """A .tar.gz source distribution with `files` in its only folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for path, data in files.items():
@@ -65,7 +65,7 @@ def sdist_bytes(name: str, version: str, files: Mapping[str, bytes]) -> bytes:
 
 @dataclass
 class Published:
-    """A file as an index lists it."""
+    """A file in the listing of an index."""
 
     package: str
     file: str
@@ -76,7 +76,7 @@ class Published:
 
 @dataclass
 class LocalIndex:
-    """Files to publish; `site_files` gives them as a server has them."""
+    """Files to publish; `site_files` returns them in the form for a server."""
 
     published: list[Published] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class LocalIndex:
         yanked: bool = False,
         files: Mapping[str, bytes] | None = None,
     ) -> Published:
-        """Publish a wheel made of these."""
+        """Publish a wheel built from these arguments."""
         data = wheel_bytes(name, version, requires, files, tag)
         file = f"{name.replace('-', '_')}-{version}-{tag}.whl"
         return self.add(name, file, data, uploaded=uploaded, yanked=yanked)
@@ -137,7 +137,7 @@ class LocalIndex:
     def pytorch_files(self, tag: str) -> dict[str, bytes]:
         """Like the PyTorch index: links from the root of the server, `+` escaped, hashes, no API.
 
-        METADATA is beside each wheel and has two attributes; a comment ends the page.
+        METADATA is next to each wheel and has two attributes; a comment ends the page.
         """
         files = {f"whl/{tag}/{quote(item.file)}": item.data for item in self.published}
         for package in {item.package for item in self.published}:
@@ -170,8 +170,8 @@ class LocalIndex:
         """Like the FlashInfer index: pages that name the files of releases on another server.
 
         `folder` is cu124/torch2.6 for wheels of one torch, cu130 for a cache of compiled kernels,
-        and empty for cubins; addresses have their `+` as it is, and a hash. This is the form that
-        scripts/update_whl_index.py of FlashInfer writes, read on 2026-11-25.
+        and empty for cubins; URLs have an unescaped `+`, and a hash. This is the format written by
+        FlashInfer's scripts/update_whl_index.py, read on 2026-11-25.
         """
         pages = {}
         for package in {item.package for item in self.published}:
@@ -187,7 +187,7 @@ class LocalIndex:
         return pages
 
     def release(self, item: Published) -> str:
-        """The path of a file among the releases: its tag has no local part, its name has."""
+        """The path of a file among the releases: its name has a local part, its tag has none."""
         version = item.file.split("-")[1].partition("+")[0]
         return f"v{version}/{item.file}"
 

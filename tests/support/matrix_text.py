@@ -1,4 +1,4 @@
-"""A small matrix that is right, and ways to break it in one place and to look at what is said."""
+"""A small valid matrix, and helpers that break it in one place and return the problems."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ targets:
 
 
 def broken(old: str, new: str) -> tuple[str, int, int]:
-    """The right matrix with `old` replaced by `new`; line and column of the mark in `new`."""
+    """The valid matrix with `old` replaced by `new`, and line and column of the mark in `new`."""
     assert RIGHT.count(old) == 1, f"{old!r} stands {RIGHT.count(old)} times in the right matrix"
     assert new.count(MARK) == 1, f"{new!r} needs one {MARK}"
     text = RIGHT.replace(old, new)
@@ -87,14 +87,14 @@ def problems(text: str | bytes) -> tuple[Problem, ...]:
 
 
 def only(text: str | bytes) -> Problem:
-    """The one problem of a matrix that has one."""
+    """The only problem of a matrix."""
     matrix_problems = problems(text)
     assert len(matrix_problems) == 1, [str(problem) for problem in matrix_problems]
     return matrix_problems[0]
 
 
 def check(old: str, new: str, result: tuple[str | None, ...]) -> None:
-    """Break the right matrix; `told`: path, part of message, value, part of expected, nearest."""
+    """Break the valid matrix; `told`: path, part of message, value, part of expected, nearest."""
     text, line, column = broken(old, new)
     problem = only(text)
     path, message, value, expected, nearest = result

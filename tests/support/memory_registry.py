@@ -1,7 +1,7 @@
 """A registry in memory that follows the distribution specification 1.1, with chosen faults.
 
-The fields of `Registry` turn features off and add faults; `requests` has what was asked. For a real
-registry see `docker_registry`.
+The fields of `Registry` turn features off and add faults; `requests` has the received requests. For
+a real registry see `docker_registry`.
 
     with memory_registry.serve(Registry(referrers_api=False)) as registry:
         registry.faults.append(Fault("PUT .*/uploads/", cut_request=1000))
@@ -99,7 +99,7 @@ class Registry:
         return Repository(self.host, name)
 
     def received_requests(self, where: str) -> list[Asked]:
-        """The requests whose "METHOD /path?query" `where` is found in."""
+        """The requests whose "METHOD /path?query" matches `where`."""
         return [
             request
             for request in self.requests
@@ -138,7 +138,7 @@ class Registry:
     def _refused(
         self, request: Asked, names: dict[str, str], query: dict[str, str]
     ) -> Answer | None:
-        """The refusal of a request that is not allowed."""
+        """The error response to a request that is not allowed."""
         given = request.headers.get("Authorization", "")
         if self.auth == "basic":
             return None if given == basic(self.login) else self._challenge('Basic realm="here"')
@@ -367,7 +367,7 @@ class Registry:
         entries: list,  # type: ignore[type-arg]
         shape: Callable[[list], object],  # type: ignore[type-arg]
     ) -> Answer:
-        """One page of a list; the rest behind a Link."""
+        """One page of a list, with a Link to the rest."""
         start, size = int(query.get("at", 0)), self.page or len(entries) or 1
         answer = Answer(200, json.dumps(shape(entries[start : start + size])).encode())
         answer.headers["Content-Type"] = "application/json"
@@ -393,7 +393,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def says(name: str, value: str | None) -> Callable[[Answer], None]:
-    """A change of an answer: header `name` gets another value, or none."""
+    """A change of a response: header `name` gets another value, or is removed."""
 
     def _edit(answer: Answer) -> None:
         answer.headers[name] = value or ""

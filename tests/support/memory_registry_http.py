@@ -1,4 +1,4 @@
-"""The HTTP of `memory_registry`: two servers, one of them the storage that it may redirect to."""
+"""The HTTP of `memory_registry`: two servers, one of them the storage for redirects."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve(registry: Registry, context: ssl.SSLContext | None = None) -> Iterator[Registry]:
-    """Serve `registry`, and the storage that it may send to, on free ports of this machine."""
+    """Serve `registry`, and the storage to which it may redirect, on free local ports."""
     registry.scheme = "https" if context is not None else registry.scheme
     with contextlib.ExitStack() as stack:
         for place in ("registry", "storage"):

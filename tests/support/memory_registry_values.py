@@ -1,4 +1,4 @@
-"""Requests, answers and faults of `memory_registry`, as values."""
+"""Requests, responses and faults of `memory_registry`, as values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUTES: tuple[tuple[str, str], ...] = (
 
 @dataclass
 class Fault:
-    """A fault of the next `times` requests whose "METHOD /path?query" `where` is found in."""
+    """A fault of the next `times` requests whose "METHOD /path?query" matches `where`."""
 
     where: str
     times: int = 1
@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass
 class Answer:
-    """The answer to a request."""
+    """The response to a request."""
 
     status: int
     body: bytes = b""
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass
 class Asked:
-    """One request as it came. `server` is "registry" or "storage"."""
+    """One request as received. `server` is "registry" or "storage"."""
 
     server: str
     method: str
@@ -96,7 +96,7 @@ def needed(method: str, names: dict[str, str], query: dict[str, str]) -> set[tup
 
 
 def actions(scope: str) -> set[tuple[str, str]]:
-    """The single actions that a scope names."""
+    """The individual actions in a scope."""
     thing, _, words = scope.rpartition(":")
     return {(thing, word) for word in words.split(",")}
 
@@ -112,6 +112,6 @@ def named(data: bytes) -> str:
 
 
 def error(status: int, code: str) -> Answer:
-    """A refusal as the specification has it."""
+    """An error response in the format of the specification."""
     data = json.dumps({"errors": [{"code": code, "message": f"this is {code}"}]}).encode()
     return Answer(status, data, {"Content-Type": "application/json"})

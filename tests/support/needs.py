@@ -1,4 +1,4 @@
-"""What a test needs from the machine: each function returns it, or skips the test with a remedy.
+"""Requirements of tests on the machine: each function returns one, or skips with a remedy.
 
 With IMGBUILD_NO_SKIP=1 (as in .ci/run) a missing program or service is a failure. So is too little
 disk space, unless IMGBUILD_SMALL_DISK=1 is set.
@@ -36,12 +36,12 @@ def long() -> bool:
 
 
 def small_disk() -> bool:
-    """Whether a test may be skipped for lack of disk space though other skips are failures."""
+    """Whether a test may be skipped for lack of disk space although other skips are failures."""
     return os.environ.get("IMGBUILD_SMALL_DISK") == "1"
 
 
 def missing(what: str, remedy: str) -> NoReturn:
-    """Skip the running test, or fail it where skipping is not allowed."""
+    """Skip the running test, or fail it if skipping is not allowed."""
     text = f"{what}; {remedy}"
     if strict():
         pytest.fail(f"skipping is not allowed here: {text}", pytrace=False)
@@ -62,7 +62,7 @@ def wait_for_engines() -> None:
 
 
 def remedy(reason: str) -> str:
-    """What to do about a skip: install all engines, or the remedy that the reason has."""
+    """The remedy for a skip: install all engines, or the remedy in the reason."""
     return "sudo tools/engines" if INSTALL in reason else reason.rpartition("; ")[2]
 
 
@@ -92,7 +92,7 @@ def user_namespaces() -> str:
 
 
 def docker() -> str:
-    """The `docker` command; its engine answers and uses the containerd image store."""
+    """The `docker` command; its engine responds and uses the containerd image store."""
     path = tool("docker", "docker.io docker-cli")
     if not _answers(path, "info"):
         missing("no Docker Engine answers", INSTALL)
@@ -102,7 +102,7 @@ def docker() -> str:
 
 
 def buildx() -> str:
-    """The `docker` command; its engine answers, and buildx is installed."""
+    """The `docker` command; its engine responds, and buildx is installed."""
     path = docker()
     if not _answers(path, "buildx", "version"):
         missing("docker has no buildx", f"apt-get install docker-buildx, or {INSTALL}")
@@ -120,7 +120,7 @@ def docker20() -> dict[str, str]:
 
 
 def podman() -> str:
-    """The `podman` command, where it can list its images."""
+    """The `podman` command, if it can list its images."""
     path = tool("podman")
     if not _answers(path, "info"):
         missing("podman does not answer", INSTALL)
@@ -148,7 +148,7 @@ def registry() -> str:
 
 
 def slurm() -> dict[str, str]:
-    """Environment variables with which sbatch and the rest use the Slurm of tools/engines."""
+    """Environment variables with which Slurm's commands use the Slurm of tools/engines."""
     path = tool("sinfo", "slurm-wlm munge")
     extra = {"SLURM_CONF": _engine("IMGBUILD_SLURM_CONF")}
     if not extra["SLURM_CONF"] or not _answers(path, "--noheader", extra=extra):
@@ -162,7 +162,7 @@ def emulator(arch: str) -> str:
 
 
 def network() -> None:
-    """The package index that uv is configured for must answer."""
+    """The package index configured for uv must respond."""
     if not _index_answers():
         missing(
             "the package index does not answer",

@@ -1,4 +1,4 @@
-"""The files that `uv pip install` writes for a wheel, to compare with imgbuild's own installer.
+"""The files that `uv pip install` writes for a wheel, for comparison with imgbuild's installer.
 
 `compare` installs each wheel with uv into a virtual environment and compares it with
 `install.installed`: the same paths, contents and modes, except for what `ACCEPTED` lists.
@@ -65,7 +65,7 @@ def _compare(wheel: Path, folder: Path) -> list[str]:
 
 
 def _install(wheel: Path, folder: Path, venv: Path) -> set[str]:
-    """Make the venv and install `wheel` into it; the paths that the venv has of itself."""
+    """Create the venv and install `wheel` into it; returns the paths of the empty venv."""
     _uv("venv", "--python", sys.executable, str(venv), cache=folder / "cache")
     before = set(_walk(venv))
     # Hard links halve the disk that this takes; the content and modes are those of copies.
@@ -125,7 +125,7 @@ def _accepted(path: str, package: str = "", *, is_package_only: bool = False) ->
 def _launcher_faults(
     path: str, entry: scripts.EntryPoint, ours: bytes, theirs: bytes
 ) -> Iterable[str]:
-    """Both start the same interpreter and call the same function."""
+    """Differences unless both launchers start the same interpreter and call the same function."""
     call = f"sys.exit({entry.attribute}())".encode()
     taken = f"from {entry.module} import {entry.attribute.partition('.')[0]}\n".encode()
     if ours.splitlines()[0] != theirs.splitlines()[0]:
@@ -136,7 +136,7 @@ def _launcher_faults(
 
 
 def _record_faults(ours: dict[str, Member], real: dict[str, Path], package: str) -> Iterable[str]:
-    """RECORD names every file once, with the hash and size that the file has, also with uv."""
+    """Differences unless RECORD has every file once, with the file's hash and size, also by uv."""
     (where,) = [path for path in ours if re.fullmatch(f"{INFO}/RECORD", path)]
     rows = record.read_record(_content(ours[where]).decode(), where)
     theirs = record.read_record(_without_doubles(real[where].read_text()), where)
@@ -155,7 +155,7 @@ def _record_faults(ours: dict[str, Member], real: dict[str, Path], package: str)
 
 
 def _without_doubles(text: str) -> str:
-    """uv's RECORD keeps the wheel's own row beside that of a file which it wrote itself."""
+    """uv's RECORD without the wheel's rows for files that uv has rewritten and listed again."""
     rows = {line.rsplit(",", 2)[0]: line for line in text.splitlines()}
     return "\n".join(rows.values())
 

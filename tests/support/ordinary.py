@@ -1,6 +1,6 @@
-"""A user without rights (nobody), and a Python that this user can start.
+"""An unprivileged user (nobody), and a Python that this user can start.
 
-Root's own Python may be where no other user can look (pyenv below a home of mode 700).
+Root's Python may be in a folder that no other user can read (pyenv below a home of mode 700).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def become() -> list[str]:
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:
-    """A new folder of nobody's, removed at the end; pytest's folders are closed to other users."""
+    """A new folder of nobody, removed at the end; other users cannot read pytest's folders."""
     needs.root()
     folder = Path(tempfile.mkdtemp(prefix="imgbuild-nobody-"))
     nobody = pwd.getpwnam("nobody")
@@ -44,8 +44,8 @@ def home() -> Iterator[Path]:
 def python(folder: Path) -> str:
     """A Python with this one's packages that nobody can start.
 
-    Where this one cannot be read, it is an environment of the system's Python below `folder`,
-    which nobody must be able to enter.
+    If this one is not readable for nobody, it is an environment of the system's Python below
+    `folder`, which nobody must be able to access.
     """
     if _starts(sys.executable):
         return sys.executable
@@ -69,7 +69,7 @@ def python(folder: Path) -> str:
 def _starts(python: str) -> bool:
     """Whether nobody can start it and import what imgbuild needs.
 
-    `env` starts it, since setpriv itself may still look where nobody cannot.
+    It is started through `env`, since setpriv itself may still read folders that nobody cannot.
     """
     done = subprocess.run(
         [*become(), "env", python, "-B", "-c", "import imgbuild, msgspec"],

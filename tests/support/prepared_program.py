@@ -1,9 +1,9 @@
-"""imgbuild's command line in a new process that has all modules already.
+"""imgbuild's command line in a new process in which all modules are already imported.
 
 `run` is for tests that start a command as a user does, and do not test the start. One process for
-each process of tests imports the modules of imgbuild, and forks for each command: that takes a
-hundredth of a second, a new interpreter half a second. All else is as in a new one: arguments,
-folder, environment, streams, umask, and the end of the interpreter.
+each test process imports the modules of imgbuild and forks for each command, which takes a
+hundredth of a second instead of half a second for a new interpreter. Everything else is as in a new
+one: arguments, folder, environment, streams, umask, and the end of the interpreter.
 
 This file is also the program of that process, which does not import from `tests`.
 """
@@ -41,7 +41,7 @@ LIBRARIES = (
 def run(
     arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `imgbuild ARGUMENTS`: its exit status, negative after a signal, and what it wrote."""
+    """Run `imgbuild ARGUMENTS`; returns its exit status, negative after a signal, and output."""
     if _at_start(env) != _at_start(os.environ):
         command = [sys.executable, "-m", "imgbuild", *arguments]
         return subprocess.run(
@@ -77,9 +77,9 @@ def _umask() -> int:
 
 
 class _Process:
-    """The process that has the modules; it ends with this one.
+    """The process with the imported modules; it ends with this one.
 
-    For each command it gets a connection and the three streams as file descriptors.
+    For each command it receives a connection and the three streams as file descriptors.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ def _prepare() -> None:
 
 
 def _serve(control: socket.socket) -> None:
-    """Fork for each command; returns in the new process, after setting up what it was given."""
+    """Fork for each command; returns in the new process, after setting up what it received."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 8, 4)
         if not message:  # the tests have ended

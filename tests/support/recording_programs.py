@@ -1,7 +1,7 @@
-"""Programs that record their words and variables, for scripts that a test runs with bash.
+"""Programs that record their arguments and variables, for scripts that a test runs with bash.
 
-They stand for srun, scontrol, scancel, apptainer, an image's entry point and imgbuild. Each call is
-a file in $RECORD. What should run until it is ended (Ray, vLLM's server) does.
+They replace srun, scontrol, scancel, apptainer, an image's entry point and imgbuild. Each call is a
+file in $RECORD. Servers (Ray, vLLM) run until they are ended.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Programs:
-    """The programs in `folder`/bin; `canary` is the file that hostile texts would make."""
+    """The programs in `folder`/bin; `canary` is the file that hostile texts would create."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,7 +102,7 @@ class Programs:
     def run(
         self, script: str, env: Mapping[str, str] | None = None, *, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run `script` with bash. It fails if a text in it made the canary."""
+        """Run `script` with bash. It fails if a text in it created the canary."""
         for call in self.record.iterdir():
             call.unlink()
         variables = {
@@ -121,7 +121,7 @@ class Programs:
         return done
 
     def calls(self, program: str) -> list[Call]:
-        """What was called, in the order of time."""
+        """The calls, in order of time."""
         paths = sorted(path for path in self.record.iterdir() if not path.suffix)
         calls = [msgspec.convert(json.loads(path.read_text()), Call) for path in paths]
         return [call for call in calls if call.program == program]
@@ -148,7 +148,7 @@ def sbatch_options(script: str) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    """As `get_argument` in src/sbatch/opt.c of Slurm 22.05 reads them."""
+    """The words as parsed by `get_argument` in src/sbatch/opt.c of Slurm 22.05."""
     words: list[str] = []
     word, quote, place = "", "", 0
     started = False

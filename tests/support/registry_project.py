@@ -40,7 +40,7 @@ class Place:
 
     @property
     def repository(self) -> Repository:
-        """Where pushes go."""
+        """The repository for pushes."""
         return self.registry.repository(NAME)
 
     def work(self, *mounts: str, tag: bool = True, attach: bool = False) -> PushContext:
@@ -65,7 +65,7 @@ class Place:
         )
 
     def both(self, *arches: Arch) -> PushPlan:
-        """The plan of a target that is locked for two architectures, or of some of them."""
+        """The plan of a target that is locked for two architectures, for both or some of them."""
         matrix = load(self.sample.matrix)
         lock, target_digests = inprocess_project.lock_target(
             self.sample.folder, matrix, BOTH, self.sample.wheels, Arch
@@ -81,11 +81,11 @@ class Place:
         return {tag: digest for (_, tag), digest in self.registry.tags.items()}
 
     def reference(self, tag: str) -> Reference:
-        """Something in the repository, by tag."""
+        """An image in the repository, by tag."""
         return Reference(self.registry.host, NAME, tag)
 
     def writes(self) -> list[Asked]:
-        """The requests so far that change something."""
+        """The requests so far that change the registry."""
         return [
             request for request in self.registry.requests if request.method not in ("GET", "HEAD")
         ]

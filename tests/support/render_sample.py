@@ -45,7 +45,7 @@ def matrix(*arches: Arch) -> Matrix:
 
 
 def resolution(arch: Arch) -> Resolution:
-    """Big wheels, small ones, one for this architecture alone."""
+    """Large wheels, small ones, and one only for this architecture."""
     wheels = [
         samples.wheel("fastapi"),
         samples.wheel("fastapi-cli"),
@@ -77,7 +77,7 @@ def without(lock: Lock, package: str) -> Lock:
 
 
 def digests_of(lock: Lock) -> TargetDigests:
-    """Digests of `lock` with made-up records of its layers."""
+    """Digests of `lock` with invented records of its layers."""
     records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",
@@ -92,7 +92,7 @@ def digests_of(lock: Lock) -> TargetDigests:
 
 
 def address(package: str, locked: LockedFile) -> str:
-    """The address of a file of that project."""
+    """The URL of a file of that project."""
     return f"https://index.example/{package}/{locked.file}"
 
 

@@ -1,4 +1,4 @@
-"""The wheels of a target without its base: a resolution of Python packages alone."""
+"""The wheels of a target without its base: a resolution of only Python packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def resolve_wheels(
     root: Callable[[], Path],
     context: Context,
 ) -> tuple[tuple[Wheel, ...], tuple[BuiltWheel, ...]]:
-    """The wheels of target `name` on `arch` and `python` ("3.11.2"); those made from sdists."""
+    """The wheels of target `name` on `arch` and `python` ("3.11.2"); those built from sdists."""
     prepared = solve.prepare(SolveProblem(matrix, name, arch, context), python, root)
     solve.refuse_pins(prepared)
     chosen = solve.ask(prepared)

@@ -1,4 +1,4 @@
-"""Images whose documents a test changes, with digests that fit, in a layout and in a registry."""
+"""Images whose documents a test changes, with matching digests, in a layout and in a registry."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def blob(layout: Path, digest: str) -> Path:
 
 
 def stored(layout: Path, registry: Registry) -> Reference:
-    """The image of `layout`, put into a registry as it is."""
+    """The image of `layout`, stored unchanged in a registry."""
     entry = json.loads((layout / "index.json").read_bytes())["manifests"][0]
     for path in (layout / "blobs/sha256").iterdir():
         registry.blobs[NAME, f"sha256:{path.name}"] = path.read_bytes()

@@ -1,6 +1,6 @@
-"""A whole project of small real parts: a matrix, an index on this machine, and the command line.
+"""A complete project of small real parts: a matrix, a local index, and the command line.
 
-Each verb runs in a process, as a user runs it.
+Each verb runs in a separate process, as for a user.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def index() -> LocalIndex:
 class Project:
     """A folder with a matrix; `cache` is its cache, None the user's own.
 
-    Without `index_url` the index is the one that this machine is configured for.
+    Without `index_url`, the index configured on this machine is used.
     """
 
     folder: Path
@@ -129,7 +129,7 @@ class Project:
         return (inner if inner.is_dir() else self.folder) / "images"
 
     def files(self) -> dict[str, bytes]:
-        """Every file below `images`, by its path there."""
+        """Every file below `images`, by its relative path."""
         images = self.images
         return {
             path.relative_to(images).as_posix(): path.read_bytes()
@@ -143,7 +143,7 @@ class Project:
 
 
 def serve_image(site: Site, folder: Path, name: str) -> str:
-    """Serve the layout at `folder` from `site` as a registry; the image's name with its digest."""
+    """Serve the layout at `folder` from `site` as a registry; returns the name with the digest."""
     image_layout = layout.read(folder)
     for blob in (folder / "blobs/sha256").iterdir():
         data = blob.read_bytes()
@@ -153,6 +153,6 @@ def serve_image(site: Site, folder: Path, name: str) -> str:
 
 
 def registry_base(image: str, **changes: object) -> dict[str, object]:
-    """A registry base as the matrix writes it."""
+    """A registry base in the format of the matrix."""
     base = {"kind": "registry", "image": image, "python": "3.11", "glibc": "2.36"}
     return {**base, "interpreter": "/usr/bin/python3.11", **changes}

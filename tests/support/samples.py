@@ -81,7 +81,7 @@ def with_tools(*tools: str, **changes: object) -> Matrix:
 
 
 def with_tools_lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
-    """The lock of `with_tools("htop")`; htop needs libnl, which the base has not."""
+    """The lock of `with_tools("htop")`; htop needs libnl, which the base lacks."""
     source = of or with_tools("htop")
     resolutions = {}
     for arch in source.targets["small"].arch:
@@ -93,7 +93,7 @@ def with_tools_lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
 
 
 def wheel(package: str, version: str = "1.0", size: int = 100) -> Wheel:
-    """A wheel as a lock names it; its hash is that of its name and version."""
+    """A wheel as in a lock; its hash is that of its name and version."""
     name = package.replace("-", "_")
     digest = hashlib.sha256(f"{package} {version}".encode()).hexdigest()
     return Wheel(
@@ -121,7 +121,7 @@ def relabelled(lock: Lock) -> Lock:
 
 
 def deb(package: str, version: str = "1.0-1", arch: str = "amd64") -> Deb:
-    """A Debian package as a lock names it."""
+    """A Debian package as in a lock."""
     return Deb(
         file=f"pool/main/{package[0]}/{package}/{package}_{version}_{arch}.deb",
         size=10,
@@ -144,7 +144,7 @@ def resolution(*wheels: Wheel, arch: Arch = Arch.X86_64) -> Resolution:
 
 
 def lock(*wheels: Wheel, of: Matrix | None = None) -> Lock:
-    """The lock of the sample target with `wheels`, torch and pip, on each of its arches."""
+    """The lock of the sample target with `wheels`, torch and pip, on each of its architectures."""
     source = of or matrix()
     arches = source.targets["small"].arch
     return make_lock(source, "small", {arch: resolution(*wheels, arch=arch) for arch in arches})
@@ -157,7 +157,7 @@ def write_wheel(
     files: dict[str, bytes] | None = None,
     requires: Sequence[str] = (),
 ) -> Path:
-    """A real pure-Python wheel on disk: a module of its own name, or `files`."""
+    """A real pure-Python wheel on disk: a module with its name, or `files`."""
     needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
@@ -176,7 +176,7 @@ def write_wheel(
 
 
 def add(store: Store, path: Path, package: str, version: str = "1.0") -> Wheel:
-    """Put a wheel file into the store (the file at `path` goes) and name it as a lock would."""
+    """Move the wheel file at `path` into the store; returns it as a wheel of a lock."""
     data = path.read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()
     size = len(data)

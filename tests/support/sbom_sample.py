@@ -1,4 +1,4 @@
-"""A small image with one part of every kind, for tests of SBOMs."""
+"""A small image with one component of every kind, for tests of SBOMs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE_FILES = "12.4+deb12u11"
 
 
 def lock(arches: tuple[Arch, ...] = ARCHES) -> Lock:
-    """Torch and what it needs, one wheel built from an sdist, three debs."""
+    """Torch and its dependencies, one wheel built from an sdist, three debs."""
     matrix = samples.matrix(arch=arches)
     return make_lock(matrix, "small", {arch: resolution(arch) for arch in arches})
 
@@ -40,7 +40,7 @@ def resolution(arch: Arch) -> Resolution:
 
 
 def digests_of(of: Lock) -> TargetDigests:
-    """The digests of `of` with layers whose bytes follow from their ids."""
+    """The digests of `of`, with layers whose bytes are derived from their ids."""
     records = {
         layer.id: LayerRecord(
             digest=f"sha256:{sha256(layer.id.encode())}",

@@ -1,10 +1,10 @@
-"""Which tests run in one process, and in which order, when several processes share them.
+"""Assigns tests to processes, and orders them, when several processes share them.
 
 - Tests of whole images (mark `disk` of 12 GB or more) run in one process, because two such images
   at once would fill a disk. They start first.
 - Checks of the source run in one process, which reads a thousand files once. So do unit tests with
-  properties and the others of their files: hypothesis reads the constants of all modules.
-- The other tests of a file run in one process, because they share fixtures and what they have read.
+  properties and the other tests of their files: hypothesis reads the constants of all modules.
+- The other tests of a file run in one process, because they share fixtures and cached data.
 - The files of integration tests follow, those that take longest first. Unit tests and checks of the
   repository run until the engines are installed, and at the end, so that all processes end at
   about the same time.
@@ -75,7 +75,7 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def turned(config: pytest.Config, nodes: list[Any]) -> list[Any]:
-    """What a folder holds, from another place in each process on."""
+    """The contents of a folder, starting at a different position in each process."""
     worker = getattr(config, "workerinput", None)
     if worker is None:
         return nodes
@@ -87,9 +87,9 @@ _with_properties: set[Path] = set()  # files of unit tests, when `sort` has been
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """Put whole images first, then integration tests by the time that their files take.
+    """Put whole images first, then integration tests by the duration of their files.
 
-    Every process must have the same order, whatever file it began with.
+    Every process must have the same order, regardless of its first file.
     """
     _with_properties.update(
         item.path
@@ -125,7 +125,7 @@ def _integration(name: str) -> bool:
 
 
 def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
-    """Write the groups of the collected tests and the number of long tests that were left out."""
+    """Write the groups of the collected tests, and the number of omitted long tests."""
     worker_file = file.with_suffix(f".{os.getpid()}")  # each worker writes the same
     groups = {item.nodeid: group(item) for item in items}
     worker_file.write_text(json.dumps({"groups": groups, "left_out": left_out}))
@@ -133,7 +133,7 @@ def write(file: Path, items: Sequence[pytest.Item], left_out: int) -> None:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What `write` has written; nothing where no worker has collected tests."""
+    """The data written by `write`; empty if no worker has collected tests."""
     if not file.exists():
         return {"groups": {}, "left_out": 0}
     document: dict[str, Any] = json.loads(file.read_text())

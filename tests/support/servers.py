@@ -1,4 +1,4 @@
-"""An HTTP server on this machine with files by path and chosen faults."""
+"""A local HTTP server with files by path and chosen faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Site:
     scheme: str = "http"
 
     def url(self, path: str, login: str = "") -> str:
-        """The address of `path`; `login` is "user:password"."""
+        """The URL of `path`; `login` is "user:password"."""
         return f"{self.scheme}://{login + '@' if login else ''}localhost:{self.port}/{path}"
 
     def received_requests(self, path: str) -> list[dict[str, str]]:
@@ -148,9 +148,9 @@ def running(
     port: int = 0,
     **attributes: object,
 ) -> Iterator[int]:
-    """Answer with `handler`, which gets `attributes`, on `port` or a free one; yields the port.
+    """Serve requests with `handler`, with `attributes`, on `port` or a free one; yields the port.
 
-    With TLS if there is a `context`.
+    With TLS if `context` is given.
     """
     kind = type("Handler", (handler,), attributes)
     with _Server(("127.0.0.1", port), kind) as server:
@@ -169,7 +169,7 @@ def running(
 
 @contextlib.contextmanager
 def serve(site: Site, context: ssl.SSLContext | None = None) -> Iterator[Site]:
-    """Serve `site` on its port, or on a free one if it is 0; with TLS if there is a `context`."""
+    """Serve `site` on its port, or on a free one if it is 0; with TLS if `context` is given."""
     with running(_Handler, context, site.port, site=site) as site.port:
         site.scheme = "https" if context is not None else site.scheme
         yield site

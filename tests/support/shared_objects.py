@@ -83,7 +83,7 @@ class SharedObjects(PackageSet):
                 yield name.split(" ")[0], facts
 
     def loaded(self, package: str) -> Mapping[str, tuple[str, ...]]:
-        """None: the tests of names in strings have real wheels."""
+        """Returns nothing: the tests of names in strings have real wheels."""
         return {}
 
     def modules_of(self, package: str) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """A pushed and signed image for two architectures, for tests that tamper with it.
 
-It is made once for a file of tests; its registry is reset for each test.
+It is created once for a file of tests; its registry is reset for each test.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Sample:
         }
 
     def failed(self, **options: Any) -> dict[str, str]:
-        """The checks that failed, and why."""
+        """The checks that failed, with the reasons."""
         problems = self.verify(**options)
         return {name: text for name, (how, text) in problems.items() if how is CheckOutcome.FAILED}
 
@@ -146,7 +146,7 @@ class Sample:
         artifact_store.attach(self.client, self.repository, subject, kind, parts)
 
     def unsign(self, *subjects: Descriptor, kinds: tuple[str, ...]) -> None:
-        """Remove the key's statements of some kinds, in both forms."""
+        """Remove the key's statements of some kinds, in both formats."""
         registry = self.place.registry
         for subject in subjects:
             registry.tags.pop((NAME, forms.tag(subject.digest, forms.ATTESTATIONS)), None)

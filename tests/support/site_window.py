@@ -1,4 +1,4 @@
-"""The site of this repository in Chromium, for tests: fixtures and what they read of it."""
+"""The site of this repository in Chromium, for tests: fixtures, and the data read from it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shown(window: Browser, place: Path, page: str, **fields: str) -> None:
 
 
 def data(place: Path) -> dict[str, Any]:
-    """The data for browsers, with the sets of images and the requirements as they are."""
+    """The data for browsers, with sets of images and requirements expanded."""
     text = (place / "data.js").read_text()
     loaded: dict[str, Any] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
     return loaded

@@ -54,7 +54,7 @@ def slurm(project: Project, *command: str, cwd: Path | None = None) -> str:
 
 
 def queue(project: Project) -> list[str]:
-    """Names of the user's jobs in the queue, of this project's folder."""
+    """The names of the user's queued jobs from this project's folder."""
     lines = slurm(project, "squeue", "--noheader", "--array", "--me", "--format=%F_%K %T %Z")
     rows = [line.split(maxsplit=2) for line in lines.splitlines()]
     return [name for name, _, folder in rows if folder == str(project.folder)]
@@ -75,7 +75,7 @@ def orders(project: Project, verb: str) -> list[Path]:
 
 
 def job(project: Project, script: Path) -> tuple[int, str]:
-    """Run a job script to its end: its exit status, and its log.
+    """Run a job script to its end; returns its exit status and its log.
 
     `sbatch --wait` polls less and less often.
     """
@@ -99,7 +99,7 @@ RAY = "2.47.1"
 def ray_project(folder: Path) -> Iterator[Project]:
     """One target with Ray, locked, built, and as a SIF; wheels come from the default index.
 
-    It has grpcio, with which Ray starts its server for clients.
+    It has grpcio, which Ray's server for clients needs.
     """
     env = needs.slurm()
     needs.network()

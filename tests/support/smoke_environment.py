@@ -1,4 +1,4 @@
-"""Small wheels that need each other, in a virtual environment or an image, for smoke tests."""
+"""Small wheels with dependencies, in a virtual environment or an image, for smoke tests."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _plan(count: int) -> Plan:
 
 
 def _base() -> list[Member]:
-    """Debian's Python with the libraries that it is linked with, its shell, and busybox."""
+    """Debian's Python with its linked libraries, a shell, and busybox."""
     dpkg, ldd = needs.tool("dpkg"), needs.tool("ldd", "libc-bin")
     listed = _lines(dpkg, "--listfiles", *DEBIAN)
     if not listed:

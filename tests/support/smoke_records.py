@@ -1,4 +1,4 @@
-"""Files that runs of the smoke tests leave, for the image of `inprocess_project`."""
+"""Output files of smoke test runs, for the image of `inprocess_project`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER = SHA + "9" * 64
 def answer_file(
     sample: Sample, *cases: Case, name: str = "gpu.json", tier: str = "gpu", **changes: object
 ) -> Path:
-    """A file that `imgbuild smoke --json` wrote on a machine with one GPU; `changes` of the run."""
+    """An output file of `imgbuild smoke --json` on a machine with one GPU; `changes` of the run."""
     fields: dict[str, object] = {
         "through": "root",
         "started": "2026-11-21T14:48:17Z",

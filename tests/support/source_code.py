@@ -16,7 +16,7 @@ PACKAGE = ROOT / "builder" / "imgbuild"
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files that git tracks, or would if they were added, that match a pattern and exist."""
+    """Existing files that match a pattern and that git tracks, or does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--"]
     listed = subprocess.run([*command, *patterns], cwd=ROOT, capture_output=True, check=True)
     names = sorted(set(listed.stdout.decode().split("\0")) - {""})
@@ -33,7 +33,7 @@ def parsed(path: Path) -> ast.Module:
 def modules() -> dict[str, ast.Module]:
     """Each module of the package, by its name below imgbuild ("" is the package itself).
 
-    Programs in `data`, which run in images, are none.
+    Programs in `data`, which run in images, are excluded.
     """
     trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -49,7 +49,7 @@ def modules() -> dict[str, ast.Module]:
 def imports(tree: ast.Module) -> list[tuple[str, int]]:
     """Everything that a module imports, at its top or in a function: dotted name and line.
 
-    `from a import b` gives "a.b", since b may be a module.
+    `from a import b` yields "a.b", since b may be a module.
     """
     names = []
     for node in ast.walk(tree):
@@ -76,7 +76,7 @@ def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
 
 @functools.cache
 def calls(tree: ast.Module) -> list[tuple[str, int]]:
-    """Names that a module calls, as far as they are plain or dotted: name and line."""
+    """Plain and dotted names that a module calls: name and line."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""The guards under which a module imports `marked`, read by the real reader."""
+"""The guards under which a module imports `marked`, according to the real reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few packages of Python source, written in a test and read by the real reader."""
+"""A few packages of Python source, defined in a test and read by the real reader."""
 
 from __future__ import annotations
 

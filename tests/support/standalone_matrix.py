@@ -27,7 +27,7 @@ def matrix(source: StandalonePython | None = None, **changes: object) -> Matrix:
 
 
 def archive(arch: Arch = Arch.X86_64, version: str = "3.12.11") -> PythonArchive:
-    """An archive as a lock names it."""
+    """An archive as in a lock."""
     file = f"cpython-{version}+20260101-{arch}-install_only.tar.gz"
     digest = hashlib.sha256(file.encode()).hexdigest()
     return PythonArchive(file=file, size=100, sha256=digest, version=version)

@@ -1,8 +1,8 @@
 """Archives of a standalone Python, laid out as python-build-standalone's `install_only` ones.
 
-`pack` takes a folder of files; `of_debian` the interpreter of this machine, Debian's, which is not
-linked with a shared libpython; `of_pyenv` a version of pyenv, whose interpreter has the absolute
-path of its libpython: that is replaced by one relative to the program.
+`pack` archives a folder of files; `of_debian` the interpreter of this machine, Debian's, which is
+not linked with a shared libpython; `of_pyenv` a version of pyenv, whose interpreter contains the
+absolute path of its libpython, which is replaced by a relative one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 DEBIAN = "3.11"
 SYSCONFIG = "_sysconfigdata__linux_x86_64-linux-gnu.py"
-# The first 20 bytes of an ELF program for x86_64.
-ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00"
+# The header of an ELF program for x86_64 without segments or sections.
+ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + bytes(44)
 Entry = bytes | str | tarfile.TarInfo  # content, target of a link, or any other member
 
 
 def sample(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:
-    """The least that an archive has; its program does not run."""
+    """A minimal archive; its program does not run."""
     lib = f"python/lib/python{python}"
     variables = {
         "prefix": "/install", "BINDIR": "/install/bin", "CC": "/tools/llvm/bin/clang -pthread",
@@ -97,7 +97,7 @@ def of_pyenv(folder: Path) -> bytes:
 
 
 def _files(folder: Path, below: str) -> Iterable[tuple[str, Entry]]:
-    """The files and links of a folder that a layer may have, by path; links to outside as files."""
+    """The files and links of a folder that a layer may have, by path; outside links are files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if {"__pycache__", "test", "tests", "site-packages", "idlelib"} & set(parts):

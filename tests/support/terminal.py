@@ -14,7 +14,7 @@ COLUMNS = 80
 
 
 class Terminal:
-    """What was written to the terminal."""
+    """The output to the terminal."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Programs, modules and settings in a folder that write a flag when something uses them."""
+"""Programs, modules and settings in a folder that write a flag when they are used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Traps:
         flags.mkdir(parents=True)
 
     def triggered(self, *folders: Path) -> dict[str, str]:
-        """The flags in `flags` and `folders`, by name, and what was called."""
+        """The flags in `flags` and `folders`, by name, with the calls."""
         paths = [path for folder in (self.flags, *folders) for path in sorted(folder.iterdir())]
         return {path.name: path.read_text() for path in paths}
 
@@ -67,7 +67,7 @@ class Traps:
         self.settings(folder)
 
     def settings(self, folder: Path) -> None:
-        """Settings that make uv and pip ask an index that does not answer."""
+        """Settings that make uv and pip use an index that does not respond."""
         index = "http://127.0.0.1:9/simple"
         (folder / "uv.toml").write_text(f'index-url = "{index}"\n')
         (folder / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
@@ -92,7 +92,7 @@ class Traps:
             os.utime(folder / name, (1_600_000_000, 1_600_000_000))
 
     def _sign(self, folder: Path) -> None:
-        """Replace the last commit by one that seems signed: `git log` may start gpg for it."""
+        """Replace the last commit with one that seems signed, for which `git log` may start gpg."""
         head, _, text = git(folder, "cat-file", "commit", "HEAD").partition("\n\n")
         mark = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----"
         commit = git(folder, "hash-object", "-t", "commit", "-w", "--stdin",
@@ -137,7 +137,7 @@ class Traps:
 """)
 
     def bare(self, folder: Path) -> None:
-        """Make `folder` a bare repository whose checkout is itself: no `.git` gives it away."""
+        """Make `folder` a bare repository that is also its checkout, without a `.git`."""
         for name in ("objects", "refs"):
             (folder / name).mkdir()
         (folder / "HEAD").write_text("ref: refs/heads/main\n")
@@ -148,7 +148,7 @@ class Traps:
 
 
 def git(folder: Path, *words: str, stdin: str | None = None) -> str:
-    """What git prints."""
+    """The output of git."""
     options = [word for name in GIT_NAMES for word in ("-c", name)]
     done = subprocess.run(
         ["git", *options, *words], cwd=folder, input=stdin, capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, with what is typed and what it shows."""
+"""A command on a separate terminal, with its input and output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Modes = list[int | list[bytes | int]]
 
 
 class TypingSession:
-    """The running command and its terminal. `text` is everything that it has shown."""
+    """The running command and its terminal. `text` is its complete output."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int, slave: int) -> None:
         self.process = process
@@ -40,7 +40,7 @@ class TypingSession:
         return termios.tcgetattr(self._slave)
 
     def expect(self, pattern: str) -> str:
-        """Wait until the text after the last match has one of `pattern`, and return that."""
+        """Wait for a match of `pattern` in the text after the last match, and return it."""
         end = time.monotonic() + LIMIT
         while (match := re.search(pattern, self.text[self._seen :])) is None:
             assert time.monotonic() < end, f"no {pattern!r} in {self.text!r}"
@@ -51,7 +51,7 @@ class TypingSession:
     _seen = 0
 
     def status(self) -> int:
-        """Wait for the end of the command: its exit status."""
+        """Wait for the end of the command; returns its exit status."""
         end = time.monotonic() + LIMIT
         while self.process.poll() is None:
             assert time.monotonic() < end, f"it does not end: {self.text!r}"

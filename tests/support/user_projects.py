@@ -1,4 +1,4 @@
-"""Small projects of users, one of each kind of file, and their reading."""
+"""Small user projects, one for each type of file, and functions that read them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def declared(
     extras: Sequence[str] = (),
     groups: Sequence[str] = (),
 ) -> Declared:
-    """What a project of `files` declares, by all of them or by those that are named."""
+    """The declarations of a project with `files`, from all or the named ones."""
     return read(project(folder, files), names, extras=extras, groups=groups)
 
 
 def problems(folder: Path, files: Mapping[str, str | bytes], *names: str) -> tuple[Problem, ...]:
-    """The problems with which the reading of a project of `files` ends."""
+    """The problems reported for a project with `files`."""
     with pytest.raises(InputError) as caught:
         read(project(folder, files), names)
     assert all(str(problem) in caught.value.message for problem in caught.value.problems)
@@ -49,12 +49,12 @@ def texts(result: Declared, kind: str = "requirement") -> list[str]:
 
 
 def reasons(result: Declared) -> dict[str, str]:
-    """Why each text is left out."""
+    """Why each text was not read."""
     return {each.text: each.reason for each in result.not_read}
 
 
 def shown(result: Declared) -> str:
-    """What was read, for a golden file: places as FILE:LINE, without what is empty."""
+    """The declarations for a golden file: places as FILE:LINE, without empty values."""
     return codec.encode(_brief(msgspec.to_builtins(result))).decode()
 
 

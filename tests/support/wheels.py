@@ -16,7 +16,7 @@ LINK = 0o120777
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """A zip member as it is written, wrong values included."""
+    """A zip member as written, including wrong values."""
 
     name: bytes
     data: bytes = b""
@@ -64,7 +64,7 @@ def make(
     method: int = zipfile.ZIP_DEFLATED,
     record: str | None = None,
 ) -> Path:
-    """A wheel with `files` and, unless they are there, the three files that each wheel needs."""
+    """A wheel with `files` and, unless given, the three files that each wheel needs."""
     info = f"{name}-{version}.dist-info"
     required_files = {f"{info}/METADATA": metadata(name, version), f"{info}/WHEEL": WHEEL}
     everything = {**required_files, **files}
@@ -83,7 +83,7 @@ def make(
 
 
 def entries(*extra: Entry, name: str = "demo", version: str = "1.0") -> list[Entry]:
-    """The entries of a good wheel, and `extra` in front of them."""
+    """The entries of a valid wheel, preceded by `extra`."""
     info = f"{name}-{version}.dist-info".encode()
     return [
         *extra,

@@ -1,6 +1,6 @@
-"""Runs commands as root in a root folder that stands for a machine: they may make namespaces.
+"""Runs commands as root in a root folder that represents a machine: they can create namespaces.
 
-The sandbox denies that, and imgbuild's own commands need it.
+The sandbox denies this, and imgbuild's commands need it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(
     env: Mapping[str, str],
     binds: Sequence[Bind],
 ) -> Result:
-    """Run `command` in `folder` of the machine, with a loopback only; any status is returned."""
+    """Run `command` in `folder` of the machine, with only a loopback; any status is returned."""
     needs.root()
     unshare = needs.tool("unshare", "util-linux")
     needs.tool("ip", "iproute2")

@@ -19,7 +19,7 @@ def _imgbuild(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 @pytest.fixture(name="sample")
 def _sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    """A locked project in the current folder, with a cache of its own."""
+    """A locked project in the current folder, with a separate cache."""
     return inprocess_project.make(inprocess_project.enter(tmp_path, monkeypatch))
 
 
@@ -33,5 +33,5 @@ def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[signed_image.Sa
 def _signed(
     whole: signed_image.Sample, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> signed_image.Sample:
-    """The image of `whole`, as it was pushed and signed."""
+    """The pushed and signed image of `whole`."""
     return signed_image.use(whole, monkeypatch, tmp_path)

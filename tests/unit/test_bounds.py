@@ -1,4 +1,4 @@
-"""What attackers tried: each input is refused in words, with its name, and costs little."""
+"""Inputs of attackers: each is refused with an error that names it, at little cost."""
 
 from __future__ import annotations
 

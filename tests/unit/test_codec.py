@@ -1,4 +1,4 @@
-"""Canonical JSON: one form, one item a line, errors that name the file."""
+"""Canonical JSON: one form, one item per line, errors that name the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_changed_item_changes_one_line(kind):
     assert sum(old_line != other for old_line, other in zip(before, after, strict=True)) == 1
 
 
-def test_what_does_not_fit_names_the_file_and_the_path():
+def test_error_of_a_wrong_type_names_the_file_and_the_path():
     with pytest.raises(InputError) as caught:
         codec.decode(b'{"name": 1}', Thing, file="thing.json")
     assert "thing.json" in caught.value.message
@@ -65,7 +65,7 @@ def test_broken_json_is_an_input_error():
         (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
-def test_what_no_json_reader_takes_names_the_file(data, result, tmp_path):
+def test_error_of_invalid_json_names_the_file(data, result, tmp_path):
     (tmp_path / "thing.json").write_bytes(data)
     with pytest.raises(InputError, match=r"thing\.json is not a valid thing$") as caught:
         codec.read(tmp_path / "thing.json", Thing, what="thing", hint="mend it")

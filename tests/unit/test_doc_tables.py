@@ -1,4 +1,4 @@
-"""Tables of the docs that follow from data and locks; --renew-golden writes them."""
+"""Tables of the docs that are generated from data and locks; --renew-golden writes them."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def elsewhere() -> list[tuple[Block, Command, str]]:
 
 
 def test_a_named_test_contains_the_programs_of_the_block() -> None:
-    """The file that is named has each program, script and target of make that the block has."""
+    """The named file contains each program, script and make target of the block."""
     strange = [
         f"{block.place}: {item.words}"
         for block, item, path in elsewhere()
@@ -117,14 +117,14 @@ def test_a_named_test_contains_the_programs_of_the_block() -> None:
 
 
 def _call_pattern(command: Command) -> str:
-    """The verb of imgbuild, the target of make, the script of Python, or the program itself."""
+    """The verb of imgbuild, the target of make, the Python script, or the program itself."""
     program, *words = command.words.split()
     named = words[0] if program in ("imgbuild", "make", "python3") and words else program
     return re.escape(Path(named).stem)
 
 
 def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
-    """As words of a call, in the test or what it imports; an option may have a test of its own."""
+    """As words of a call, in the test or in its imports; an option may have a separate test."""
     options = [
         (block, item, ROOT / path) for block, item, path in elsewhere() if _verb_and_options(item)
     ]
@@ -139,7 +139,7 @@ def test_a_named_test_contains_the_verb_and_options_of_the_block() -> None:
 
 
 def _verb_and_options(command: Command) -> list[str]:
-    """The verb of imgbuild and the long options that it is given; nothing of other programs."""
+    """The verb of imgbuild and its long options; nothing of other programs."""
     program, *words = shlex.split(command.words, comments=True)
     if program != "imgbuild":
         return []
@@ -152,7 +152,7 @@ def _verb_and_options(command: Command) -> list[str]:
 
 @functools.cache
 def _given(path: Path) -> frozenset[str]:
-    """The words of all texts in a file's code, its docstrings aside; a test's helpers' too."""
+    """The words of all texts in a file's code, except docstrings, and in a test's helpers."""
     if path.suffix != ".py":
         return frozenset(re.split(r"[\s=\"]+", path.read_text()))
     tree = ast.parse(path.read_text())
@@ -190,7 +190,7 @@ def test_blocks_that_run_have_no_placeholders() -> None:
 
 
 def test_the_sums_of_sizes_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that is made anew moves sums, too: lab/sharing.py says the lines."""
+    """A new lock changes the sums, too: lab/sharing.py prints the lines."""
     monkeypatch.syspath_prepend(str(ROOT / "lab"))
     sharing = importlib.import_module("sharing")
     text = (ROOT / "docs/benchmarks.md").read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Images that say one thing of a layer and contain another are refused by every reader."""
+"""Images whose documents contradict a layer's content are refused by every reader."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Reader = Callable[[Path, Registry], object]
 
 
 def _verify(source: image.ImageSource) -> None:
-    """The checks of `verify --blobs` without a lock; IntegrityError with what failed."""
+    """The checks of `verify --blobs` without a lock; IntegrityError with the failed checks."""
     checklist = Checklist()
     verified.check_alone(source, checklist)
     failed = [each.detail for each in checklist.checks if each.outcome is CheckOutcome.FAILED]

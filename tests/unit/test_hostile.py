@@ -1,4 +1,4 @@
-"""Every reader of bytes from elsewhere is given changed bytes; `make bench-hostile`: many more."""
+"""All readers of untrusted bytes are tested with changed bytes; `make bench-hostile`: many more."""
 
 from __future__ import annotations
 

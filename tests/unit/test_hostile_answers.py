@@ -1,4 +1,4 @@
-"""Changed answers of registries, and changed advisories; `make bench-hostile`: many more."""
+"""Changed responses of registries, and changed advisories; `make bench-hostile`: many more."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Served:
         return artifact_store.manifest(self.subject, KIND, files, {"b": "c"})
 
     def read(self, part: str, data: bytes) -> None:
-        """Read the image, or what is attached to it, where `part` is `data`."""
+        """Read the image, or its attachments, with `data` as the response for `part`."""
         self.registry.faults.clear()
         self.registry.manifests.pop((NAME, self.changed), None)
         if part == "tags":
@@ -133,7 +133,7 @@ class Served:
 
 @pytest.fixture(name="served")
 def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], Served]]:
-    """The registry of this process: threads of a server end with a fork."""
+    """The registry of this process: the threads of a server do not survive a fork."""
     memory_registry.alone(monkeypatch, tmp_path)
     servers: dict[int, Served] = {}
     with contextlib.ExitStack() as stack:

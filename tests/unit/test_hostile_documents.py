@@ -1,7 +1,7 @@
-"""Markdown, YAML, HTML and XML that imgbuild writes hold any text; each template has such a test.
+"""Markdown, YAML, HTML and XML by imgbuild can contain any text; each template has such a test.
 
-A parser of the language reads what is written: with hostile texts it has the same structure as with
-harmless ones of the same white space, and the texts are read back.
+A parser of the language reads the output: with hostile texts, it has the same structure as with
+harmless ones with the same white space, and the texts are read back.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_each_template_is_in_the_table() -> None:
 
 
 def structure(text: str) -> list[tuple[str, ...]]:
-    """The kinds of blocks and of what is in their lines."""
+    """The types of blocks and of the elements in their lines."""
     return [
         (token.type, *(child.type for child in token.children or ()))
         for token in MARKDOWN.parse(text)
@@ -92,7 +92,7 @@ def structure(text: str) -> list[tuple[str, ...]]:
 
 
 def contents(text: str) -> list[str]:
-    """The texts of all lines and code spans, as a reader sees them."""
+    """The displayed texts of all lines and code spans."""
     return [
         "".join(child.content for child in token.children or ())
         for token in MARKDOWN.parse(text)

@@ -1,4 +1,4 @@
-"""Where a project is found."""
+"""The search for a project."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch)
     assert "imgbuild init --extends" in str(caught.value.hint)
 
 
-def test_a_checkout_is_not_a_catalogue_though_its_files_are_linked_from_there():
+def test_a_checkout_linked_from_the_catalogue_is_not_a_catalogue():
     local_project = project_paths.find(ROOT)
     assert local_project.writable
     assert local_project.matrix.samefile(project_paths.catalogue().matrix)

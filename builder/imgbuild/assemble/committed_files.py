@@ -50,7 +50,7 @@ class CommittedFolder(msgspec.Struct, frozen=True, kw_only=True):
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a `CommittedFolder` as members, and the paths that are incomplete.
 
-    `left_out` have names that are invalid in a layer, `submodules` are other repositories, and the
+    The names of `left_out` are invalid in a layer, `submodules` are other repositories, and the
     content of `pointers` is stored by git-lfs. `entries` are the files expected in the folder.
     """
 
@@ -62,7 +62,7 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(folder: Path) -> CommittedFolder:
-    """The state of `folder` at HEAD; InputError if it is in no repository or not committed."""
+    """The state of `folder` at HEAD; InputError if it is not in a repository or not committed."""
     hint = "commit the project's files: git init, git add, git commit"
     inside = git.run(folder, "rev-parse", "--absolute-git-dir", "--show-prefix")
     if inside.status != 0:
@@ -146,12 +146,14 @@ def differences(committed: CommittedFolder, files: CommittedFiles) -> tuple[str,
     """
     listed = ("--cached", "--others", "--exclude-standard", "-z")
     present = git.run(committed.folder, "ls-files", *listed).stdout.split("\0")
-    known = {entry.path for entry in files.entries}
-    known |= {*files.left_out, *files.submodules, *files.pointers}
+    in_commit = {entry.path for entry in files.entries}
+    in_commit |= {*files.left_out, *files.submodules, *files.pointers}
     new = [
         path
         for path in filter(None, present)
-        if path not in known and not _of_imgbuild(path) and os.path.lexists(committed.folder / path)
+        if path not in in_commit
+        and not _of_imgbuild(path)
+        and os.path.lexists(committed.folder / path)
     ]
     return tuple(sorted({*new, *_changed(committed.folder, files.entries)}))
 

@@ -1,6 +1,6 @@
 """Modes and owners of the base image's folders that contain added files.
 
-The lock records mode and owner where they are not the default: otherwise the layer would make /root
+The lock records mode and owner if they are not the default: otherwise the layer would make /root
 readable by every user.
 """
 
@@ -47,7 +47,7 @@ class BasePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def completed_lock(lock: Lock, inputs: Inputs) -> Lock:
-    """`lock` with those base folders that contain added files and have no default mode or owner.
+    """`lock` with the base folders that get added files and have a non-default mode or owner.
 
     Inputs of the base are fetched if they have not been read before. InputError if a file or link
     would replace a folder, or if a parent is not a folder or is a setgid folder.
@@ -138,7 +138,7 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
 
 
 def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
-    """The parents of the added paths in the base image, and the folders at an added path.
+    """The base image's parent folders of the added paths, and its folders at an added path.
 
     A folder that no package contains is inferred from the paths below it.
     """
@@ -181,9 +181,9 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _seen(layers: Sequence[Layer], store: Store) -> Iterable[BasePath]:
-    """Every path of a base: Debian's packages, those that are added as well, or a registry's.
+    """Every path of a base: of its Debian packages, including added ones, or of a registry image.
 
-    Paths of a standalone Python are left out: nothing may be added to its folder.
+    Paths of a standalone Python are omitted: nothing may be added to its folder.
     """
     layers = [layer for layer in layers if not isinstance(layer.recipe, PythonRecipe)]
     last = layers[-1].recipe

@@ -53,7 +53,7 @@ class Inputs:
         self._spared = spared
 
     def counting(self, transfer: Transfer, *, spared: Collection[Sha256]) -> Inputs:
-        """A copy whose downloads count towards `transfer`; `spared` are not dropped."""
+        """A copy whose downloads count towards `transfer`, and that keeps the files `spared`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
         return Inputs(self.matrix, context, mirror=self.mirror, spared=spared)
 

@@ -44,8 +44,8 @@ class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     """One layer to build.
 
     With a record, its bytes must match it. `keep` adds the blob to the store; otherwise only the
-    digests are computed. `verify` decompresses and checks content that a record would allow to
-    skip.
+    digests are computed. `verify` decompresses and checks content even if a record makes this
+    unnecessary.
     """
 
     layer: Layer

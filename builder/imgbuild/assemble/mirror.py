@@ -1,7 +1,7 @@
 """A mirror of inputs in a private registry: its settings (IMGBUILD_MIRROR) and downloads from it.
 
-Files of the mirror are checked against the hashes of the lock like any other: a mirror changes the
-source of files, never their content, and appears in no lock or digest.
+Files of the mirror are checked against the hashes of the lock like all other files: a mirror
+changes the source of files, never their content, and appears in no lock or digest.
 
 A mirror is set by an option, $IMGBUILD_MIRROR, mirror.json next to the matrix, or the user's
 mirror.json, in this order; `off` disables it.
@@ -52,7 +52,7 @@ class MirrorSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MirrorOrigin(enum.StrEnum):
-    """Where the mirror setting was found."""
+    """The place of the mirror setting."""
 
     OPTION = "--mirror"
     ENVIRONMENT = f"${VARIABLE}"
@@ -77,7 +77,7 @@ def find(root: Path, text: str | None = None, *, only: bool = False) -> NamedMir
     """The setting for the project in `root`; None if no mirror is used.
 
     `text` and `only` are values of command-line options. InputError if a setting cannot be read, or
-    `only` is set where there is no mirror.
+    `only` is set without a mirror.
     """
     named_mirror = _named(root, text)
     if named_mirror is not None and named_mirror.setting.mirror == OFF:

@@ -29,7 +29,7 @@ DIGITS = 12  # of the artifact's digest in the permanent tag
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a build from a lock reads. `layer`: it is stored among the blobs."""
+    """A file that a build from a lock reads. With `layer` it is stored among the blobs."""
 
     file: str
     digest: Digest
@@ -48,7 +48,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return LockedFile(file=self.file, size=self.size, sha256=self.sha256)
 
     def is_in(self, store: Store) -> bool:
-        """Whether `store` has it."""
+        """Whether the file exists in `store`."""
         path = store.blob(self.digest) if self.layer else store.file(self.sha256)
         return path is not None
 
@@ -132,7 +132,7 @@ def artifact(lock: Lock, arch: Arch) -> bytes:
 
 
 def tags(lock: Lock, arch: Arch, data: bytes) -> tuple[str, str]:
-    """The tags of the artifact `data`: a permanent one and that of the target's latest inputs."""
+    """The tags of the artifact `data`: a permanent tag, and that of the target's latest inputs."""
     moved = newest(lock.target, arch)
     return f"{moved}-{sha256(data)[:DIGITS]}", moved
 

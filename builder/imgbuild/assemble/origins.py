@@ -2,7 +2,7 @@
 
 Inputs of a lock: the user's files, the mirror, indexes and Debian archives, the base image's
 registry, and builds of sdists. Layers of a published target: its layout, or the mirror and its
-registry. If servers must not be used, inputs that need one are refused before any request.
+registry. If servers must not be used, inputs that need a server are refused before any request.
 """
 
 from __future__ import annotations

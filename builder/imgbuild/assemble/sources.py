@@ -60,10 +60,9 @@ class LockSources:
     def locate(self, requested: Collection[Sha256]) -> Located:
         """The sources of the files with the hashes `requested`; sends no request.
 
-        No server is needed for a wheel in a folder of the matrix, nor for one that can be built
-        from such folders and the cache: its sdist, its build requirements, and the packages of its
-        root folder. An index whose URL is configured in uv counts as a server. LockStale as for
-        `indexes`.
+        No server is needed for a wheel in a folder of the matrix, nor for a wheel whose sdist,
+        build requirements and packages of the root folder are all in such folders or in the cache.
+        An index whose URL is configured in uv counts as a server. LockStale as for `indexes`.
         """
         if not requested:
             return Located()
@@ -161,7 +160,7 @@ def host_python(lock: Lock) -> PythonArchive | None:
 
 
 def python_archives(lock: Lock, base: Base) -> list[tuple[PythonArchive, list[str]]]:
-    """The archives of Python of `lock`, each with its URLs: the matrix's and the lock's."""
+    """The Python archives of `lock`, each with its URLs from the matrix and the lock."""
     source = base.standalone if isinstance(base, DebianBase) else None
     named = source.archives if source is not None else {}
     archives = ((arch, resolution.python) for arch, resolution in lock.arch.items())

@@ -2,8 +2,8 @@
 
 It contains lock, digests, package records, indexes and added files. `matrix` creates a matrix from
 it, which rebuilds the image with the same digest without a checkout. Data is checked when it is
-read: the digests must follow from the lock. Callers must check whether they are those of a given
-image.
+read: the digests must follow from the lock. Callers must check whether these are the digests of a
+given image.
 """
 
 from __future__ import annotations

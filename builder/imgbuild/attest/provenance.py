@@ -32,7 +32,7 @@ from imgbuild.system import git
 from imgbuild.values import Arch, Digest, Sha256, digest_of, sha256
 
 BUILD_TYPE = "https://imgbuild.dev/build/v1"  # docs/registry.md describes its parameters
-LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # a user's machine
+LOCAL_BUILDER = "https://imgbuild.dev/builder/local"  # the builder on a user's machine
 VERSION = "imgbuild"
 SCP = re.compile(r"(?:[^@/:]+@)?([^@/:]+):(?!/)(.+)")  # git@host:owner/name.git
 
@@ -45,7 +45,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuildDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Data that is not in lock and digests: digests of lock and matrix, builder and commit.
+    """Data not contained in lock and digests: digests of lock and matrix, builder and commit.
 
     `matrix` is None for a lock without a project. `commit` is None outside a checkout, and if lock
     or matrix have uncommitted changes.
@@ -148,7 +148,7 @@ def statement(
 
 
 def basis(data: bytes) -> ComparableFields | None:
-    """The comparable fields of a statement of this module; None if `data` is something else."""
+    """The comparable fields of a statement written by this module; None for other data."""
     try:
         decoded = msgspec.json.decode(data)
         definition = decoded["predicate"]["buildDefinition"]

@@ -1,1 +1,1 @@
-"""What can be known of a package set from its files, without a GPU."""
+"""Checks a package set by reading its files, without a GPU."""

@@ -1,4 +1,4 @@
-"""Remembers layers whose content was checked against the diff ID, so that it is done once."""
+"""Records layers whose content was checked against the diff ID, so that each is checked once."""
 
 from __future__ import annotations
 

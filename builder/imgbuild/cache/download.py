@@ -100,7 +100,7 @@ def fetch(
     """The path of one file in the store, downloaded if it is missing; errors as in `fetch_all`.
 
     `advance` is called with the number of bytes received, negative if they must be downloaded
-    again. Stopped if `stop` is set.
+    again. The download ends early if `stop` is set.
     """
     store, locked = context.store, request.locked
     with store.partial(locked.sha256, stop=stop) as partial:

@@ -33,7 +33,7 @@ def sweep(root: Path, current: str | None) -> None:
                 continue
             if try_lock(descriptor) and files.same_file(descriptor, path):
                 _remove_scratch(root, path.name)
-                path.unlink()
+                path.unlink(missing_ok=True)  # a process that has just created it discards it, too
 
 
 def leave(root: Path, name: str, descriptor: int, process: int) -> None:

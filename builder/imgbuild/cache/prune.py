@@ -125,7 +125,7 @@ def _busy(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[bool]:
-    """Lock the partial file at `path`; whether no other process holds the lock."""
+    """Lock the partial file at `path`; False if another process holds the lock."""
     try:
         descriptor = regular_file(path, os.O_RDWR)
     except (FileNotFoundError, InputError):

@@ -12,8 +12,8 @@
 
 The folders are writable only by this user, and refused if they belong to another user or are links
 below the root, so that a checked path refers to the same folder later. A cache that users share is
-a folder like /tmp (mode 1777, root's): `user-ID/` in it is the cache of one user, as above, and a
-file from another user's cache is copied, hashed and then used.
+a folder like /tmp (mode 1777, owned by root): `user-ID/` in it is the cache of one user, as above,
+and a file from another user's cache is copied, hashed and then used.
 
 A file or blob is hashed before it is used, unless it is unchanged since it was last hashed (see
 `system.known_hashes`). A damaged one is removed, with a warning, and counts as missing. A file that
@@ -198,7 +198,7 @@ class Store:
                 path.unlink()
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Lock out lookups and additions of all processes while entries are removed."""
+        """Block lookups and additions by all processes while entries are removed."""
         return files.locked(self._locks("entries"))
 
     def _file(self, sha256: str) -> Path:
@@ -260,7 +260,7 @@ class Store:
     def _copied(self, path: Path) -> bool:
         """Copy the entry `path` from another user's part of a shared cache.
 
-        Whether it was found.
+        False if no user has it.
         """
         if self._shared is None:
             return False
@@ -359,8 +359,8 @@ class Store:
     def partial(self, sha256: str, *, stop: Callable[[], bool]) -> Iterator[Path | None]:
         """The partial download of a file or blob, locked for this process and kept at the end.
 
-        Waits while another process downloads it, which may then have added it; None once `stop` is
-        true. `add_file` and `add_blob` move it into the cache.
+        Waits while another process downloads it; that process may then have added it to the cache.
+        None once `stop` is true. `add_file` and `add_blob` move it into the cache.
         """
         with files.plain_errors(self.root):
             path = self._below(self.root / "partial" / self._file(sha256).name)
@@ -427,7 +427,7 @@ class Store:
                 self._leased.add(name)
 
     def release(self) -> None:
-        """Allow `prune` to remove what this process has used so far."""
+        """Allow `prune` to remove the entries that this process has used so far."""
         with self._lock:
             self._leased.clear()
             if self._live is not None:

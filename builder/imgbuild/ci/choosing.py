@@ -25,7 +25,7 @@ Without = Literal["unchanged", "published", "impossible"]
 class SkippedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target without jobs, and the reason.
 
-    An impossible one has no machine for one of its jobs.
+    A target is impossible if one of its jobs has no suitable machine.
     """
 
     target: str
@@ -71,7 +71,8 @@ def choose(
     """The jobs of the `selected` targets; `published` is the state of the registry.
 
     A published target without a SIF gets only the job that creates it, if ci.yaml requests SIFs. A
-    target without a suitable machine is skipped with a warning; InputError if it is the only one.
+    target without a suitable machine is skipped with a warning; InputError if it is the only
+    target.
     """
     before = revisions.digests_at(project, query.revision) if query.revision else {}
     choices: list[TargetJobs | SkippedTarget] = []

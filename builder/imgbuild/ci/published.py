@@ -32,8 +32,8 @@ def read(
 ) -> dict[str, TaggedImage]:
     """The state in `repository` of each target with a tag; with `sifs` also their SIFs.
 
-    The target's tag is the last that a job sets, after its gate; `imgbuild push` sets it without
-    one. A response with status 401 or 403 counts as an empty repository, with a warning.
+    The target's tag is the last that a job sets, after its gate; `imgbuild push` sets it without a
+    gate. A response with status 401 or 403 counts as an empty repository, with a warning.
     """
     refused: list[Refused] = []
 

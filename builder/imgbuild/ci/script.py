@@ -61,8 +61,7 @@ def write(
 ) -> str:
     """The script that runs the jobs of `targets`, or only those of `names` if not empty.
 
-    Jobs for other machines are left for these, except for those of `names`, which run on any
-    machine.
+    The script skips jobs for other machines than the one it runs on, except the jobs of `names`.
 
     `drop`: an image is removed from build/ when its target is finished, unless it existed before.
 

@@ -66,7 +66,7 @@ class CiSettings(Strict, frozen=True):
         )
 
     def gated(self, tiers: tuple[Tier, ...], *, gpu: bool = True) -> CiSettings:
-        """These settings with other required tiers; if empty, those of the file.
+        """These settings with other required tiers; if there are none, with those of the file.
 
         Without `gpu`, tiers that need a GPU are excluded. InputError if no tier is left.
         """

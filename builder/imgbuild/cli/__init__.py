@@ -10,7 +10,7 @@ from imgbuild import __version__
 
 
 def main() -> None:
-    """Run the command line; the exit status is 0, that of the error's class, or a command's own.
+    """Run the command line; exits with 0, the status of the error's class, or that of a command.
 
     `--version` alone is handled here, before anything else is imported.
     """
@@ -25,9 +25,9 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open stdout and stderr where they are closed, so that no other file has their number.
+    """Open stdout and stderr if they are closed, so that no other file gets their descriptors.
 
-    A result cannot be written to such a stdout, which is an error; messages are lost.
+    Writing a result to such a stdout is an error; messages are lost.
     """
     for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         if getattr(sys, name) is not None:

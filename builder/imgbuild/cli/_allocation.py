@@ -14,7 +14,7 @@ ON = Definition("--on", "Where the work is done.", panel=PANEL, often=True)
 
 
 class AllocationOptions(Group, frozen=True, kw_only=True):
-    """What every job requests."""
+    """The resources that every job requests."""
 
     partition: Annotated[
         str, option("--partition", "The partition.", metavar="NAME", panel=PANEL, setting=True)
@@ -44,7 +44,7 @@ class AllocationOptions(Group, frozen=True, kw_only=True):
 
 
 def requested(options: AllocationOptions) -> Allocation:
-    """What each task of an array requests; InputError for options that the array itself sets."""
+    """The resources of each task of an array; InputError for options that the array itself sets."""
     wrong = words(resources := allocation(options), log=True)
     if wrong:
         raise InputError("\n".join(wrong), hint="see --help for the forms of these options")
@@ -52,7 +52,7 @@ def requested(options: AllocationOptions) -> Allocation:
 
 
 def allocation(options: AllocationOptions, **more: Any) -> Allocation:
-    """What a job requests, with `more` fields of an `Allocation`."""
+    """The resources of a job; `more` are additional fields of `Allocation`."""
     return Allocation(
         partition=options.partition,
         account=options.account,
@@ -63,7 +63,7 @@ def allocation(options: AllocationOptions, **more: Any) -> Allocation:
 
 
 class Nodes(Group, frozen=True, kw_only=True):
-    """The nodes of a job, and what is requested on each."""
+    """The nodes of a job, and the resources requested on each."""
 
     nodes: Annotated[
         int, option("--nodes", "Nodes.", metavar="N", min=1, panel=PANEL, often=True, setting=True)

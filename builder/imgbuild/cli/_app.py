@@ -19,10 +19,10 @@ from imgbuild.cli._output import discard, put
 from imgbuild.errors import InputError
 from imgbuild.matrix.notes import nearest
 
-# typer's own class for a command line that is wrong; not every version gives it a public name.
+# typer's class for an invalid command line; not every version exports it under a public name.
 USAGE_ERRORS: tuple[type[Exception], ...] = typer.BadParameter.__bases__
 
-# How typer reports a value that is not one of the choices.
+# typer's message for a value that is not one of the choices.
 WRONG_CHOICE = re.compile(r"'([^']*)' is not one of ")
 
 # Verbs whose last words are a command of the user.
@@ -36,7 +36,7 @@ SITES = "Clusters and CI"
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """A row of the help. The module `cli/NAME.py` has the verb as its `COMMAND`."""
+    """A row of the help. The verb is `COMMAND` in the module `cli/NAME.py`."""
 
     panel: str
     summary: str
@@ -57,7 +57,7 @@ VERBS = {
     "audit": Verb(COMMON, "Check that targets, versions or installed packages work together"),
     "diagnose": Verb(COMMON, "Find the first failure in a log, its cause and its cure"),
     "doctor": Verb(COMMON, "Show which targets this machine can run, and why"),
-    "load": Verb(IMAGES, "Load images into Docker or podman; what is not built is built"),
+    "load": Verb(IMAGES, "Load images into Docker or podman, and build missing ones"),
     "render": Verb(IMAGES, "Write locks as Dockerfiles, Kubernetes jobs and other formats"),
     "smoke": Verb(IMAGES, "Test built images from the inside, without a network"),
     "diff": Verb(IMAGES, "Compare two images, by packages or by files"),
@@ -70,7 +70,7 @@ VERBS = {
     "verify": Verb(DISTRIBUTION, "Verify an image: its signatures, its lock, its contents"),
     "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
-    "outdated": Verb(CURRENT, "List newer versions than a target, a project or a file has"),
+    "outdated": Verb(CURRENT, "List newer versions of packages of a target, a project or a file"),
     "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions of a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
     "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
@@ -80,7 +80,7 @@ VERBS = {
     "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
 
-# Verbs that were removed → what replaces them; CHANGELOG.md lists them.
+# Removed verbs → their replacements; CHANGELOG.md lists them.
 REMOVED = {
     "cache path": "cache info",
     "ci nightly": "ci script",
@@ -89,7 +89,7 @@ REMOVED = {
 
 
 class Commands(Mapping[str, TyperCommand | VerbGroup]):
-    """The verbs as commands of typer; the module of one is imported when it is looked up."""
+    """The verbs as commands of typer; a verb's module is imported when the verb is looked up."""
 
     def __getitem__(self, name: str) -> TyperCommand | VerbGroup:
         verb = VERBS[name]
@@ -112,7 +112,7 @@ class Program(VerbGroup):
         self.commands: Any = Commands()
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Panel, name and summary of each verb that is listed, without importing it."""
+        """Panel, name and summary of each listed verb, without importing the verbs."""
         return ((verb.panel, name, verb.summary) for name, verb in VERBS.items() if not verb.hidden)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -176,14 +176,14 @@ def _asks_for_help(words: Sequence[str]) -> bool:
 
 
 def _replacement(group: str) -> str | None:
-    """What replaces the verb that the command line names below `group`, if it was removed."""
+    """The replacement of a removed verb that the command line names below `group`."""
     words = sys.argv[1 : 2 + group.count(" ")]
     replacement = REMOVED.get(" ".join(words))
     return f"its replacement: imgbuild {replacement}" if replacement else None
 
 
 def _suggestion(error: Exception, text: str) -> str:
-    """The choice of an option that is similar to its wrong value, as a question."""
+    """A question with the choice of an option most similar to its invalid value, or ""."""
     parameter = getattr(error, "param", None)
     value = WRONG_CHOICE.search(text)
     near = (
@@ -193,7 +193,7 @@ def _suggestion(error: Exception, text: str) -> str:
 
 
 def run_verb() -> int:
-    """Run the verb that the command line names: the exit status.
+    """Run the verb that the command line names; returns the exit status.
 
     InputError if the command line is wrong; errors of verbs and interrupts are not caught.
     """

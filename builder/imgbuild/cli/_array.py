@@ -42,7 +42,7 @@ HANDED = {
         "share": "--share", "case": "--case",
     },
 }  # fmt: skip
-# Options whose names Python has another use for.
+# Options whose names are reserved in Python.
 NAMED = {"form": "format", "imports": "import", "origin": "from"}
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 
@@ -73,7 +73,7 @@ def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object]) -> tuple[str, ...]:
-    """The options of the verb as each task gets them; InputError for one that no task can have."""
+    """The options of the verb for each task; InputError for an option that tasks do not support."""
     words: list[str] = []
     for name, value in given.items():
         if name in OWN or value == defaults[name] or (name == "jobs" and value == 0):
@@ -139,7 +139,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: 
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
-    """A task for each target, with the digest that its lock gives; LockStale if there is none."""
+    """A task for each target, with the digest from its lock; LockStale if it has none."""
     tasks = []
     for name in names:
         target_digests = current.read_current(session.project, session.matrix, name)[1]
@@ -179,7 +179,7 @@ def _report(
 
 
 def _reports(verb: str, end: TaskEnd) -> list[Report]:
-    """The reports of a task, and one more if there are none or they do not contain the cause."""
+    """The reports of a task, plus one for the task itself if they are empty or lack the cause."""
     reports: list[Report] = []
     if verb == "smoke" and end.status is not None:
         with suppress(msgspec.DecodeError):

@@ -74,7 +74,7 @@ def unread_line(entry: Unread) -> str:
 
 
 def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:
-    """The findings in a user's code, one line each, and what was not read."""
+    """The findings in a user's code, one line each, and the parts that were not read."""
     for finding in report.findings:
         if notes or finding.severity is not Severity.NOTE:
             kind = "" if finding.severity is Severity.ERROR else f" {finding.severity}:"
@@ -97,7 +97,7 @@ def audit_targets(
 
 
 def refuse_paths(selection: Selection) -> None:
-    """InputError for a file of code where a target is expected."""
+    """InputError for a file of code in place of a target."""
     for name in selection.named:
         is_pin = "@" in name or "==" in name
         if not is_pin and ("/" in name or Path(name).suffix in CODE_SUFFIXES):
@@ -122,12 +122,12 @@ def read_code(
 
 
 def audit_lines(reports: Sequence[Report], *, notes: bool) -> Iterator[str]:
-    """Reports as text: errors and warnings first, with `notes` the notes, then what was not read.
+    """Reports as text: errors and warnings, with `notes` also notes, then unread parts.
 
-    Findings with one subject are shown once, at the first of their places; if many packages are
-    absent, these are two lines after the others.
+    Findings with the same subject are shown once, at the first place; many absent packages are
+    combined into two lines after the others.
 
-    The counts come last; of several reports, each has them as its heading.
+    The counts come last; with several reports, they are the heading of each.
     """
     for report in reports:
         if len(reports) > 1:
@@ -163,7 +163,7 @@ def _counts(report: Report) -> str:
 
 
 def _subject(finding: Finding) -> tuple[str, ...]:
-    """What a finding is about; several places may have the same."""
+    """The subject of a finding, which is the same for equal findings at several places."""
     evidence = finding.evidence
     if evidence is None or not evidence.subject:
         return (finding.severity, finding.check, finding.message, finding.where)
@@ -214,7 +214,7 @@ def _absent(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _words(group: Sequence[Finding]) -> Iterator[str]:
-    """The first finding of a group, and how many more places have the same."""
+    """The first finding of a group, and the number of other places with the same finding."""
     finding, *more = group
     yield f"{finding.severity}: {finding.message} [{finding.check}]"
     if finding.where:

@@ -1,4 +1,4 @@
-"""The sentence with the likely cause at the end of a command that failed."""
+"""The likely cause of a failure, printed at the end of a failed command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from imgbuild.system.console import console
 
 
 def report_cause(log: str) -> None:
-    """Print the likely cause of a failure to stderr, if `log` has one."""
+    """Print the likely cause of a failure to stderr, if one is found in `log`."""
     if log.strip():
         from imgbuild.diagnose import diagnosis  # reads all rules, which only a failure needs
 

@@ -1,4 +1,4 @@
-"""What `imgbuild why` and `imgbuild tree` share: the graphs of locked targets."""
+"""The dependency graphs of locked targets, for `imgbuild why` and `imgbuild tree`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imgbuild.values import Arch, of_machine
 
 
 def locked(selection: Filter, names: Sequence[str]) -> list[tuple[Lock, Arch]]:
-    """The locks of `names`, or all, each with one architecture: the named one, else this one."""
+    """The locks of `names`, or all, each with one architecture: `arch`, else this machine's."""
     arch = at_most_one(selection.arches, "one architecture is shown at a time")
     patterns = [*names, *selection.named]
     chosen = choose(
@@ -33,8 +33,8 @@ def graphs(
 ) -> Iterator[tuple[Lock, Graph]]:
     """The graph of each lock; FetchFailed if METADATA of a wheel cannot be read.
 
-    Requirements are those that the project or the catalogue has recorded; the matrix is read, and
-    the cache or the index asked, only for wheels of which none are.
+    The requirements are those recorded by the project or the catalogue; the matrix and the cache or
+    index are read only for wheels without recorded requirements.
     """
     names = [lock.target for lock, _ in chosen]
     records = packages.recorded([project_paths.catalogue().images, selection.project(names).images])

@@ -1,4 +1,4 @@
-"""The answer of `imgbuild doctor` as lines: targets by result, test records (separate: size)."""
+"""The output of `imgbuild doctor` as lines: targets by result, test records (separate: size)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.smoke.records import RecordedRun
 FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "has", "tested")
 SHOWN = 2  # frameworks of a target
-ORDER = "the newest CUDA release that fits, then the latest date"
+ORDER = "fewest restrictions, then recommended, newest CUDA release, latest date"
 
 Rows = Mapping[str, TableRow]
 Groups = dict[tuple[str, tuple[str, ...]], list[str]]
@@ -35,11 +35,11 @@ def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
         yield (
             f"{judged}: {count(len(names), 'target')}" if shown else f"{judged}: {', '.join(names)}"
         )
+        yield from (f"{GAP}{text}" for text in texts)
         if shown:
             yield head
             yield from (by_target[name] for name in shown)
             yield from [f"{GAP}retired: {', '.join(others)}"] if others else []
-        yield from (f"{GAP}{text}" for text in texts)
     yield ""
     retired = [verdict for verdict in diagnosis.verdicts if verdict.fits and verdict.retired]
     yield from (f"{verdict.target} is retired: {verdict.retired}" for verdict in retired)
@@ -76,7 +76,7 @@ def _record(row: TableRow) -> str:
 
 
 def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """On which GPUs and drivers the targets were tested, and whether on those of the machine."""
+    """The GPUs and drivers of the targets' test records, and whether they match the machine."""
     runs = [run for row in fitting for image in row.images for run in image.runs if run.gpu]
     if not fitting or not comparable(host):
         return
@@ -106,8 +106,12 @@ def _capabilities(runs: Sequence[RecordedRun]) -> set[str]:
 
 
 def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
-    """The best target with the reason, and for each framework the target with the newest one."""
-    if diagnosis.best:
+    """The best target with the reason, and the target with the newest version of each framework."""
+    judged = {verdict.target for verdict in diagnosis.verdicts}
+    if diagnosis.best and diagnosis.best not in judged:
+        if not any(verdict.fits for verdict in diagnosis.verdicts):
+            yield f"use another target: {diagnosis.best} ({ORDER})"
+    elif diagnosis.best:
         yield f"use: {diagnosis.best} ({ORDER})"
         newest = [each for each in (_newest(name, fitting) for name in FRAMEWORKS) if each]
         if {target for _, target in newest} - {diagnosis.best}:
@@ -120,7 +124,7 @@ def _use(diagnosis: Diagnosis, fitting: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _newest(framework: str, fitting: Sequence[TableRow]) -> tuple[str, str] | None:
-    """The framework at its newest version, and its target: the one with the fewest others."""
+    """The newest version of the framework, and its target with the fewest other frameworks."""
     having = [row for row in fitting if framework in row.pins]
     if not having:
         return None

@@ -1,4 +1,4 @@
-"""The help of verbs and the list of verbs: layout, wrapping, options that are given twice."""
+"""The help of verbs and the list of verbs: layout, wrapping, repeated options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
 
 INDENT = "  "
-COLUMN = 26  # where the text of an option begins, at most
+COLUMN = 26  # the largest column at which the text of an option begins
 NO_TARGET = ""  # in place of a target: the only one of the project
 ACTIVE = "active"  # the value of --environment without one
 EXAMPLES = ("Example:", "Examples:")
@@ -32,7 +32,7 @@ LAST = (OUTPUT,)  # panels at the end; others are in the order in which options 
 
 @contextlib.contextmanager
 def _naming(ctx: Any) -> Iterator[None]:
-    """Give an error of the command line the verb at which it occurred, if it names none."""
+    """Add the verb to an error of the command line that names none."""
     try:
         yield
     except Exception as error:
@@ -49,7 +49,7 @@ class VerbCommand(TyperCommand):
         formatter.write("\n".join(help_lines(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; InputError for a second value of an option that takes one."""
+        """Parse the words; InputError for a second value of an option with a single value."""
         with _naming(ctx):
             if not ctx.resilient_parsing:
                 _refuse_second_values(self, ctx, args)
@@ -57,10 +57,10 @@ class VerbCommand(TyperCommand):
 
 
 class RunCommand(VerbCommand):
-    """A verb after whose target a command begins, which has its own options."""
+    """A verb whose target is followed by a command with its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; options after the command's name are its own, as in `docker run`."""
+        """Parse the words; options after the command belong to it, as in `docker run`."""
         place = command_place(self.params, args)
         words = args if place is None else [*args[:place], "--", *args[place:]]
         if place is None and "--" in args and not names_target(self.params, args):
@@ -70,7 +70,7 @@ class RunCommand(VerbCommand):
 
 
 class RenderCommand(VerbCommand):
-    """A verb that takes any number of targets, and a command after `--`."""
+    """A verb that accepts any number of targets, and a command after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`; those after it are in `ctx.meta`."""
@@ -80,10 +80,10 @@ class RenderCommand(VerbCommand):
 
 
 class AuditCommand(VerbCommand):
-    """The verb whose option --environment may have no value."""
+    """A verb whose option --environment can be used without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; --environment without a value is the active environment."""
+        """Parse the words; --environment without a value means the active environment."""
         words = []
         for word, after in zip(args, [*args[1:], "-"], strict=True):
             words.append(word)
@@ -93,10 +93,10 @@ class AuditCommand(VerbCommand):
 
 
 class VerbGroup(TyperGroup):
-    """A verb with sub-verbs, or the whole program."""
+    """A verb with subcommands, or the whole program."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: what it is, and the verbs, one line each."""
+        """Write the help: the description, and the verbs, one line each."""
         formatter.write("\n".join(listing(self, ctx)) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -105,14 +105,14 @@ class VerbGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Panel, name and summary of each verb that is listed."""
+        """Panel, name and summary of each listed verb."""
         for name, each in self.commands.items():
             if not each.hidden:
                 yield getattr(each, "rich_help_panel", None) or "Commands", name, summary(each)
 
 
 def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -> None:
-    """InputError for an option that names one thing and is given twice: see `Definition`."""
+    """InputError for a repeated option with a single value: see `Definition`."""
     *_, order = command.make_parser(ctx).parse_args(args=list(args))
     options: list[Any] = [each for each in order if each.opts[0].startswith("-")]
     if any(option.is_eager for option in options):  # --help comes first
@@ -165,9 +165,9 @@ def group(app: typer.Typer) -> Any:
 
 
 def command_place(options: Sequence[Any], words: Sequence[str]) -> int | None:
-    """Where the command begins in `words`: the second positional, or the first after --target.
+    """The index of the command in `words`: the second positional, or the first after --target.
 
-    None if there is none, or `--` marks it.
+    None if there is no command, or if `--` marks it.
     """
     positional, named = 0, False
     for place, word in _before_mark(options, words):
@@ -189,7 +189,7 @@ def names_target(options: Sequence[Any], words: Sequence[str]) -> bool:
 
 
 def _before_mark(options: Sequence[Any], words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The words before `--` with their places, without the values of options."""
+    """The words before `--` with their indexes, without the values of options."""
     valued = {flag for each in options if not getattr(each, "is_flag", True) for flag in each.opts}
     place = 0
     while place < len(words) and words[place] != "--":
@@ -204,8 +204,8 @@ def _is_target_option(word: str) -> bool:
 def help_lines(command: Any, ctx: Any) -> Iterator[str]:
     """Usage, description, arguments, options by panel, and examples.
 
-    The options that are used most come first, so that the first screen has them, where a verb has
-    more than `FEW` options.
+    If a verb has more than `FEW` options, the most used ones come first, so that they are on the
+    first screen.
     """
     description, examples = _parts(command.help or "")
     yield from _usage(command, ctx)
@@ -278,7 +278,7 @@ def metavar(parameter: Any) -> str:
 
 
 def choices(parameter: Any) -> list[str]:
-    """The values of a parameter that takes one of several words; empty for others."""
+    """The values of a parameter that accepts one of several words; empty for others."""
     values = getattr(parameter.type, "choices", ())
     return [str(each.value if isinstance(each, enum.Enum) else each) for each in values]
 
@@ -352,7 +352,7 @@ def _prose(words: str) -> Iterator[str]:
 
 
 def _folded(example: str) -> Iterator[str]:
-    """A command to copy; one that is too long continues on the next line."""
+    """A command to copy; a long one continues on the next line."""
     while len(example) > _width():
         cut = example.rfind(" ", 4, _width() - 1)
         if cut < 0:

@@ -1,4 +1,4 @@
-"""Options that describe a machine, which need not be this one: `--driver`, `--gpu`, `--arch`."""
+"""Options that describe a machine, not necessarily this one: `--driver`, `--gpu`, `--arch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DRIVER = re.compile(r"\d{3}(\.\d{1,4}){0,2}", re.ASCII)
 
 
 def driver(text: str) -> str:
-    """The version that `--driver` names; InputError for what cannot be one."""
+    """The version that `--driver` names; InputError if it is not a valid version."""
     if not _DRIVER.fullmatch(text):
         message = f"--driver {text}: expected a version such as 535 or 580.65.06"
         raise InputError(message, hint="nvidia-smi shows it")
@@ -34,7 +34,7 @@ def gpu(text: str) -> GpuModel:
 
 
 def described(given_driver: str | None, names: Sequence[str], arch: Arch | None) -> Host:
-    """Another machine: what is not given is unknown.
+    """Another machine; properties that are not given are unknown.
 
     The architecture is `arch`, else that of machines with these GPUs, else x86_64. InputError if no
     machine has both.

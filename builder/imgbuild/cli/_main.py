@@ -57,7 +57,7 @@ ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├":
 def in_ascii(error: UnicodeError) -> tuple[str, int]:
     """An error handler of codecs: ASCII for characters that the encoding lacks, else escapes.
 
-    JSON has escapes only.
+    In JSON, all of them are escaped.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -67,7 +67,7 @@ def in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Run the command line; the exit status is 0, that of the error's class, or a command's own."""
+    """Run the command line; exits with 0, the status of the error's class, or that of a command."""
     codecs.register_error("imgbuild", in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # another encoding than UTF-8 lacks characters
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _stopped(error: Exception) -> int:
-    """Report the end of the work by Ctrl-C or a signal: the status that a shell has for it."""
+    """Report that Ctrl-C or a signal ended the work; returns the status that shells use for it."""
     number = ending.received()
     interrupted = error if isinstance(error, Interrupted) else Interrupted(STOPPED)
     if number is None:
@@ -107,9 +107,9 @@ def _stopped(error: Exception) -> int:
 
 
 def _of_system(error: OSError) -> ImgbuildError:
-    """`error`, which nothing closer to its place has described."""
+    """An error with a message for `error`, which no caller has described."""
     try:
-        sys.stdout.flush()  # what is left of a result or of a help text that cannot be written
+        sys.stdout.flush()  # the rest of a result or of a help text that cannot be written
     except OSError as failure:
         discard()
         return unwritten(failure)
@@ -122,14 +122,14 @@ def _of_system(error: OSError) -> ImgbuildError:
 
 
 def _full_place() -> Path:
-    """The folder that an error without a path most likely means, of those that are written to."""
+    """The most likely folder of a disk-full error without a path: the fullest one written to."""
     return files.fullest((default_root(), Path.cwd(), Path(tempfile.gettempdir())))
 
 
 def report(error: ImgbuildError) -> int:
     """Print an error with all its problems on stderr; with `--json` also as JSON on stdout.
 
-    The exit status of the error.
+    Returns the exit status of the error.
     """
     problems = error.problems if isinstance(error, InputError) else ()
     reasons = error.reasons if isinstance(error, NoSolution) else ()

@@ -33,8 +33,8 @@ SHOWN = 20  # findings that are printed; --json has all
 class MovedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row before and after: published target, digest, the difference, new findings in its code.
 
-    `required` are the packages that the project names itself, `hosts` other properties of the image
-    that differ.
+    `required` are the packages that the project names, `hosts` other properties of the image that
+    differ.
     """
 
     target: str
@@ -75,7 +75,7 @@ def _required(name: str, session: Session) -> tuple[str, ...]:
 
 
 def _old(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, TargetDigests]:
-    """Lock and digests of the row before; those of its published target if it was never locked."""
+    """The previous lock and digests of the row, or those of its published target if it had none."""
     images = before.project.images
     try:
         lock = lock_file.read_lock(images, name)
@@ -90,7 +90,7 @@ def _old(before: Session, name: str, planned: ProjectMove) -> tuple[Lock, Target
 def _findings(
     project: Project, old: tuple[Inputs, Lock], new: tuple[Inputs, Lock]
 ) -> tuple[CodeFinding, ...]:
-    """What is wrong in the project's code with the new packages and was not with the old ones."""
+    """The findings in the project's code that occur only with the new packages."""
     code = audit_code.read_code([Path(os.path.relpath(project.root))])
     if not code.texts:
         return ()
@@ -115,7 +115,7 @@ def _place(finding: CodeFinding) -> tuple[str, int, int, int, str]:
 
 
 def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
-    """The difference for people: with `whole` all packages, else those that the row requires."""
+    """The difference as text: with `whole` all packages, else those that the row requires."""
     renewed = row.before == row.after
     yield (
         f"{row.target}: {row.after}, newest lock"

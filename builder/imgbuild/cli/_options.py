@@ -9,16 +9,16 @@
 | --on            | where the work is done: this machine, or nodes of Slurm                    |
 | --jobs N        | how many processes run at once                                             |
 | --gpus          | how many GPUs: a number or `all`                                           |
-| --check         | compare committed files with what they follow from, and write nothing      |
+| --check         | compare committed files with newly generated ones, and write nothing       |
 | --only          | the part of an image to build or push: base, wheels                        |
 | --keep/--drop   | keep what was downloaded or built for this run, or remove it afterwards    |
-| --again         | do also what is current or already done                                    |
+| --again         | repeat work that is current or already done                                |
 | --output        | where the result is written                                                |
 | --key           | the public key to check signatures with                                    |
 | --sign-key      | the private key to sign with                                               |
 | --registry      | the repository of published images                                         |
-| --mirror-only   | ask no server but the mirror                                               |
-| --lock          | the lock to use, with digests.json beside it                               |
+| --mirror-only   | use no server except the mirror                                            |
+| --lock          | the lock to use, with digests.json in the same folder                      |
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ExecutionPlace = Literal["local", "slurm"]
 
 
 class Tier(enum.StrEnum):
-    """How much is tested."""
+    """The tiers of smoke tests."""
 
     STATIC = "static"
     CPU = "cpu"
@@ -265,5 +265,5 @@ Reference = Annotated[
 
 
 def processes(jobs: int) -> int:
-    """The number of processes that `--jobs` means."""
+    """The number of processes for `--jobs`."""
     return jobs or os.cpu_count() or 1

@@ -25,7 +25,7 @@ WIDE = 120  # columns of a terminal in which reasons have a column
 
 
 class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is newer than a target or a requirements file, which is `name`.
+    """Newer versions for the target or the requirements file `name`.
 
     `packages` are those with a newer version or an error, of `looked_up`. `base` and
     `vulnerabilities` are None for a file.
@@ -45,7 +45,7 @@ class OutdatedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
-    """The report for people; with `whole` all packages, else those that are required."""
+    """The report as text; with `whole` all packages, else those that are required."""
     shown = [each for each in report.packages if whole or each.required]
     rows = [
         *(_row(each) for each in sorted(shown, key=lambda each: not each.required)),
@@ -63,7 +63,7 @@ def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 
 def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
-    """What "allowed" means, unless the versions were solved; `base` is None for a file."""
+    """The meaning of "allowed", unless the versions were solved; `base` is None for a file."""
     if report.solved or not any(each.takes for each in shown):
         return
     audits = (
@@ -73,7 +73,12 @@ def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterato
 
 
 def _targets(report: OutdatedReport) -> Iterator[str]:
-    """Why the target is retired, and targets that have newer versions."""
+    """The source of Debian updates, why the target is retired, targets with newer versions."""
+    if report.base is not None and any(each.security for each in report.base.updates):
+        yield (
+            "Debian's updates come with a new lock: in a project, `like: TARGET` in place of"
+            f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
+        )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
     for each in report.targets:
@@ -83,7 +88,7 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows below a head; on a narrow terminal the last column is below the others."""
+    """The rows with a header; on a narrow terminal the last column is below the others."""
     if not rows:
         return []
     whole = [HEAD, *rows]
@@ -117,7 +122,7 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:
-    """The row of a standalone Python of which there is a newer release."""
+    """The row of a standalone Python that has a newer release."""
     if base is None:
         return
     if base.python_error:
@@ -176,7 +181,7 @@ def _vulnerability(each: Vulnerability) -> tuple[str, ...]:
 
 
 def _solved(solved: Sequence[SolvedVersion]) -> Iterator[str]:
-    """What was solved, a line each, with reasons below."""
+    """The newer versions that were solved, one line each, with reasons below."""
     for each in solved:
         head = f"{each.package} {each.version}"
         if each.reasons:

@@ -31,7 +31,7 @@ Style = Callable[[str], Sequence[tuple[str, str]]]  # a line → its parts, with
 def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None:
     """Write the result of a verb: with `--json` canonical JSON of `value`, else `lines`.
 
-    Control characters are escapes in both: texts come from locks, servers and file names. `style`
+    Control characters are escaped in both: texts come from locks, servers and file names. `style`
     applies in a terminal.
     """
     if console.json:
@@ -43,7 +43,7 @@ def answer(value: Any, lines: Sequence[str], style: Style | None = None) -> None
 
 
 def answer_file(value: Any, texts: Sequence[str]) -> None:
-    """As `answer`, for texts that are files: they are written as they are."""
+    """As `answer`, for texts that are files, which are written unchanged."""
     if console.json or not texts:
         answer(value, [])
     else:
@@ -65,7 +65,7 @@ def put(text: str) -> None:
 
 
 def unwritten(error: OSError) -> WorkFailed:
-    """What is reported of a stdout that is full or closed."""
+    """The error for a stdout that is full or closed."""
     message = f"stdout: the result cannot be written: {error.strerror or error}"
     return WorkFailed(message, hint="the work itself is done")
 
@@ -82,8 +82,8 @@ def aligned(
     """Lines of columns as wide as their widest cell; the columns `right` are right-aligned.
 
     Line breaks and control characters in a cell are escaped. Lines wider than `width`, by default
-    the terminal's, are folded: cells between words, or else within them; and where that does not
-    suffice, the column with the longest word gets separate lines. In a pipe each row is a line.
+    the terminal's, are folded: cells between words, or else within words; if that does not suffice,
+    the column with the longest word gets separate lines. In a pipe, each row is one line.
     """
     if not rows:
         return []
@@ -110,7 +110,7 @@ def _folded(
         yield from _without(words.index(max(words)), rows, right, width)
         return
     while (over := sum(widths) - room) > 0 and len(columns) > 1:
-        # The widest of those that can be folded becomes as wide as the next, if so much is needed.
+        # The widest column that can be folded becomes as narrow as the next, if necessary.
         place = max(
             (i for i, need in enumerate(pieces) if widths[i] > need), key=widths.__getitem__
         )
@@ -139,7 +139,8 @@ def _without(
 ) -> Iterator[list[str]]:
     """The lines of each row, with the cell of one column on separate lines.
 
-    The first is above the others, another is below them; the last is behind them if it fits.
+    The first column goes above the others, and any other column below them; the last one stays to
+    their right if it fits.
     """
     others = [[*row[:place], *row[place + 1 :]] for row in rows]
     right = frozenset(each - (each > place) for each in right if each != place)
@@ -157,7 +158,7 @@ def _without(
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """`text` folded between words, and too long words after a comma, slash, @ or hyphen."""
+    """`text` folded between words, and in long words after a comma, slash, @ or hyphen."""
     if len(text) <= width:
         return [text]
     lines = []
@@ -173,9 +174,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def folded(lines: Iterable[str]) -> list[str]:
-    """`lines` folded to the width of the terminal between words, which stay whole to be copied.
+    """`lines` folded to the width of the terminal, between words, so that words can be copied.
 
-    Whole if stdout is not a terminal.
+    Unchanged if stdout is not a terminal.
     """
     width = terminal_width()
     wrapped: list[str] = []
@@ -189,7 +190,7 @@ def folded(lines: Iterable[str]) -> list[str]:
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """`lines` cut to the width of the terminal, with an ellipsis; whole if stdout is not one."""
+    """`lines` cut to the terminal's width, with an ellipsis; unchanged if stdout is not one."""
     width = terminal_width()
     return [_cut(line, width) for line in lines]
 

@@ -1,4 +1,4 @@
-"""Prints a project and the targets for it (separate: `init` is full of options)."""
+"""Prints a project and its nearest targets (separate: `init` has many options)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.project.model import Declared
 from imgbuild.resolve import choose, python_support
 from imgbuild.resolve.choose import Candidate
+from imgbuild.show.table import RETIRED
 from imgbuild.system import boundary
 from imgbuild.values import normalize
 
 SHOWN = 3  # targets of the table
-LEFT_OUT = 12  # lines of what was not read
+LEFT_OUT = 12  # lines on parts that were not read
 CHOICES = 40  # extras and groups
 FEW = 4  # packages of a target that is not the first
-CHANGES = 8  # lines of what changes; --json has all
+CHANGES = 8  # lines on changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
 RIGHT = frozenset((1, 2, 6))
 
 
 def read_lines(files: ReadFiles) -> list[str]:
-    """What was read of each file, then what was not, with its line and the reason."""
+    """The parts of each file that were read, then the unread ones with line and reason."""
     declared = files.declared
     lines = [f"read {line}" for line in declared_files.summary(declared)]
     for option, names, chosen in (
@@ -47,7 +48,7 @@ def read_lines(files: ReadFiles) -> list[str]:
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:
-    """Where the project accepts no Python of the chosen target: what that means for its wheels."""
+    """The effect on wheels if the project does not accept the Python of the chosen target."""
     if choice.chosen.python_accepted:
         return []
     demanded = ", ".join(f"{item.spec} ({item.place})" for item in declared.python)
@@ -64,7 +65,8 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
                 f" can be installed{missing}"
             )
     unlocked = [
-        f"{name} has Python {each.python}, and is not locked: {python_support.HOW_TO}"
+        f"{name} has Python {each.python}, and is not locked. In a clone of imgbuild:"
+        f" imgbuild lock {name} ({python_support.HOW_TO})"
         for each in choice.wheels
         if choose.python_accepted(declared, f"{each.python}.2")
         for name in each.unlocked
@@ -74,7 +76,7 @@ def python_lines(declared: Declared, choice: Choice) -> list[str]:
 
 
 def lines(choice: Choice | None, matrix: Path) -> list[str]:
-    """The table of the nearest targets, what the first changes, and the row that was written."""
+    """The table of the nearest targets, the changes of the first, and the row that was written."""
     if choice is None:
         return []
     return [
@@ -100,7 +102,7 @@ def _cells(item: Candidate) -> tuple[str, ...]:
     capabilities = sorted(item.gpu, key=gpus.numbers)
     ends = dict.fromkeys((*capabilities[:1], *capabilities[-1:]))
     return (
-        item.target,
+        item.target + (RETIRED if item.retired else ""),
         str(len(item.added)),
         str(len(item.changed)),
         minor if item.python_accepted else f"{minor} (!)",
@@ -112,7 +114,7 @@ def _cells(item: Candidate) -> tuple[str, ...]:
 
 
 def changes(chosen: Candidate) -> list[str]:
-    """What the first target lacks or has otherwise."""
+    """The requirements that the first target meets, and the packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
         lines.append(f"added: {', '.join(chosen.added)}")
@@ -123,7 +125,7 @@ def changes(chosen: Candidate) -> list[str]:
 
 
 def kept(chosen: Candidate, matrix: Path) -> list[str]:
-    """How to keep all versions of the target, where only lines of the project require others."""
+    """How to keep all versions of the target, if only lines of the project require others."""
     if not chosen.changed or any(change.by for change in chosen.changed):
         return []
     relax = " ".join(f"--relax {change.package}" for change in chosen.changed[:CHANGES])
@@ -131,7 +133,7 @@ def kept(chosen: Candidate, matrix: Path) -> list[str]:
 
 
 def in_short(other: Candidate) -> str:
-    """What another target lacks or has otherwise, in a line."""
+    """The packages to add to another target or to change in it, in one line."""
     changed = [f"{each.package} {each.has} -> {each.wanted}" for each in other.changed]
     parts = [f"add {', '.join(_few(other.added))}"] if other.added else []
     parts += [f"change {', '.join(_few(changed))}"] if changed else []

@@ -1,4 +1,4 @@
-"""What `imgbuild verify` and `imgbuild sign` share: the image in a registry, and its lock."""
+"""The image in a registry, and its lock, for `imgbuild verify` and `imgbuild sign`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(
 
 
 def lock(targets: list[str] | None, file: str | None, matrix: Path | None) -> ExpectedLock | None:
-    """The lock that the image is compared with; None if none was named."""
+    """The lock with which the image is compared; None if none was named."""
     if len(targets or []) + (file is not None) > 1:
         message = "only one --target or --lock can be given"
         raise InputError(message, hint="name one lock")

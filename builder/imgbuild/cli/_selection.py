@@ -1,4 +1,4 @@
-"""Which locked targets a command line selects, read from their locks alone.
+"""The locked targets that a command line selects, read from their locks alone.
 
 Input: names, shell patterns, architectures. Output: locks. The matrix, which takes longer to read,
 is read only to explain an error.
@@ -33,11 +33,11 @@ class SelectedLock(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     project: Project, patterns: Sequence[str], *, everything: bool, arches: Sequence[Arch]
 ) -> list[SelectedLock]:
-    """The locks that `patterns` (or `everything`) select; empty `arches` are all that a lock has.
+    """The locks that `patterns` (or `everything`) select; empty `arches` mean all of a lock.
 
-    Without patterns that of the only target of the project's matrix.
+    Without patterns, the lock of the only target of the project's matrix.
 
-    NothingSelected or NoSolution as for targets of the matrix, LockStale if one has no lock.
+    NothingSelected or NoSolution as for targets of the matrix, LockStale if a target has no lock.
     """
     have = project.locked_targets()
     if not patterns and not everything:
@@ -86,8 +86,8 @@ def _refuse(
     everything: bool,
     arches: Sequence[Arch],
 ) -> NoReturn:
-    """Raise the reason: the matrix has no such target or architecture, or it has no lock yet."""
-    # Only for an error: the matrix takes longer to read than all that `digest` does.
+    """Raise the error: the matrix has no such target or architecture, or a lock is missing."""
+    # Only for an error: reading the matrix takes longer than everything that `digest` does.
     from imgbuild.lock.published import load
     from imgbuild.pipeline.session import select_in
 
@@ -102,7 +102,7 @@ def _refuse(
 
 
 def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
-    """The architecture that is named; None for none. InputError, with `what`, for several."""
+    """The named architecture, if any; InputError, with `what`, for several."""
     named = list(dict.fromkeys(arches or []))
     if len(named) > 1:
         message = f"--arch {' --arch '.join(named)}: {what}"
@@ -111,7 +111,7 @@ def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:
 
 
 def split_places(words: Sequence[str] | None) -> tuple[list[str], str | None]:
-    """Names of targets, and the repository, which is the one word with a slash."""
+    """Names of targets, and the repository, which is the only word with a slash."""
     slashed = [word for word in words or [] if "/" in word]
     if len(slashed) > 1:
         message = f"one repository is expected, not {' and '.join(slashed)}"

@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 def select_targets(
     selection: Targets, session: Session, names: Sequence[str] = ()
 ) -> list[Selected]:
-    """The selected targets of the matrix, `names` among them."""
+    """The selected targets of the matrix, including `names`."""
     patterns = [*names, *selection.named]
     return session.select(patterns, everything=selection.everything, arches=selection.arches)
 

@@ -120,7 +120,7 @@ def _rows(planned: Plan, image: ImageDigests) -> list[tuple[str, ...]]:
 
 
 def _contents(name: str, recipe: Recipe) -> str:
-    """What is in the layer `name`, in a word or two."""
+    """The contents of the layer `name`, in one or two words."""
     match recipe:
         case DebianRecipe() | AddedDebsRecipe():
             return count(len(recipe.debs), "package")
@@ -179,7 +179,7 @@ def _x86_64_first(sizes: dict[str, int]) -> list[int]:
 
 
 class TargetTests(msgspec.Struct, frozen=True, kw_only=True):
-    """The test records that count for an image: the latest run of each tier on each kind of GPU."""
+    """The test records that apply to an image: the latest run of each tier on each kind of GPU."""
 
     target: str
     arch: Arch

@@ -46,10 +46,10 @@ CompressOption = Annotated[
 
 
 class SifInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that a file is made from.
+    """An image to convert into a file.
 
-    `stem` is the path of the file without its suffix, `name` what the user calls the image, `lock`
-    gives its lock.json for an architecture.
+    `stem` is the path of the file without its suffix, `name` the user's name for the image; `lock`
+    returns its lock.json for an architecture.
     """
 
     stem: Path
@@ -66,7 +66,7 @@ def build(
     compress: Compressor,
     how: Options,
 ) -> None:
-    """Make a file of each selected target, or of the image that `origin` names."""
+    """Create a file for each selected target, or for the image that `origin` names."""
     with contextlib.ExitStack() as stack:
         if origin is not None:
             if selection.named or selection.everything:
@@ -95,7 +95,7 @@ def push(
     compress: Compressor,
     how: Options,
 ) -> None:
-    """Push a SIF of each built image, beside the image that is in the repository."""
+    """Push a SIF of each built image to the repository that has the image."""
     if layout is not None and not names and not selection.named and not selection.everything:
         sources = [_layout(layout, selection)]
     else:
@@ -133,7 +133,7 @@ def _convert(
 
 
 def _target(session: Session, item: Selected, arches: Sequence[Arch]) -> SifInput:
-    """A target, whose image is built for the one architecture unless it is there and current."""
+    """A target; its image is built for the selected architecture unless a current one exists."""
     target_digests = read_current(session.project, session.matrix, item.name)[1]
     only = _only(item, arches)
     place = session.project.output(item.name)
@@ -173,7 +173,7 @@ def _origin(
 
 
 def _layout(folder: Path, selection: Targets) -> SifInput:
-    """The image of an OCI layout, with its lock if this folder's project has it."""
+    """The image of an OCI layout, with its lock if the project of the current folder has it."""
     built = layout.read(folder)
     source = SifInput(stem=folder.absolute(), name=str(folder), layout=built)
     images = _locks(selection)
@@ -184,7 +184,7 @@ def _layout(folder: Path, selection: Targets) -> SifInput:
 
 
 def _locks(selection: Targets) -> Path | None:
-    """The folder with the locks of this folder's project; None outside of a project."""
+    """The folder with the locks of the current folder's project; None outside of a project."""
     try:
         return selection.project().images
     except InputError:
@@ -215,7 +215,7 @@ def _pulled(
 
 
 def placed(stem: Path, output: Path | None, suffix: str, *, several: bool) -> Path:
-    """The path of a file: beside the image, in the folder `output` or at it."""
+    """The path of a file: next to the image, in the folder `output`, or `output` itself."""
     if output is None:
         return stem.with_name(stem.name + suffix)
     return output / (stem.name + suffix) if several else output

@@ -23,7 +23,7 @@ def record(paths: Sequence[Path], project: Project) -> None:
 
 
 def report(recorded: Sequence[Recorded]) -> None:
-    """Print which test records have changed, and how to update what is made from them."""
+    """Print which test records have changed, and how to update the files generated from them."""
     for path in dict.fromkeys(each.file for each in recorded):
         runs = [each for each in recorded if each.file == path]
         fresh = sum(each.new for each in runs)

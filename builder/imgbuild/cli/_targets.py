@@ -48,7 +48,7 @@ MatrixFile = Annotated[
 
 
 class Targets(Group, frozen=True, kw_only=True):
-    """Options that select targets, without positional names, which some verbs mix with others."""
+    """Options that select targets, without positional names: some verbs mix them with others."""
 
     target: Annotated[list[str] | None, _options.TARGET()] = None
     everything: Annotated[bool, _options.ALL()] = False
@@ -65,18 +65,18 @@ class Targets(Group, frozen=True, kw_only=True):
         return self.target or []
 
     def project(self, names: Sequence[str] = ()) -> Project:
-        """The project of the matrix, or the catalogue, if it alone has the named targets."""
+        """The project of the matrix, or the catalogue if only it has the named targets."""
         return open_project(self.matrix, [*names, *self.named])
 
     def locked(self, project: Project, names: Sequence[str] = ()) -> list[SelectedLock]:
-        """The locks of the selected targets, `names` among them, read without the matrix."""
+        """The locks of the selected targets, including `names`, read without the matrix."""
         return _selection.choose(
             project, [*names, *self.named], everything=self.everything, arches=self.arches
         )
 
 
 class Filter(Targets, frozen=True, kw_only=True):
-    """Which targets and architectures."""
+    """Options that select targets and architectures."""
 
     arch: _options.Arches = None
 
@@ -87,7 +87,7 @@ class Filter(Targets, frozen=True, kw_only=True):
 
 
 class WholeTargets(Targets, frozen=True, kw_only=True):
-    """Which targets, for a verb that takes all their architectures."""
+    """Options that select targets, for a verb that uses all of their architectures."""
 
     names: Names = None
 
@@ -98,7 +98,7 @@ class WholeTargets(Targets, frozen=True, kw_only=True):
 
 
 class Selection(Filter, frozen=True, kw_only=True):
-    """Which targets: positional names, `--target`, `--all`, `--arch` and `--matrix`."""
+    """Options that select targets: positional names, `--target`, `--all`, `--arch`, `--matrix`."""
 
     names: Names = None
 
@@ -109,7 +109,7 @@ class Selection(Filter, frozen=True, kw_only=True):
 
 
 class BuildSelection(WholeTargets, frozen=True, kw_only=True):
-    """Which targets to build: as `Selection`, but by default for this machine alone."""
+    """Options that select targets to build: as `Selection`, by default only for this machine."""
 
     arch: _options.BuildArches = None
 
@@ -129,8 +129,8 @@ class OneTarget(Group, frozen=True, kw_only=True):
     def split(self, command: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
         """The target's name or pattern, and the words of the command after `--`.
 
-        With `--target` all positional words belong to the command. The name is "" where none is
-        given in a project of the user's own, which may have one target only.
+        With `--target` all positional words belong to the command. The name is "" if none is given:
+        a user's project may have only one target.
         """
         words = tuple(command or ())
         if self.target:
@@ -148,5 +148,5 @@ class OneTarget(Group, frozen=True, kw_only=True):
         return name, words[1:] if words[:1] == ("--",) else words
 
     def project(self, name: str = "") -> Project:
-        """The project of the matrix, or the catalogue, if it alone has the target `name`."""
+        """The project of the matrix, or the catalogue if only it has the target `name`."""
         return open_project(self.matrix, [name] if name else [])

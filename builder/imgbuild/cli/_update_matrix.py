@@ -1,4 +1,4 @@
-"""`imgbuild update` for a matrix: newer versions tried, new rows (separate: one of its forms)."""
+"""`imgbuild update` for a matrix: tries newer versions, adds rows (separate: one of two forms)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REASONS = 3  # of a refusal on the terminal
 
 
 class UpdateOptions(Group, frozen=True, kw_only=True):
-    """Which newer versions of the packages of a matrix are tried."""
+    """Options that select the newer versions to try for the packages of a matrix."""
 
     axis: Annotated[
         list[str] | None,
@@ -87,9 +87,9 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
 
 
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--dry-run` prints of a row: versions to try by package, in the order of the trials.
+    """The output of `--dry-run` for a row: versions to try by package, in the order of the trials.
 
-    Of each package the newest version that works is taken. `waiting` are those in the cool-down.
+    The newest version that works is used for each package. `waiting` are versions in the cool-down.
     """
 
     source: str
@@ -100,9 +100,9 @@ class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def update_matrix(
     session: Session, selection: WholeTargets, chosen: UpdateOptions, *, dry_run: bool
 ) -> None:
-    """Try newer versions for rows of a matrix; print what was written and refused.
+    """Try newer versions for rows of a matrix; print the written rows and the refused versions.
 
-    SomeFailed for rows that could not be tried; what was written and refused before stays.
+    SomeFailed if rows could not be tried; results of other rows are kept.
     """
     names = _names(selection, session)
     _require_places(session, chosen.pull_request)
@@ -125,7 +125,7 @@ def update_matrix(
     if chosen.pull_request is not None:
         codec.write_bytes(chosen.pull_request, lock_changes.markdown(done).encode())
     if failed and console.json:
-        raise SomeFailed(failed)  # the error is the answer
+        raise SomeFailed(failed)  # the error is the result
     answer(done, folded(line for item in done for line in _lines(item)))
     if failed:
         raise SomeFailed(failed)
@@ -145,7 +145,7 @@ def _names(selection: WholeTargets, session: Session) -> list[str]:
 
 
 def _require_places(session: Session, text: Path | None) -> None:
-    """An error if a file that is written at the end cannot be."""
+    """An error if a file that is written at the end is not writable."""
     project = session.project
     project.require_writable("imgbuild update")
     catalogue.require_regular(project)

@@ -38,7 +38,7 @@ PUBLISHED = "published"  # in the folder of new content: the copied target
 
 
 class MoveOptions(Group, frozen=True, kw_only=True):
-    """Where the rows of a project are moved to."""
+    """Options that select the target to which rows of a project are moved."""
 
     to: Annotated[
         str | None,
@@ -68,7 +68,7 @@ class MoveOptions(Group, frozen=True, kw_only=True):
 
 
 class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that were moved, or that would be, and the files that were written."""
+    """The rows that were moved, or would be moved, and the files that were written."""
 
     rows: tuple[MovedRow, ...]
     dry_run: bool
@@ -78,7 +78,7 @@ class ProjectUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def update_project(
     project: Project, names: Sequence[str], move: MoveOptions, options: Options, *, dry_run: bool
 ) -> None:
-    """Move rows of `project` to a newer lock, or to another target; print what changes first.
+    """Move rows of `project` to a newer lock, or to another target; print the changes first.
 
     NoSolution, with all conflicts, if the project's requirements exclude the target; then, and
     with `dry_run`, nothing is written.
@@ -139,7 +139,7 @@ def _update(
         answer(ProjectUpdate(rows=rows, dry_run=dry_run, wrote=wrote), [])
 
 
-# -- what moves where
+# -- rows and their new targets
 
 
 def _planned(
@@ -147,7 +147,7 @@ def _planned(
 ) -> ProjectMove:
     """The move, with the new target copied into the folder of new content.
 
-    All rows of a target that is only renewed move: they share its copy.
+    If a target only gets a newer lock, all of its rows move, since they share its copy.
     """
     rows = project_move.rows_of(value, names)
     old = value.targets[rows[0]].below
@@ -175,7 +175,7 @@ def _planned(
 
 
 def _nothing(planned: ProjectMove) -> None:
-    """Report that the project has the newest lock already, and what there is to do instead."""
+    """Report that the project already has the newest lock, and what the user can do instead."""
     retired = ""
     if planned.origin == init.INSTALLED:
         target = published.load(project_paths.catalogue().matrix).targets.get(planned.new.name)
@@ -187,9 +187,9 @@ def _nothing(planned: ProjectMove) -> None:
 
 
 def _before(project: Project, data: bytes) -> Matrix:
-    """The matrix of the project as it is, without what its files require.
+    """The current matrix of the project, without the requirements of its files.
 
-    So it can be read even if these contradict the present target.
+    It can therefore be read even if these requirements contradict the current target.
     """
 
     def _edit(value: Extensions) -> Extensions:
@@ -203,7 +203,7 @@ def _before(project: Project, data: bytes) -> Matrix:
 
 
 def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: Session) -> None:
-    """NoSolution, with all of them, if requirements of a row exclude the new target."""
+    """NoSolution with all requirements of a row that exclude the new target, if any do."""
     context = open_inputs(before).context
     reasons: list[str] = []
     with console.step(f"comparing the project with {planned.new.name}"):
@@ -249,7 +249,7 @@ def _staged(project: Project, text: bytes, planned: ProjectMove, options: Option
 
 
 def _commit(project: Project, text: bytes, value: Extensions, planned: ProjectMove) -> list[Path]:
-    """Write the copied target, the locks and at last the matrix, all or none; what was written."""
+    """Write the copied target, the locks and finally the matrix, all or none; returns the paths."""
     folder = transaction.folder_of(project)
     inner = project.folder.relative_to(project.root)
     files: list[tuple[str, bytes | None]] = [

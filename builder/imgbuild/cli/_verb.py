@@ -1,4 +1,4 @@
-"""How a verb is declared: options, groups of options, --json, --quiet, --verbose, --matrix.
+"""Declares verbs: options, groups of options, --json, --quiet, --verbose, --matrix.
 
 A verb is a function under the decorator `verb`. A parameter whose type is a `Group` represents all
 options of that group; the verb gets them as one value. `--json`, `--quiet` and `--verbose` are
@@ -43,15 +43,14 @@ def _whole_number(least: int, value: object) -> int:
 
 
 class Definition:
-    """One option: its names, what it means, and how its value is read.
+    """One option: its names, its meaning, and how its value is parsed.
 
     A name has one meaning, except -v; another definition of it is a ValueError. A verb may add a
-    additional sentence, such as its default, by calling the definition: `OUTPUT_PATH("Default:
-    stdout.")`.
+    sentence, such as its default, by calling the definition: `OUTPUT_PATH("Default: stdout.")`.
 
-    An option that is given twice has both values if its type is a list. Otherwise it names what is
-    read, examined or written, and a second value is an error: one of the two would be ignored. Of a
-    `setting`, such as a number of processes, the last value is used.
+    A repeated option has all of its values if its type is a list. Otherwise it names something to
+    read, examine or write, and a second value is an error, because one of the two would be ignored.
+    For a `setting`, such as a number of processes, the last value is used.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Definition:
             SETTINGS.update(flags)
 
     def __call__(self, note: str = "", *, panel: str | None = None) -> Any:
-        """The option for one verb, with a sentence and a panel that hold for this verb alone."""
+        """The option for one verb, with a sentence and a panel for this verb only."""
         more = self._more if panel is None else {**self._more, "rich_help_panel": panel}
         return typer.Option(*self._names, help=f"{self._help} {note}".strip(), **more)
 
@@ -112,7 +111,7 @@ class Output(Group, frozen=True, kw_only=True):
 
 
 class RunOutput(Output, frozen=True, kw_only=True):
-    """The options of every verb, for one whose -v is --volume."""
+    """The options of every verb, for a verb whose -v is --volume."""
 
     verbose: Annotated[
         bool, option("--verbose", "Print each command and each use of the cache.", panel=OUTPUT)
@@ -123,7 +122,7 @@ G = TypeVar("G", bound=Group)
 
 
 def verb(function: Callable[..., None], *, output: type[Output] = Output) -> Callable[..., None]:
-    """`function` as typer takes it: each group in its signature replaced by the group's options."""
+    """`function` for typer: each group in its signature is replaced by the group's options."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[Group]] = {}
     flat: list[inspect.Parameter] = []
@@ -176,5 +175,5 @@ def parameters(group: type[Group]) -> list[inspect.Parameter]:
 
 
 def taken(group: type[G], given: dict[str, Any]) -> G:
-    """`group` with its values out of `given`, from which they are removed."""
+    """`group` with its values from `given`, from which they are removed."""
     return group(**{name: given.pop(name) for name in group.__struct_fields__ if name in given})

@@ -43,8 +43,8 @@ def add(
     """Add packages to the image of a project.
 
     For requirements that no file of the project declares: they are written under `add:` of the row
-    in matrix.yaml, Debian packages under `packages:`; comments stay. Names and versions are looked
-    up first. A requirement for a package that was added before takes its place.
+    in matrix.yaml, Debian packages under `packages:`; comments are kept. Names and versions are
+    looked up first. A requirement for a package that was added before replaces the earlier one.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`imgbuild audit`: do packages of a target, of pins or of an environment work together."""
+"""`imgbuild audit`: whether packages of a target, of pins or of an environment work together."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ READ = "packages"  # the test case that fails if a package was not read
 
 
 def with_cases(report: Report, checks: Sequence[str]) -> Report:
-    """The report with a case for each check: failed, with the errors' words, if it found one.
+    """The report with a case for each check, which fails with the messages of its errors.
 
-    One more fails if a package that had to be read was not.
+    An additional case fails if a package that had to be read was not.
     """
     cases = []
     for check in checks:
@@ -93,7 +93,7 @@ OLDEST = 5  # of the minor versions of glibc that a wheel's name can have
 
 
 class _Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """For what a package set is audited: a machine, some checks, and a user's code."""
+    """The scope of an audit: a machine, some checks, and a user's code."""
 
     arch: Arch
     matrix: Path | None
@@ -103,7 +103,7 @@ class _Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageSetOptions(Group, frozen=True, kw_only=True):
-    """What is audited instead of targets, and what for."""
+    """Options for an audit of other packages than those of targets."""
 
     requirements: Annotated[
         list[Path] | None,
@@ -141,7 +141,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     again: Annotated[bool, AGAIN("Audit again a package set that was audited before.")] = False
 
     def given(self) -> tuple[str, ...]:
-        """The options that hold only without targets, of those that are given."""
+        """The given options that apply only without targets."""
         values = {
             "--python": self.python,
             "--base": self.base,
@@ -161,7 +161,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     ) -> Report:
         """The audit of the pins `pinned` and of the files, or of the environment.
 
-        With `code`, of what the user's code does with them.
+        With `code`, the audit of the user's code against them.
         """
         arches = selection.arches
         if len(arches) > 1:
@@ -278,7 +278,7 @@ def _builds(listed: PinList, matrix: Path | None) -> Matrix | None:
 
 
 def project_glibc(python: str, matrix: Path | None) -> str:
-    """The glibc of the matrix's base that has this Python; any if there is no project."""
+    """The glibc of the matrix's base with this Python; `ANY_GLIBC` outside of a project."""
     if not project_paths.find(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
@@ -287,7 +287,7 @@ def project_glibc(python: str, matrix: Path | None) -> str:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """What messages call the files: their names, with the folder if two are the same."""
+    """The names of the files in messages, with the folder if two names are the same."""
     names = [path.name for path in files]
     return [
         requirement_files.STDIN
@@ -362,18 +362,18 @@ def audit(
 ) -> None:
     """Check that targets, versions or installed packages work together.
 
-    Reads files, runs nothing of them, and needs no GPU. Packages may be targets, versions
-    (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'), files of requirements, or
-    what is installed. Versions that are named here are a partial set: the absence of other packages
-    is reported only if an EXTRA requires them. Accepted findings are listed in the matrix under
-    `waive:`.
+    Reads files without running any of their code, and needs no GPU. The packages are those of
+    targets, versions (NAME==VERSION, NAME[EXTRA]==VERSION or 'NAME @ file:///PATH.whl'),
+    requirements files, or an environment. Versions that are named here are a partial set: the
+    absence of other packages is reported only if an EXTRA requires them. Accepted findings are
+    listed in the matrix under `waive:`.
 
     With --code, your code is audited instead: its imports, calls, command lines and settings are
     compared with the packages, for this machine's architecture unless --arch names another. For a
     row of your own project, its code is always audited too.
 
-    Prints findings, what was not looked at, and counts. Exit status 4 if there is an error, or if
-    a package that is named or installed could not be read.
+    Prints findings, the parts that were not checked, and counts. Exit status 4 if there is an
+    error, or if a package that is named or installed could not be read.
 
     Examples:
 
@@ -442,7 +442,7 @@ def _end(reports: Sequence[Report], hint: str) -> None:
     failed = [report for report in reports if not report.ok]
     if not failed:
         return
-    if console.json:  # the answer is on stdout already
+    if console.json:  # the result has been printed
         raise typer.Exit(AuditFailed.exit_code)
     errors = [
         f"{report.target} {report.arch}"
@@ -523,7 +523,7 @@ def _audit_targets(
 
 
 def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected]:
-    """The targets for this machine's architecture, unless one is named: code has no other."""
+    """The targets for this machine's architecture unless one is named, since code has none."""
     if selection.arches:
         return list(selected)
     return [msgspec.structs.replace(item, arches=of_machine(item.arches)) for item in selected]
@@ -532,9 +532,9 @@ def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected
 def _locked(
     session: Session, selected: Sequence[Selected], patterns: Sequence[str]
 ) -> list[Selected]:
-    """`selected` without the targets that have no lock to read, unless they are named themselves.
+    """`selected` without the targets that have no readable lock.
 
-    LockStale for one that is named, and if none is left.
+    LockStale if such a target is named explicitly, or if no target is left.
     """
     locked, skipped = [], []
     for item in selected:

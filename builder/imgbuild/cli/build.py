@@ -104,9 +104,9 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Needs no Docker, no root and no GPU, and builds for any architecture (--arch all, to
-    publish). Files that the cache lacks are downloaded. The digest must be that of the lock, or
-    nothing is written. A second build without changes takes a moment.
+    Needs no Docker, no root and no GPU, and builds for any architecture (--arch all, to publish).
+    Files that are missing from the cache are downloaded. Nothing is written unless the digest is
+    that of the lock. A second build without changes takes a moment.
 
     --format sif and squashfs convert the image of one architecture, without unpacking it; they
     need mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. A SIF
@@ -206,7 +206,7 @@ def _refuse_with_project(
 
 
 def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path | None) -> None:
-    """Write the wheels of each target into a folder, and print where."""
+    """Write the wheels of each target into a folder, and print its path."""
     inputs = open_inputs(session)
     folders: list[Wheels] = []
     for item in selected:

@@ -42,7 +42,7 @@ KINDS = {
 
 
 class CacheKind(msgspec.Struct, frozen=True, kw_only=True):
-    """How many entries of one kind the cache holds, and their bytes."""
+    """The number of cache entries of one kind, and their size in bytes."""
 
     kind: str
     entries: int
@@ -139,7 +139,7 @@ def prune_cache(
 
     The least recently used entries are removed first.
 
-    What a running process uses is kept, even if the cache then stays larger.
+    Entries that a running process uses are kept, even if the cache then exceeds this size.
 
     Example:
 

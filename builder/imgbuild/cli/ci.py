@@ -137,8 +137,8 @@ def jobs(
 ) -> None:
     """List the jobs of targets that are not tested and published yet.
 
-    Nothing is built, fetched or solved. A machine is named by its labels; ci.yaml beside the matrix
-    lists the machines.
+    Nothing is built, fetched or solved. A machine is named by its labels; ci.yaml next to the
+    matrix lists the machines.
 
     Examples:
 

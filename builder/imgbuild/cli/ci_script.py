@@ -35,7 +35,7 @@ from imgbuild.registry.image_reference import parse_repository
 
 
 class ScriptGroup(Group, frozen=True, kw_only=True):
-    """How the jobs of a script are done."""
+    """Options for running the jobs of a script."""
 
     registry: Annotated[str | None, REGISTRY_PLACE("Default: `registry` of the matrix.")] = None
     no_push: Annotated[
@@ -97,10 +97,11 @@ def script(
 
     The script runs imgbuild's verbs: it checks, audits, builds and tests each image, pushes it by
     digest, tests it on GPUs, and tags it only if everything has passed for this digest. Images that
-    are published by then are skipped. If a target fails, the others continue, and the exit status
-    is that of the first step that failed. Run the script again to continue: audits and tests that
-    passed for the same digest are not repeated. A job of another architecture is done by the same
-    script on such a machine, with the same folder of results. The script needs bash and flock.
+    have been published in the meantime are skipped. If a target fails, the others continue, and the
+    exit status is that of the first step that failed. Run the script again to continue: audits and
+    tests that passed for the same digest are not repeated. For the jobs of another architecture,
+    run the same script on a machine of that architecture, with the same folder of results. The
+    script needs bash and flock.
 
     Examples:
 
@@ -136,7 +137,7 @@ def script(
 def _of_target(
     session: Session, target: str, query: JobQuery, settings: CiSettings, names: set[str]
 ) -> TargetJobs:
-    """All jobs of a target, of which some are named; InputError if one of these does not exist."""
+    """All jobs of a target of which some jobs are named; InputError if one does not exist."""
     [item] = session.select([target], arches=[])
     digests = choosing.read_digests(session.project, target)
     selected = [name for name in names if name.startswith(f"{target}@")]
@@ -159,7 +160,7 @@ def _script_options(
     how: ScriptGroup,
     request: AllocationOptions,
 ) -> ScriptOptions:
-    """How jobs are to be done; InputError if options cannot be combined."""
+    """The options for running jobs; InputError if options cannot be combined."""
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"
@@ -194,7 +195,7 @@ def _script_options(
 
 
 def _submission(request: AllocationOptions) -> tuple[str, ...]:
-    """The options of `smoke --on slurm` for what is requested."""
+    """The options of `smoke --on slurm` for the requested resources."""
     _allocation.requested(request)
     given = {"partition": request.partition, "account": request.account, "time": request.time}
     words = [f"--{name}={value}" for name, value in given.items() if value]

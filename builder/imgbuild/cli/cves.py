@@ -37,7 +37,7 @@ from imgbuild.values import Digest
 
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
-NAMED = 5  # packages of which nothing is known; --json has all
+NAMED = 5  # packages about which nothing is known; --json has all
 HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
@@ -94,9 +94,9 @@ def cves(
     are downloaded, and kept for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
     vulnerabilities until a given date.
 
-    Exit status 4 if a vulnerability of at least --severity is not accepted. If the server is out of
-    reach, what the matrix accepts and what the cache has is listed, with the packages about which
-    nothing is known; no document is written, and the exit status is 7.
+    Exit status 4 if a vulnerability of at least --severity is not accepted. If the server cannot be
+    reached, accepted and cached vulnerabilities are listed, with the packages about which nothing
+    is known; no document is written, and the exit status is 7.
 
     Examples:
 
@@ -150,14 +150,14 @@ def _cases(session: Session, selection: Selection) -> list[CveCase]:
 
 
 def _records(session: Session) -> dict[str, Package]:
-    """What is recorded of locked files, by sha256: the source packages of debs."""
+    """The records of locked files by sha256, for the source packages of debs."""
     return packages.recorded([project_paths.catalogue().images, session.project.images])
 
 
 def _source(
     report: Path | None, server: str | None, *, offline: bool
 ) -> Callable[[Sequence[InstalledSource]], SourceAnswer]:
-    """Where advisories come from; InputError for options that contradict each other."""
+    """The source of advisories; InputError for options that contradict each other."""
     if report is None:
         now = datetime.datetime.now(datetime.UTC)
         return OsvServer(server, Context.open(console, offline=offline), now).find
@@ -211,12 +211,13 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
 
 
 def _end_unasked(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
-    """Print what the matrix and the cache have, where the server is out of reach; raise `error`."""
+    """Print results from the matrix and the cache if the server is unreachable; raise `error`."""
     answer(reports, list(_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
         if any(len(report.unasked) < report.packages for report in reports):
             console.info(f"advisories in the cache: {of}")
-    missing = count(len({name for report in reports for name in report.unasked}), "package")
+    most = max((len(report.unasked) for report in reports), default=0)  # of one image
+    missing = count(most, "package")
     console.warn(
         f"the result is incomplete: nothing is known about {missing}; without this server:"
         " imgbuild cves --report FILE"
@@ -253,7 +254,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
 
 
 def _unasked(report: CveReport) -> Iterator[str]:
-    """The packages that the source was not asked about, the first ones by name."""
+    """The packages for which the source was not queried, the first ones by name."""
     names = sorted(set(report.unasked))
     if names and len(report.unasked) < report.packages:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

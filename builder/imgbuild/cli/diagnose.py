@@ -41,9 +41,10 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
     """Find the first failure in a log, its cause and its cure.
 
     The log may be of any size, be truncated, and have interleaved ranks, colours, and prefixes of
-    Ray, Slurm, docker and torchrun. Causes come from rules of common failures and from facts: which
-    versions have a name, which package provides a library, which rank stopped first. Consequences
-    of a failure are listed after it. `imgbuild explain CODE` explains a finding.
+    Ray, Slurm, docker and torchrun. Causes come from rules for common failures and from facts, such
+    as the versions that define a name, the package that provides a library, or the rank that
+    stopped first. Consequences of a failure are listed after it. `imgbuild explain CODE` explains a
+    finding.
 
     Nothing is downloaded. The exit status is 0, with or without findings.
 

@@ -42,7 +42,7 @@ SHOWN = 40  # differences that are printed; --json has all
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison, and of what: a target on one architecture, or two files."""
+    """A comparison and its subject: a target on one architecture, or two files."""
 
     name: str
     arch: Arch | None
@@ -59,7 +59,7 @@ def compare_files(
 ) -> None:
     """Compare two images, or with `docker` imgbuild's image of each target with Docker's.
 
-    Exit 1 if anything differs that no entry of the lists accepts.
+    Exit status 1 if there is a difference that no entry of the lists accepts.
     """
     accepted = [entry for path in accept for entry in read(path)]
     if docker:
@@ -187,8 +187,9 @@ def diff(
 
     By default: for each architecture the bytes of layers that a pull of image B downloads, CUDA,
     driver and GPUs if they differ, and the wheels and Debian packages that B adds, removes or
-    changes; if more than 20 differ, the main ones and the numbers of others, and all with --full.
-    An image in a registry is read with the lock that is attached to it; no layer is fetched.
+    changes; if more than 20 differ, only the main ones and the number of the others, unless --full
+    is given. An image in a registry is read with the lock that is attached to it; no layer is
+    fetched.
 
     With --files: paths, types, modes, owners, link targets, attributes, content and configuration
     must be equal; times and the division into layers may differ. Nothing is unpacked to disk.
@@ -209,7 +210,10 @@ def diff(
     all_names = [*(names or []), *selection.named]
     if not docker and (len(all_names) != 2 or selection.everything):
         message = f"expected two images, got {len(all_names)}"
-        raise InputError(message, hint="name two images, or targets and --builder docker")
+        hint = "name two images, or targets and --builder docker"
+        if len(all_names) == 1 and not files:
+            hint = f"the earlier states of a target: imgbuild show {all_names[0]} --history; {hint}"
+        raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be combined with --files or --builder docker"
         raise InputError(message, hint="leave it out: --json has every difference of files")

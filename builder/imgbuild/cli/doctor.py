@@ -1,4 +1,4 @@
-"""`imgbuild doctor`: which target fits this machine; whether an image can work where it runs."""
+"""`imgbuild doctor`: which targets fit this machine; whether an image can work on it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from imgbuild.values import Arch
 
 
 class AnotherMachine(Group, frozen=True, kw_only=True):
-    """A machine that is judged in place of this one."""
+    """A machine to check instead of this one."""
 
     driver: Annotated[str | None, DRIVER("Judge another machine, which has it.")] = None
     gpu: Annotated[list[str] | None, GPU("Judge another machine, which has it; repeatable.")] = None
@@ -60,7 +60,7 @@ class AnotherMachine(Group, frozen=True, kw_only=True):
     ] = None
 
     def filters(self) -> str:
-        """The same as options of `imgbuild list`, which takes one GPU."""
+        """The same as options of `imgbuild list`, which accepts one GPU."""
         words = ["--driver", self.driver] if self.driver else []
         words += ["--gpu", self.gpu[0]] if self.gpu and len(self.gpu) == 1 else []
         words += [word for arch in self.arch or () for word in ("--arch", arch)]
@@ -105,18 +105,20 @@ def doctor(
 ) -> None:
     """Show which targets this machine can run, and why.
 
-    Compares the driver, GPUs and architecture with what each locked target needs. Reads
-    nvidia-smi if there is one, /proc, and the versions of docker, podman and apptainer; needs no
-    GPU and changes nothing. With names only those targets are checked, and the exit status is 1 if
-    one does not fit. An image has its own glibc; that of the machine is only a remark.
+    Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
+    the output of nvidia-smi, if it is installed, /proc, and the versions of docker, podman and
+    apptainer; needs no GPU and changes nothing. With names only those targets are checked, and the
+    exit status is 1 if one does not fit. An image has its own glibc; that of the machine is only a
+    remark.
 
-    Targets whose driver is at least that of their CUDA release are first, then those that run on
-    an older driver of the same major release. Retired targets are marked, and recommended only
-    where no other fits. --driver, --gpu and --arch describe another machine.
+    Targets for which the driver is at least that of their CUDA release come first, then those that
+    run on an older driver of the same major release; of each, recommended targets come first.
+    Retired targets are marked, and suggested only if no other fits. --driver, --gpu and --arch
+    describe another machine.
 
     With --through, checks from inside an image what could break it, in seconds: packages in the
-    home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if something
-    would.
+    home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if a check
+    finds an error.
 
     Examples:
 
@@ -160,7 +162,7 @@ def doctor(
 
 
 def _require_fits(diagnosis: Diagnosis) -> None:
-    """WorkFailed if a target does not fit; with `--json` Exit, as the answer has been given."""
+    """WorkFailed if a target does not fit; with `--json` Exit, since the result was printed."""
     unfit = [verdict.target for verdict in diagnosis.verdicts if not verdict.fits]
     if unfit and console.json:
         raise typer.Exit(WorkFailed.exit_code)
@@ -171,16 +173,22 @@ def _require_fits(diagnosis: Diagnosis) -> None:
 
 
 def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
-    """What the targets need, and whether the matrix has retired them."""
-    matrix = published.load(project.matrix)
-    retired = {name: " ".join(target.retired.split()) for name, target in matrix.targets.items()}
+    """The requirements of the targets, and whether the matrix recommends or has retired them."""
+    targets = published.load(project.matrix).targets
+    rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
     return [
-        offer(project.images, item.lock, retired.get(item.lock.target, "")) for item in selected
+        offer(
+            project.images,
+            lock,
+            " ".join(target.retired.split()) if target else "",
+            recommended=target is not None and bool(target.recommended),
+        )
+        for lock, target in rows
     ]
 
 
 def _require_through(inside: Mapping[str, object]) -> None:
-    """InputError for an option of a check inside an image."""
+    """InputError for an option that needs --through."""
     for flag, value in inside.items():
         if value:
             message = f"{flag} needs --through: it applies only inside an image"
@@ -194,7 +202,7 @@ def _look(
     through: str,
     options: InspectOptions,
 ) -> None:
-    """Check from inside the image of the one target; Exit 1 if there is an error."""
+    """Run the checks inside the image of the target; Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
         raise InputError(message, hint="leave them out, or use --through apptainer")
@@ -224,7 +232,7 @@ def _lines(diagnosis: Diagnosis, rows: Mapping[str, TableRow]) -> Iterable[str]:
 
 
 def _rows(project: Project, host: Host) -> dict[str, TableRow]:
-    """The locked targets with their images for the architecture of `host`, as tables have them."""
+    """The locked targets with their images for the architecture of `host`, as rows of tables."""
     matrix = published.load(project.matrix)
     selected = select(matrix, [], everything=True, arches=[])
     return {
@@ -236,7 +244,7 @@ def _rows(project: Project, host: Host) -> dict[str, TableRow]:
 
 
 def _style(line: str) -> list[tuple[str, str]]:
-    """Results in colours: what fits green, what does not red."""
+    """Results in colours: green if a target fits, red if it does not."""
     for word, style in (("fits:", "green"), ("does not fit:", "red"), ("use:", "bold green")):
         if line.startswith(word):
             return [(word, style), (line.removeprefix(word), "")]

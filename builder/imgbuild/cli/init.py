@@ -158,7 +158,7 @@ RefreshOption = Annotated[
 
 
 class ProjectOptions(Group, frozen=True, kw_only=True):
-    """What is read of a project, and which target fits it."""
+    """Options for the files of a project to read, and for the choice of its target."""
 
     origin: FromOption = None
     extra: ExtraOption = None
@@ -172,7 +172,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
     arch: OneArch = None
 
     def request(self, extends: str | None) -> ChoiceRequest:
-        """What to choose by; `extends` is a target whose versions must not change."""
+        """The criteria of the choice; `extends` is a target whose versions must not change."""
         if len(self.target or ()) + (extends is not None) > 1:
             message = "--target and --extends name more than one target"
             raise InputError(message, hint="name one of them")
@@ -189,7 +189,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
         )
 
     def _host(self, arch: Arch) -> Host:
-        """The machine that the image must run on, as far as it is known."""
+        """The machine on which the image must run, as far as known."""
         here = accelerators()
         if here.arch != arch:
             here = Host(arch=arch)
@@ -206,7 +206,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
 
 
 class Additions(Group, frozen=True, kw_only=True):
-    """What the image has in addition to the packages of the project's files."""
+    """Options for packages in addition to those of the project's files."""
 
     add: AddOption = None
     system: SystemOption = None
@@ -247,14 +247,15 @@ def init_project(
 ) -> None:
     """Start an image for a project, from the published target that fits it.
 
-    Reads what the project here needs: requirements files, pyproject.toml, lock files, setup.cfg,
-    environment.yml, a Dockerfile. Compares it with every target, prints the nearest three, and
-    writes matrix.yaml with a row that names these files; all else is in .imgbuild/. Nothing that
-    exists is changed. Without such files, the image extends the recommended target.
+    Reads the requirements of the project in the current folder: requirements files, pyproject.toml,
+    lock files, setup.cfg, environment.yml, a Dockerfile. Compares it with every target, prints the
+    nearest three, and writes matrix.yaml with a row that names these files; all other files are in
+    .imgbuild/. Existing files are not changed. Without such files, the image extends the
+    recommended target.
 
-    `extends` holds the target's versions; it is taken if a tested target has all that the project
-    demands. Else `like` solves again, with the target's versions as preferences. If requirements
-    cannot be met, all of them are listed, and nothing is written.
+    `extends` keeps the target's versions; it is used if a tested target has everything that the
+    project requires. Otherwise `like` solves again, with the target's versions as preferences. If
+    requirements cannot be met, all of them are listed, and nothing is written.
 
     Examples:
 
@@ -315,7 +316,7 @@ def _start(
     additions: Additions,
     context: Context,
 ) -> Started:
-    """Choose a target and write the matrix; NoSolution with all that is impossible."""
+    """Choose a target and write the matrix; NoSolution with all requirements that cannot be met."""
     for line in _project_report.read_lines(files):
         console.info(line)
     more = tuple(repository_name.with_name(word, context) for word in additions.add or ())
@@ -364,7 +365,7 @@ def _start(
 
 
 def _report(declared: Declared, choice: Choice) -> None:
-    """Print how the image differs from the project's files, and which index packages come from."""
+    """Print how the image differs from the project's files, and the indexes of packages."""
     for line in _project_report.python_lines(declared, choice):
         console.warn(line)
     for each in choice.advice:
@@ -384,9 +385,9 @@ def _refuse(
     declared: Declared,
     failures: Sequence[ImgbuildError],
 ) -> None:
-    """NoSolution with every requirement that cannot be met, and what can be done.
+    """NoSolution with every requirement that cannot be met, and the remedies.
 
-    `failures` are those of git repositories, raised as they are if there is nothing else.
+    `failures` are those of git repositories, raised unchanged if there are no others.
     """
     chosen = choice.chosen
     if ask.extends and chosen.changed:
@@ -484,7 +485,7 @@ def _extend(
 
 
 def _has_more(word: str) -> bool:
-    """Whether a requirement has an extra, an address or a marker, which `requires:` cannot have."""
+    """Whether a requirement has an extra, a URL or a marker, which `requires:` does not allow."""
     try:
         requirement = parse_requirement(word)
     except InvalidRequirement:

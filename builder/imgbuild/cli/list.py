@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.doctor import targets
 from imgbuild.doctor.host import Host, HostGpu, read_host
-from imgbuild.doctor.targets import TargetNeeds
+from imgbuild.doctor.targets import TargetFit, TargetNeeds
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
@@ -76,7 +76,7 @@ State = Annotated[
 
 
 class Filters(Group, frozen=True, kw_only=True):
-    """What a listed target must have; all that are given apply."""
+    """Filters of the listed targets; a target must match all that are given."""
 
     package: With = None
     cuda: Cuda = None
@@ -100,7 +100,7 @@ class Filters(Group, frozen=True, kw_only=True):
 
     @property
     def arches(self) -> list[Arch]:
-        """The architecture of the machines that have the GPU, if it is built with one alone."""
+        """The architecture of the machines that have the GPU, if only one architecture has it."""
         arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
@@ -121,14 +121,28 @@ class Filters(Group, frozen=True, kw_only=True):
                 and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
                 and (not pythons or any(each.contains(row.python) for each in pythons))
                 and (not needed or _has(project, row, needed))
-                and ((model is None and not driver) or _runs_on(project, row, model, driver))
+                and ((model is None and not driver) or bool(_fits(project, row, model, driver)))
                 and (runs_here is None or runs_here(row))
             )
 
         return _matches
 
+    def restricted(self, project: Project, rows: Iterable[TableRow]) -> list[str]:
+        """The targets of `rows` that the driver of `--driver` runs only with a restriction."""
+        if self.driver is None:
+            return []
+        model = _machine.gpu(self.gpu) if self.gpu is not None else None
+        driver = _machine.driver(self.driver)
+        return [
+            row.target
+            for row in rows
+            if not any(
+                fit.complete and not fit.limited for fit in _fits(project, row, model, driver)
+            )
+        ]
+
     def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
-        """The error for no row: the filters, and the target that meets most of them."""
+        """The error if no row matches: the filters, and the target that matches most of them."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(requirement.name): str(requirement.specifier)
@@ -186,7 +200,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
-    """Whether the row pins, or a lock of it holds, each of `needed`."""
+    """Whether the pins of the row, or else its locks, satisfy each of `needed`."""
     versions = dict(row.pins)
     if any(normalize(requirement.name) not in versions for requirement in needed):
         for resolution in _locked(project, row.target):
@@ -208,10 +222,10 @@ def _offer(project: Project, target: str) -> TargetNeeds | None:
     return targets.offer(project.images, lock) if lock is not None else None
 
 
-def _runs_on(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> bool:
-    """Whether an image of the row runs on a GPU and a driver, as `imgbuild doctor` judges it.
+def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> list[TargetFit]:
+    """The images of the row that run on a GPU and a driver, by the rules of `imgbuild doctor`.
 
-    Without a lock what the row names is compared. `driver` is "" for any.
+    Without a lock, the values of the row are compared. `driver` is "" for any.
     """
     offered = _offer(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
@@ -223,11 +237,11 @@ def _runs_on(project: Project, row: TableRow, model: GpuModel | None, driver: st
         for arch in row.arch
         if only in (None, arch)
     )
-    return any(targets.judge(machine, offered).fits for machine in machines)
+    return [fit for machine in machines if (fit := targets.judge(machine, offered)).fits]
 
 
 def _judge(project: Project) -> Callable[[TableRow], bool]:
-    """Whether a target runs on this machine, as `imgbuild doctor` judges it."""
+    """Whether a target runs on this machine, by the rules of `imgbuild doctor`."""
     host = read_host()
     if not targets.comparable(host):
         console.warn("no GPU and driver were found: --fits compares only the other requirements")
@@ -285,9 +299,9 @@ def list_targets(
     passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
     run of a tier failed; "-" for an image without a test record, "not locked" without an image.
     Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
-    equal configuration count, and --wide names their digests. Months are left out where the
-    terminal is narrow; a wide one has more columns: the oldest driver, what a pull downloads, other
-    packages. Filters are combined: a target must match all of them.
+    equal configuration count, and --wide names their digests. A narrow terminal shows no months; a
+    wide one shows more columns: the oldest driver, the download size, other packages. Filters are
+    combined: a target must match all of them.
 
     A target is locked, stale, not locked, or needs something that the default index does not have:
     another index, or a wheel that you supply. --json has all values of the matrix, the reasons for
@@ -327,7 +341,9 @@ def list_targets(
     whole = selection.everything or bool(patterns)
     retired = [] if whole else [row for row in every if row.retired]
     every = [row for row in every if row not in retired]
-    hidden = [row.target for row in retired if matches(row, None)]
+    # Without the filter of states, which are not read for retired targets.
+    other = msgspec.structs.replace(filters, state=None).test(project) if filters.state else matches
+    hidden = [row.target for row in retired if other(row, None)]
     states = {}
     if wide or form == "markdown" or console.json or filters.state:  # the narrow table has none
         states = status.states(project, read, [row.target for row in every], _cache())
@@ -353,12 +369,24 @@ def list_targets(
         also = ["Python"] if filters.python else []
         lines = aligned(table.narrow(rows, None if width == sys.maxsize else width, also))
     answer(rows, lines, None if form == "markdown" else _style)
-    if form == "text" and not wide and not console.json and any(row.recommended for row in rows):
-        console.info("* recommended; columns of other packages: imgbuild list --wide")
-    if form == "text" and not wide and not console.json and not all(row.images for row in rows):
-        console.info("not locked: imgbuild show TARGET names the reasons")
-    if hidden and form == "text" and not console.json:
-        console.info(f"retired: {len(hidden)}, listed by: imgbuild list --all")
+    if form == "text" and not console.json:
+        for note in _notes(rows, hidden, filters.restricted(project, rows), wide=wide):
+            console.info(note)
+
+
+def _notes(
+    rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
+) -> Iterator[str]:
+    """The meaning of the marks in the table, and notes on omitted rows."""
+    if not wide and any(row.recommended for row in rows):
+        yield "* recommended; columns of other packages: imgbuild list --wide"
+    if not wide and not all(row.images for row in rows):
+        yield "not locked: imgbuild show TARGET names the reasons"
+    if hidden:
+        yield f"retired: {len(hidden)}, listed by: imgbuild list --all"
+    if restricted:
+        names = ", ".join(restricted)
+        yield f"with a restriction on this driver, which imgbuild doctor explains: {names}"
 
 
 def _style(line: str) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from imgbuild.system.console import console
 
 
 class LoadedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that an engine has now."""
+    """An image that was loaded into an engine."""
 
     target: str
     engine: str
@@ -38,11 +38,11 @@ def load(
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
-    """Load images into Docker or podman; what is not built is built.
+    """Load images into Docker or podman, and build missing ones.
 
     Prints the name and the id that the image has in the engine; the id is the digest of the image,
-    or that of its configuration. The loaded image is compared with the built one. Exit
-    status 6 if neither Docker nor podman answers.
+    or that of its configuration. The loaded image is compared with the built one. Exit status 6 if
+    neither Docker nor podman responds.
 
     Example:
 

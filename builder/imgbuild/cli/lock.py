@@ -77,7 +77,7 @@ def lock(
             code_at_hand.warn(session, item.target, arch)
     lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
-        raise SomeFailed(done.failed)  # the error is the answer
+        raise SomeFailed(done.failed)  # the error is the result
     answer(done.target_digests, folded(lines))
     if done.failed:
         raise SomeFailed(done.failed)

@@ -68,13 +68,13 @@ def outdated(
     solve: Solve = False,
     python: Python = None,
 ) -> None:
-    """List newer versions than a target, a project or a file has.
+    """List newer versions of packages of a target, a project or a file.
 
-    For each package that is required: the newest version on its index, the newest that METADATA
-    allow while all pinned packages stay as they are, and what stops the newest. Final versions
-    count that were not yanked. Only pages of the index and METADATA are read: whether the code of
-    an allowed version works with the other packages is known only after --solve. For targets also
-    updates of the base's Debian packages and known vulnerabilities, where their servers answer.
+    For each required package: the newest version on its index, the newest one that METADATA allows
+    while all pinned packages stay the same, and what prevents the newest. Only final versions that
+    were not yanked count. Only pages of the index and METADATA are read: whether the code of an
+    allowed version works with the other packages is known only after --solve. For targets also
+    updates of the base's Debian packages and known vulnerabilities, if their servers respond.
 
     Without names: the targets of the project in this folder.
 
@@ -196,7 +196,7 @@ def _newer_targets(
 def _requires(
     session: Session, item: SelectedLock, records: dict[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """Package → what its locked version requires, from records or METADATA on the index."""
+    """Package → the requirements of its locked version, from records or METADATA on the index."""
     wheels = installed_wheels(item.lock.arch[item.arches[0]])
     lacking = [wheel for wheel in wheels if wheel.sha256 not in records]
     if lacking:
@@ -237,7 +237,7 @@ def _solved(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[SolvedVersion, ...]:
-    """Each newer version of what is required, solved; those that `extends` keeps are left out."""
+    """The required packages' newer versions, each solved, except packages that `extends` keeps."""
     matrix, name = session.matrix, compared.name
     arch = compared.tags[0].arch
     required = {
@@ -314,7 +314,7 @@ def _of_files(
 
 
 def _tags(declared: Declared, python: str | None, arch: Arch, matrix: Matrix) -> Tags:
-    """The machine that files are looked up for: the Python named, else one that they accept."""
+    """The tags for looking up files: of the named Python, else of one that they accept."""
     ask = request.ResolveRequest(
         requests=(), arches=(arch,), python=None if python is None else request.python_of(python)
     )

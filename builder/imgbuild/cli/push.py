@@ -180,7 +180,7 @@ def _plan(planned: Sequence[Pushed]) -> None:
 
 
 def _pushed(pushed: Sequence[Pushed], file: Path | None) -> None:
-    """Print what was pushed, and write it to `file` as well."""
+    """Print the pushed images, and write them to `file`, too."""
     lines = [f"{item.target} {item.reference}" for item in pushed]
     if file is not None:
         codec.write_bytes(file, "".join(f"{line}\n" for line in lines).encode())

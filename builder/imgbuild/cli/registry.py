@@ -1,4 +1,4 @@
-"""`imgbuild registry`: list, tag and delete images in a registry; `mirror` has its own module."""
+"""`imgbuild registry`: list, tag and delete images in a registry; `mirror` is a separate module."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ls(
     """List the images in a registry.
 
     Columns: image with its tags, architectures, MB to pull (all architectures), target, pinned
-    versions, digest. No layer is fetched. Tags of signatures and other attachments are left out.
+    versions, digest. No layer is fetched. Tags of signatures and other attachments are omitted.
 
     Examples:
 
@@ -99,7 +99,7 @@ def tag_image(
 
     Refused if a part of the image is missing from the registry.
 
-    For a CI that pushes with --digest-only, tests the image by its digest, and tags it then.
+    For a CI that pushes with --digest-only, tests the image by its digest, and then tags it.
 
     Example:
 

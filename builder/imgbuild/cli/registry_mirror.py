@@ -66,7 +66,7 @@ def push_inputs(
     Only files that the registry lacks are sent, from the cache or their source. An interrupted run
     continues where it stopped. For each target and architecture the repository gets the tags
     TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock changes; `imgbuild
-    registry gc` finds those that no lock names.
+    registry gc` finds tags that no lock names.
 
     Examples:
 
@@ -114,7 +114,7 @@ def use(
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Take the inputs of builds from a mirror.
+    """Use a mirror for the inputs of builds.
 
     Locks and digests do not change: each file must have the hash in the lock. The option `--mirror`
     of a verb and $IMGBUILD_MIRROR (either can be `off`) override this setting.

@@ -32,8 +32,9 @@ def remove(
 ) -> None:
     """Remove packages that were added to the image of a project.
 
-    Takes them out of `add:`, `requires:` and `pins:` of the row in matrix.yaml, Debian packages out
-    of `packages:`; comments stay. What a file of the project demands stays in the image.
+    Removes them from `add:`, `requires:` and `pins:` of the row in matrix.yaml, and Debian packages
+    from `packages:`; comments are kept. Packages that a file of the project requires stay in the
+    image.
 
     Examples:
 

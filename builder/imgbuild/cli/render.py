@@ -39,7 +39,7 @@ RenderFormat = Literal[
 
 
 class ContainerFlags(Group, frozen=True, kw_only=True):
-    """What a rendered container has."""
+    """Options of a rendered container."""
 
     gpus: Annotated[
         str | None, GPUS("For each node. Default: all of a machine, 1 in Kubernetes.")
@@ -123,10 +123,10 @@ def render(
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
-    dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json.
-    bake: a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
+    dockerfile: images/TARGET/Dockerfile with the files that it copies, and docker-bake.json. bake:
+    a file for `docker buildx bake` with the selected targets. apptainer: a definition file.
     requirements: for pip and uv. pylock: PEP 751, with URLs looked up now. script: a shell script
-    that makes the environment on a machine without containers, and checks it.
+    that creates the environment on a machine without containers, and checks it.
 
     compose, devcontainer, k8s-job, jobset, kuberay and skypilot run the image as `imgbuild run` and
     `imgbuild slurm` do: by digest, with its GPUs, shared memory, a folder of models, compiled code,
@@ -161,7 +161,7 @@ def render(
 def _render(
     selection: Selection, options: RenderOptions, output: Path | None, *, check: bool
 ) -> None:
-    """Write the selected targets, or compare what is committed."""
+    """Write the selected targets, or compare the committed files."""
     form = options.form
     project = selection.project()
     if form in WITH_TEMPLATE:
@@ -198,7 +198,7 @@ def _render(
 def _require_places(
     project: Project, targets: list[str], options: RenderOptions, output: Path | None
 ) -> None:
-    """InputError if a place that is written to is read-only."""
+    """InputError if an output path is read-only."""
     if output is not None:
         files.require_writable([output], hint=files.OUTPUT_HINT)
     elif options.form == "dockerfile":

@@ -52,7 +52,7 @@ TARGETS = 3  # shown without --full
 
 
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
-    """The locked targets of an answer with their versions and the commands to use them."""
+    """The locked targets of a result with their versions and the commands to use them."""
     shown = answer.locked if everything else answer.locked[:TARGETS]
     lines = [line for target in shown for line in (*_locked(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
@@ -69,9 +69,9 @@ def _locked(target: LockedTarget) -> list[str]:
 
 
 def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
-    """The requested packages of each architecture with a solution, the row, what was checked.
+    """The requested packages of each architecture with a solution, the row, the checks.
 
-    With `everything` all other packages follow.
+    With `everything`, all other packages follow.
     """
     solved = [(arch, outcome) for arch, outcome in answer.arch.items() if outcome.refused is None]
     lines: list[str] = []
@@ -127,7 +127,7 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 
 
 def report_refusals(answer: ResolveAnswer) -> bool:
-    """Print warnings, and the reasons where there is no solution; returns whether one has none."""
+    """Print warnings and the reasons for missing solutions; returns whether any is missing."""
     refused = False
     for arch, outcome in answer.arch.items():
         for text in outcome.warnings:
@@ -249,13 +249,13 @@ def resolve(
 ) -> None:
     """Find compatible versions for a list of packages.
 
-    If locked targets satisfy the request, prints these. Else names a target that has all packages,
-    one of them at another version, and solves, as with --solve; this takes up to 6 minutes where
-    packages were not read before. Prints the requested packages, a row to add to matrix.yaml, and
-    with --full every package with the reason for its version. No wheel is downloaded: metadata and
-    Python code are checked on the server, shared objects (ELF, CUDA) are not; `imgbuild lock` of
-    the row checks these too. Only the cache is written. It keeps the answer until the next day
-    (UTC); --again solves again.
+    If locked targets satisfy the request, prints them. Otherwise names a target that has all
+    packages, one of them in another version, and solves, as with --solve; this takes up to 6
+    minutes if packages were not read before. Prints the requested packages, a row to add to
+    matrix.yaml, and with --full every package with the reason for its version. No wheel is
+    downloaded: metadata and Python code are checked on the server, shared objects (ELF, CUDA) are
+    not; `imgbuild lock` of the row checks these too. Only the cache is written. It keeps the result
+    until the next day (UTC); --again solves again.
 
     If there is no solution on an architecture, the reasons and suggestions are printed; the exit
     status is 8. A set with a package that is over a year older than the others is accepted only
@@ -346,9 +346,9 @@ def _with_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Sess
 
 
 def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:
-    """`ask` with what the files require, and the indexes that they name.
+    """`ask` with the requirements of the files, and the indexes that they name.
 
-    What is not requested is reported.
+    Requirements that are not requested are reported.
     """
     matrix = session.matrix
     declared = declared_files.read_places(places)
@@ -396,7 +396,7 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
 
 @contextlib.contextmanager
 def _suggesting(similar: Mapping[str, str]) -> Iterator[None]:
-    """Warn of packages that no target has, with a similar name; an InputError begins with it."""
+    """Warn of packages that no target has, with a similar name, also in an InputError."""
     questions = [
         f"no target has the package {package}; did you mean {near}?"
         for package, near in similar.items()

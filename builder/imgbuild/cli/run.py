@@ -45,8 +45,8 @@ from imgbuild.system.console import console
 from imgbuild.system.output_tail import OutputTail, tail_of_stderr
 from imgbuild.values import Arch, is_number
 
-ENTRYPOINT = "/opt/imgbuild/entrypoint"  # finds a home if HOME cannot be written
-NOTICE = "notice"  # the kind of fact for what is reported once a day
+ENTRYPOINT = "/opt/imgbuild/entrypoint"  # selects a home if HOME is not writable
+NOTICE = "notice"  # the kind of facts for messages that are reported once a day
 SELINUX = Path("/sys/fs/selinux/enforce")
 NAME = re.compile(r"[^\s=]+")
 PORT = re.compile(r"([\w.\[\]:-]+:)?\d+(-\d+)?(/(tcp|udp|sctp))?", re.ASCII)
@@ -55,7 +55,7 @@ USER = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
 
 class RunOptions(Group, frozen=True, kw_only=True):
-    """What the container of `imgbuild run` has."""
+    """Options of the container of `imgbuild run`."""
 
     volume: Annotated[
         list[str] | None,
@@ -105,7 +105,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
     kernel_cache: KernelCache = True
 
     def typed(self) -> dict[str, str]:
-        """The variables that `--env` gives a value."""
+        """The variables to which `--env` assigns a value."""
         pairs = [text.partition("=") for text in self.env or []]
         return {name: value for name, given, value in pairs if given}
 
@@ -171,7 +171,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
 
 
 def hugging_face_cache() -> Path | None:
-    """The folder HF_HOME, else ~/.cache/huggingface; None, which is reported, if it is missing."""
+    """The folder HF_HOME, else ~/.cache/huggingface; None, with a message, if it is missing."""
     named = os.environ.get("HF_HOME")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
@@ -186,7 +186,7 @@ def hugging_face_cache() -> Path | None:
 
 
 def _report_daily(text: str) -> None:
-    """Report `text`, unless it was reported today (UTC), which the cache stores."""
+    """Report `text`, unless the cache records that it was reported today (UTC)."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat().encode()
     try:
         store = Store.open()
@@ -244,7 +244,7 @@ def _by_name() -> Iterable[str]:
 def _folder(target: str, commit: str) -> Iterable[Mount]:
     """The current folder at `target`, unless it is the whole file system.
 
-    Nothing is mounted over a project's `commit` that the image has there.
+    Nothing is mounted if the image has the files of the project's `commit` there.
     """
     here = Path.cwd()
     if commit:
@@ -273,7 +273,7 @@ def _volume(text: str) -> Mount:
 
 
 def _gpus(text: str | None, *, dry: bool) -> bool | int:
-    """The number of GPUs, or whether all; with `dry` it is reported if there are none here."""
+    """The number of GPUs, True for all; with `dry`, reports if this machine has none."""
     if text is not None:
         return True if text == "all" else int(text)
     present = driver.gpus() > 0
@@ -286,7 +286,7 @@ def _gpus(text: str | None, *, dry: bool) -> bool | int:
 
 
 def _home(config: CommandConfig, user: str | None) -> str | None:
-    """HOME for a user whom the image does not know; None for root and for the image's own user."""
+    """HOME for a user without an account in the image; None for root and for the image's user."""
     uid = (user or str(process_ids()[0])).partition(":")[0]
     if not is_number(uid) or uid in ("0", config.user.partition(":")[0]):
         return None
@@ -301,7 +301,7 @@ def _require(texts: Sequence[str], form: re.Pattern[str], flag: str, expected: s
 
 
 class RunInImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that ran in an image, and what it wrote."""
+    """A command that ran in an image, and its output."""
 
     target: str
     arch: Arch
@@ -353,18 +353,18 @@ def run(
 ) -> None:
     """Run a command in the image of a target.
 
-    The image is built and loaded first if it is missing or not that of the lock. The command
-    starts in the current folder, which is mounted at the image's working folder (/workspace), as
-    your own user, with all GPUs, with the host's shared memory and with your Hugging Face cache.
-    HF_TOKEN and WANDB_* are passed if they are set. The folders and files that HF_HUB_CACHE,
-    TORCH_HOME, SSL_CERT_FILE and similar variables name are mounted.
+    The image is built and loaded first if it is missing or not that of the lock. The command starts
+    in the current folder, which is mounted at the image's working folder (/workspace), as your
+    user, with all GPUs, the host's shared memory and your Hugging Face cache. HF_TOKEN and WANDB_*
+    are passed if they are set. The folders and files that HF_HUB_CACHE, TORCH_HOME, SSL_CERT_FILE
+    and similar variables name are mounted.
 
     Options of imgbuild come before the command; a -- marks where the command begins. The exit
-    status is that of the command. If it fails and its stderr is no terminal, the likely cause is
-    named at the end (`imgbuild diagnose`). With --json the command has no terminal, and its output
-    is part of the result.
+    status is that of the command. If it fails and its stderr is not a terminal, the likely cause is
+    printed at the end (`imgbuild diagnose`). With --json the command has no terminal, and its
+    output is part of the result.
 
-    In a project with one target, its name can be left out.
+    In a project with one target, its name can be omitted.
 
     Examples:
 
@@ -383,7 +383,7 @@ def run(
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Which image runs a command, and what runs the image; `dry_run` prints the command only."""
+    """Options that select the image and the runtime; `dry_run` only prints the command."""
 
     arch: list[Arch] | None
     layout: Path | None
@@ -396,7 +396,7 @@ def in_container(
 ) -> None:
     """Run the command `words` in the image of target `name`, and end with its exit status.
 
-    Without a name the only target of the project.
+    Without a name, the only target of the project is used.
     """
     patterns = [name] if name else []
     session = open_session(matrix, Options(jobs=processes(0)), patterns)

@@ -25,8 +25,9 @@ def shell(
 ) -> None:
     """Open a shell in the image of a target.
 
-    The same as `imgbuild run TARGET -- bash`: the current folder is mounted, and you are your own
-    user. In a project with one target, its name can be left out. The exit status is the shell's.
+    The same as `imgbuild run TARGET -- bash`: the current folder is mounted, and the shell runs as
+    your user. In a project with one target, its name can be omitted. The exit status is the
+    shell's.
 
     Examples:
 

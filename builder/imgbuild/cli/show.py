@@ -67,7 +67,7 @@ def show_variables(selection: Selection) -> None:
 
 
 def _warn(environment: Environment) -> None:
-    """Say that the lock is stale, or that there is none."""
+    """Warn that the lock is stale or missing."""
     if not environment.locked:
         console.warn(f"{environment.target}: not locked; these are the values of the matrix")
     differing = [item.name for item in environment.image if item.differs]
@@ -213,7 +213,7 @@ Sbom = Annotated[
 class PackageList(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of an image: wheels and Debian packages, each name → version.
 
-    `cpython` is the version of a standalone Python, "" where the base's own is used.
+    `cpython` is the version of a standalone Python, "" if the base's own is used.
     """
 
     target: str
@@ -242,23 +242,24 @@ def show(
     Two targets are shown side by side. Nothing is fetched or built. One of --layers, --variables,
     --packages, --guide, --history, --tests and --sbom shows that part instead.
 
-    --layers draws bars of what a pull downloads in a terminal. Elsewhere it has the columns
-    position, name, MB to pull, MB unpacked (- if a registry does not report it), contents, first
-    digits of the digest; with --json the whole digest and every file of each layer.
+    In a terminal, --layers draws bars of download sizes. Elsewhere it prints the columns position,
+    name, MB to pull, MB unpacked (- if a registry does not report it), contents, first digits of
+    the digest; with --json the whole digest and every file of each layer.
 
     --history lists the commits of the checkout that gave the target another digest. --tests lists
     the latest run of each tier of smoke tests on each kind of GPU, for the current digest or for an
-    image of equal configuration, whose digest is named, and the skipped cases with the reasons.
-    "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no engine).
+    image of equal configuration, whose digest is named, and the skipped cases with the reasons. The
+    column "in" is what ran the image: docker, podman, apptainer, or root (a root folder, no
+    engine).
 
     --variables lists the variables of the image, as its lock has them, then those that are set when
     it runs: by its entry point, under Apptainer, by job scripts for Slurm, by smoke tests. A source
     is a URL, PACKAGE==VERSION PATH:LINE of a wheel, or a file of the repository. If the image has
-    another version, it follows with the place that it is from: pins of the target, or the lock.
+    another version, that version follows, with its origin: pins of the target, or the lock.
 
     --guide prints /opt/imgbuild/README of the image as Markdown: first commands, what is missing,
-    how to add a package. After it are what the image cannot have: its digest, what a pull downloads
-    and the results of its tests.
+    how to add a package. It is followed by data that the image cannot contain: its digest, its
+    download size and its test results.
 
     --sbom writes the same bytes on every machine, those that `imgbuild push` attaches.
 
@@ -338,7 +339,7 @@ def _page(session: Session, item: Selected) -> Page:
     [row] = table.rows(matrix, published.shown(matrix, [item]))
     row = msgspec.structs.replace(row, state=str(state), reasons=state.reasons)
     if state.condition is not Condition.LOCKED:
-        return page.page(row, None, None, matrix.registry)
+        return page.page(row, None, None, matrix.registry, writable=project.writable)
     lock = read_lock(project.images, item.name)
     target_digests = read_digests(project.images, lock)
     return page.page(table.shown(project, row), lock, target_digests, matrix.registry)
@@ -370,7 +371,7 @@ def _guides(selection: Selection) -> None:
 def _packages(selection: Selection) -> None:
     chosen = selection.locked(selection.project())
     package_lists: list[PackageList] = []
-    lines: list[str] = []
+    tables: list[tuple[str, list[str]]] = []
     for item in chosen:
         for arch in item.arches:
             locked = item.lock.arch[arch]
@@ -391,12 +392,16 @@ def _packages(selection: Selection) -> None:
             if locked.python:
                 rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
-            lines += _that_fit(rows)
+            tables.append((f"{item.lock.target} {arch}", _that_fit(rows)))
             package_lists.append(package_list)
             console.info(
                 f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
                 f" {count(len(locked.debs), 'Debian package')}"
             )
+    if len(tables) == 1:
+        lines = tables[0][1]
+    else:  # a title above each, and an empty line between them
+        lines = [line for title, table in tables for line in ("", title, *table)][1:]
     answer(package_lists, lines)
 
 

@@ -34,10 +34,9 @@ def sign(
     """Sign an image in a registry, its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
-    Provenance and SBOMs are made from your own lock (--target or --lock), never from what is
-    attached to the image; without a lock only the digest is signed. An index and each of its
-    manifests are signed. cosign 3 verifies the signatures. Signing again with the same key changes
-    nothing.
+    Provenance and SBOMs are made from your own lock (--target or --lock), never from attachments of
+    the image; without a lock only the digest is signed. An index and each of its manifests are
+    signed. cosign 3 verifies the signatures. Signing again with the same key changes nothing.
 
     Examples:
 

@@ -85,11 +85,11 @@ def site(
     """Write the targets of the matrix as static pages.
 
     A page for each target: versions, digests, layers, tests by GPU, differences from similar
-    targets, vulnerabilities, history, commands to copy. And the whole matrix as a picture, a table
-    with filters, and forms that answer in the browser what runs on a machine, which image fits a
-    requirements.txt, what differs between two images, and why versions are not together. The pages
-    need no server. In a git checkout
-    the history is that of images/TARGET/digests.json.
+    targets, vulnerabilities, history, commands to copy. Other pages show the whole matrix as a
+    picture and as a table with filters, and have forms that compute in the browser which targets
+    run on a machine, which image fits a requirements.txt, what differs between two images, and why
+    versions do not occur together. The pages need no server. In a git checkout the history is that
+    of images/TARGET/digests.json.
 
     The folder is replaced as a whole. --title and texts of the matrix are written as text.
 

@@ -75,9 +75,9 @@ def runtime_container(
 
 
 def same_image(sif: Path, target_digests: TargetDigests) -> None:
-    """Warn if the SIF is not of the locked image, whose digest the script names.
+    """Warn if the SIF was not created from the locked image, whose digest the script names.
 
-    A SIF that another tool made cannot be compared.
+    A SIF created by another tool cannot be compared.
     """
     try:
         config = files.config_of(sif) if sif.is_file() else None
@@ -90,7 +90,7 @@ def same_image(sif: Path, target_digests: TargetDigests) -> None:
 
 
 def imported(image: str) -> Path | str:
-    """The image as pyxis accepts it: a file by its absolute path; other names are a registry's."""
+    """The image as pyxis accepts it: the absolute path of a file, or a name in a registry."""
     path = Path(image)
     return path.absolute() if path.exists() or path.suffix in (".sqsh", ".squashfs") else image
 
@@ -99,7 +99,7 @@ LATE = 5  # seconds until a log is visible once its job has ended
 
 
 class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
-    """A job script, its path, and the job's number once it is submitted."""
+    """A job script, its path, and the job's ID once it is submitted."""
 
     target: str
     name: str
@@ -258,7 +258,7 @@ def _script(
     kernel_cache: bool,
     **more: object,
 ) -> JobScript:
-    """The script of `job`, in the image of the one target `name`."""
+    """The script of `job`, in the image of the target `name`."""
     chosen = choose(project, [name] if name else [], everything=False, arches=[])
     single([item.lock.target for item in chosen])
     lock = chosen[0].lock

@@ -55,7 +55,7 @@ from imgbuild.values import Arch
 
 
 class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How smoke tests are to be run."""
+    """Options for running smoke tests."""
 
     tiers: tuple[TierName, ...]
     through: Through | None
@@ -63,11 +63,11 @@ class SmokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     arbitrary: bool
     sif: Path | None
     record: bool
-    document: bool  # JUnit is written whatever happens
+    document: bool  # JUnit is written in any case
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to test; `project` is None if its lock and its layout were named themselves."""
+    """A target to test; `project` is None if its lock and its layout were given directly."""
 
     name: str
     lock: Callable[[], Lock]
@@ -78,10 +78,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 def chosen_images(
     selection: Selection, layout: Path | None, lock: Path | None, sif: Path | None
 ) -> list[Subject]:
-    """What the command line names: targets of the matrix, or one image and its lock.
+    """The images that the command line names: targets of the matrix, or one image and its lock.
 
-    A positional word that is the folder of an OCI layout, or `lock`, means the latter: no matrix is
-    read then. The lock of a layout is `lock`, else the lock.json in its folder.
+    A positional word that is the folder of an OCI layout, or `lock`, means one image; the matrix is
+    then not read. The lock of a layout is `lock`, else the lock.json in its folder.
     """
     words, everything = selection.named, selection.everything
     if lock is not None or any((Path(word) / MARKER).is_file() for word in words):
@@ -160,7 +160,7 @@ def image_reports(
 
 
 def _here(arches: Sequence[Arch] | None) -> Arch:
-    """This machine's architecture, which alone can be tested in the active environment."""
+    """This machine's architecture, the only one that can be tested in the active environment."""
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
@@ -311,9 +311,9 @@ def smoke(
     that it tests; the gpu tiers fail on a machine without a GPU.
 
     Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine,
-    --import those of other machines. `imgbuild list` and `show` print them. A run is refused, and
-    then none is added, if it is not of the locked image (by its configuration and the diff IDs of
-    its layers), not of a whole tier, without an end, or damaged.
+    --import those of other machines. `imgbuild list` and `show` print them. A run is refused if it
+    is not of the locked image (by its configuration and the diff IDs of its layers), is not of a
+    whole tier, did not end, or is damaged; then no run is added.
 
     Examples:
 
@@ -352,7 +352,7 @@ def smoke(
     try:
         images = chosen_images(selection, layout, lock, sif)
         failures = _smoke(reports, images, selection.arch, options)
-    finally:  # what is known, also where the user stops it
+    finally:  # the results so far, also after an interrupt
         if junit is not None and reports:
             write_bytes(junit, junit_report.document(reports))
     words = [f"{each.target} {each.arch} {each.tier} {runner.verdict(each)}" for each in reports]
@@ -396,7 +396,7 @@ def _refuse(
 
 
 def _tiers(named: Sequence[Tier] | None, through: Through | None) -> tuple[TierName, ...]:
-    """The tiers that are named, else all that this machine's GPUs allow, which are reported."""
+    """The named tiers, else all that this machine's GPUs allow, which are reported."""
     if named:
         return tuple(each.value for each in named)
     gpu_count = driver.gpus()
@@ -421,8 +421,9 @@ def _smoke(
 ) -> dict[str, ImgbuildError]:
     """Add the report of each target and tier to `reports`, printed as soon as it is complete.
 
-    One that could not be tested has a report with the reason. By target: what stopped a test, or
-    the record of one. If nothing at all was tested and no JUnit is requested, that is raised.
+    A tier that could not be tested gets a report with the reason. Returns, by target, the error
+    that stopped a test or its record; the error is raised if nothing was tested and no JUnit report
+    is requested.
     """
     if options.record and any(image.project is None for image in images):
         message = "--record needs the project of the image, but --lock names only a file"

@@ -53,7 +53,7 @@ def tree(
 
     Each line has the requirement in brackets. (*) marks a package whose dependencies are above.
     Requirements are those of the locked wheels' METADATA, as for `imgbuild why`. --json has the
-    packages and dependencies that the tree shows, flat.
+    packages and dependencies of the tree as flat lists.
 
     Examples:
 
@@ -91,7 +91,7 @@ def tree(
 
 
 def _printable(line: str) -> str:
-    """A line of the tree, in ASCII where stdout has no characters for its branches."""
+    """A line of the tree, in ASCII if stdout cannot show the characters of its branches."""
     try:
         line.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`imgbuild update`: a project moved to newer versions, or newer versions tried for a matrix."""
+"""`imgbuild update`: moves a project to newer versions, or tries newer versions for a matrix."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def update(
 
     In a project: its rows move to the newest lock of the published target that they use, or with
     --to to another target. First the difference is printed: versions, bytes to pull, and what the
-    new packages break in the project's code. Then matrix.yaml, whose comments stay, the copied
+    new packages break in the project's code. Then matrix.yaml, with its comments kept, the copied
     target and a new lock are written, all or none; the next update finishes one that was
     interrupted. If requirements of the project exclude the target, all of them are listed, and
     nothing is written.
 
     In a matrix with bases and pins: each newer version of a package that a row pins is solved,
-    audited and locked in a temporary folder, on all architectures of the row. What works becomes
-    one new row of matrix.yaml, with lock, digests and Dockerfile; the original row stays as it is.
-    What does not work is listed with reasons in images/updates.json, and tried again when its cause
-    has changed. No image is built or tested. Default: the recommended targets, each from the newest
-    row that was derived from it. Exit status 1 or that of the error if a version could not be
-    tried, such as 7 without a network.
+    audited and locked in a temporary folder, on all architectures of the row. Versions that work
+    become one new row of matrix.yaml, with lock, digests and Dockerfile; the original row does not
+    change. Versions that do not work are listed with reasons in images/updates.json, and are tried
+    again when the cause has changed. No image is built or tested. Default: the recommended targets,
+    each from the newest row that was derived from it. Exit status 1 or that of the error if a
+    version could not be tried, such as 7 without a network.
 
     Examples:
 

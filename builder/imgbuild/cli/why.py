@@ -44,8 +44,9 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
     Lists the requirements of the target and of the packages that need it, learned constraints with
     their evidence, and the cut-off day. Requirements are those of the locked wheels' METADATA,
-    which `imgbuild lock` records; only what it could not record is read from the index. The last
-    line has the layers that another version of this package alone changes, with their bytes.
+    which `imgbuild lock` records; requirements that it could not record are read from the index.
+    The last line lists the layers that change if only the version of this package changes, with
+    their sizes.
 
     Examples:
 

@@ -21,8 +21,8 @@ class ApptainerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for running a command in a SIF.
 
     `binds`: path in the container → folder of this machine, mounted read-only. `work` is mounted as
-    /tmp and the home, for which Apptainer's default is a memory file system of 64 MB. `user`, a
-    user and a group ID, runs the command if the caller is root. `env` are variables in addition to
+    /tmp and the home, for which Apptainer's default is a memory file system of 64 MB. If the caller
+    is root, the command runs as `user`, a user and a group ID. `env` are variables in addition to
     those of the image; `options` are further options of Apptainer.
     """
 

@@ -115,7 +115,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
 
 
 def ignored(request: ContainerRequest, through: str) -> list[str]:
-    """The options of `request` that the engine `through` ignores, and the behaviour instead."""
+    """The options of `request` that the engine `through` ignores, and the effects."""
     if through in ("docker", "podman"):
         return []
     name = {"apptainer": "Apptainer", "root": "a root folder"}[through]

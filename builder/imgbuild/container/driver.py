@@ -1,8 +1,8 @@
 """The GPUs of this machine, and the NVIDIA driver's libraries for use in a root folder.
 
-Engines mount the driver into their containers. For a root folder two folders are mounted: the one
-with libcuda.so.1 on the host, and one with links to its driver files; and the GPU devices, since a
-sandbox has only harmless devices.
+Engines mount the driver into their containers. For a root folder, imgbuild mounts two folders: the
+one with libcuda.so.1 on the host, and one with links to the driver's other files. It also mounts
+the GPU devices, since a sandbox has only harmless devices.
 """
 
 from __future__ import annotations

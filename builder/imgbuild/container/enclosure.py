@@ -242,7 +242,7 @@ def start_network() -> None:
 
 
 def limit(limits: dict[str, int], *, grouped: bool) -> None:
-    """Set limits for each process; for memory and processes only without control groups."""
+    """Set limits for each process; those of memory and processes only without control groups."""
     # 1: no program of the host receives a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if limits and not grouped:

@@ -1,4 +1,4 @@
-"""The files that a command in the sandbox sees: its root, /dev, /proc, /sys, /tmp and binds.
+"""The files visible to a command in the sandbox: its root, /dev, /proc, /sys, /tmp, binds.
 
 Like the other modules of the enclosure, this one uses only the standard library (see `enclosure`).
 """
@@ -43,7 +43,7 @@ class EnclosureJob:
     overlay: str  # options of an overlay over `root` with its upper folder in `changes`
     probe: bool  # only mount that overlay
     binds: list[tuple[bool, str, str]]  # writable, source, path in the image
-    network: bool  # whether the command uses that of the host
+    network: bool  # whether the command uses the network of the host
     readonly: bool
     terminal: bool
     console: int | None  # a socket for the master side of the command's terminal

@@ -109,7 +109,7 @@ def find(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine | 
 
 
 def require(prefer: str | None = None, *, reporter: Reporter = SILENT) -> Engine:
-    """The same as `find`; ToolMissing if there is none."""
+    """A running engine, as in `find`; ToolMissing if there is none."""
     engine = find(prefer, reporter=reporter)
     if engine is None:
         message = f"cannot connect to {prefer}" if prefer else "no container engine found"

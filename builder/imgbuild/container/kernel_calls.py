@@ -67,7 +67,7 @@ def bind(source: str, target: str, what: str) -> None:
 
 
 def flag(place: str, flags: int) -> None:
-    """Add `flags` to one mount; keep its others, which the kernel may have locked."""
+    """Add `flags` to one mount and keep its other flags, which the kernel may have locked."""
     current = os.statvfs(place).f_flag
     retained = sum(mount_flag for bit, mount_flag in KEPT.items() if current & bit)
     checked(

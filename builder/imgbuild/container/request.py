@@ -25,11 +25,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A command and the container that it runs in.
+    """A command and its container.
 
-    `name` is that of the container, None for one chosen by the engine. `command` is empty for the
-    image's default. `env` has None for a variable that keeps the value of this process, which is
-    passed by name, so that it does not appear in a command line. `env_files` are files of
+    `name` is the name of the container; if it is None, the engine chooses one. `command` is empty
+    for the image's default. `env` has None for a variable that keeps the value of this process,
+    which is passed by name, so that it does not appear in a command line. `env_files` are files of
     variables, each with its content. `ports` are as in `docker run --publish`.
 
     `user` is "UID[:GID]", or a name for Docker and podman; None is `caller`, so that files in

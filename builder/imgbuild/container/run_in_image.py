@@ -37,7 +37,10 @@ PROJECT_COMMIT = "dev.imgbuild.project.commit"  # label: the image contains this
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished command. `through` is docker, podman, apptainer or root; text only if captured."""
+    """A finished command, run by `through`: docker, podman, apptainer or root.
+
+    `stdout` and `stderr` are empty unless they were captured.
+    """
 
     through: str
     status: int
@@ -114,7 +117,9 @@ def run_in_root(
 
 
 def choose(through: str | None, *, reporter: Reporter = SILENT) -> Engine | None:
-    """The engine for `through`: "docker", "podman" or None for a running one; None: a root folder.
+    """The engine for `through`; None for "root", a root folder, or if no engine is running.
+
+    `through` is "docker", "podman", "root", or None for any running engine.
 
     ToolMissing if the selected engine does not respond.
     """

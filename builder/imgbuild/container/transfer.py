@@ -211,7 +211,7 @@ def _failing(what: str) -> Iterator[None]:
 def _checked(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Read `events` to their end, which closes the connection.
 
-    Then DockerException for an error.
+    Raises DockerException afterwards if one of them is an error.
     """
     errors = []
     for event in events:

@@ -8,13 +8,14 @@ bytecode, like Debian's package; owners, modes and times are constant.
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
 import msgspec
 
@@ -22,7 +23,7 @@ from imgbuild.cpython import sysconfig_data
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.reader import FILES, Reader, decompressed
 from imgbuild.oci.tar import Member, MemberKind, Slice
-from imgbuild.system.boundary import reading
+from imgbuild.system.boundary import Limited, reading
 from imgbuild.values import Arch
 
 TOP = "python"
@@ -30,12 +31,15 @@ LARGEST = 512 << 20  # bytes of an archive; install_only archives have up to 120
 UNPACKED_LIMIT = 2 << 30  # bytes of all contents
 ENTRY_LIMIT = 50_000
 TEXT_LIMIT = 8 << 20  # bytes of a file that is rewritten
+PROGRAM_LIMIT = 256 << 20  # bytes of the interpreter, about 30 MB if nothing is shared
 PATH_LIMIT = 1024
 HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
+OTHER = "correct `version` or `archives` of the base in matrix.yaml: they are of different releases"
 MACHINES = {Arch.X86_64: 62, Arch.ARM64: 183}  # e_machine of the ELF header
 _VERSION = re.compile(
     rb'^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)"', re.MULTILINE
 )
+_PROGRAM = re.compile(r"bin/python(3\.[0-9]+)")
 _LICENCE = re.compile(r"lib/python3\.[0-9]+/LICENSE\.txt|licen[cs]es/.*")
 _LEFT_OUT = re.compile(
     r"(?:.*/)?__pycache__(?:/.*)?|.*\.py[co]|.*\.a"
@@ -59,36 +63,23 @@ class StandaloneBuild(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-class _Limited:
-    """A stream that ends with an error after `limit` bytes."""
-
-    def __init__(self, source: BinaryIO, limit: int) -> None:
-        self._source, self._left, self._limit = source, limit, limit
-
-    def read(self, size: int) -> bytes:
-        """The next `size` bytes; ValueError if the limit is exceeded."""
-        data = self._source.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            message = f"it exceeds {self._limit} bytes when unpacked"
-            raise ValueError(message)
-        return data
-
-
 def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBuild:
     """Check the archive at `path`; `label` is its name in errors.
 
     IntegrityError if it is damaged, unsafe, of another layout, or not Python `python` ("3.12") for
     `arch`.
     """
-    headers, starts, paths = b"", b"", set[str]()
+    headers, interpreter, paths = b"", b"", set[str]()
     header, program = f"include/python{python}/patchlevel.h", f"bin/python{python}"
     for member, content in _entries(path, label):
         paths.add(member.path)
         if member.kind is MemberKind.FILE and member.path == header:
             headers = _text(member, content, label)
         elif member.kind is MemberKind.FILE and member.path == program:
-            starts = next(content(), b"")
+            interpreter = _text(member, content, label, PROGRAM_LIMIT)
+    others = sorted(match[1] for match in map(_PROGRAM.fullmatch, paths) if match is not None)
+    if others and python not in others:
+        _refuse(label, f"has Python {', '.join(others)}, not {python}", OTHER)
     needed = (program, f"include/python{python}/Python.h", header, f"lib/python{python}/os.py")
     for name in needed:
         if name not in paths:
@@ -97,14 +88,36 @@ def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBu
         _refuse(label, "has no licence: neither LICENSE.txt in the standard library nor licenses/")
     if not any(map(_SYSCONFIG.fullmatch, paths)):
         _refuse(label, f"has no {TOP}/lib/python{python}/_sysconfigdata_*.py")
-    machine = int.from_bytes(starts[18:20], "little")
-    if not starts.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
-        _refuse(label, f"has a {TOP}/{program} that is not a program for {arch}")
+    _refuse_unusable(interpreter, program, paths, label, arch)
     match = _VERSION.search(headers)
     version = match[1].decode() if match is not None else ""
     if not version.startswith(f"{python}."):
-        _refuse(label, f"has Python {version or 'without a version'}, not {python}")
+        _refuse(label, f"has Python {version or 'without a version'}, not {python}", OTHER)
     return StandaloneBuild(version=version)
+
+
+def _refuse_unusable(
+    interpreter: bytes, program: str, paths: set[str], label: str, arch: Arch
+) -> None:
+    """Raise IntegrityError if `interpreter` is for another architecture or lacks a libpython."""
+    machine = int.from_bytes(interpreter[18:20], "little")
+    if not interpreter.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
+        _refuse(label, f"has a {TOP}/{program} that is not a program for {arch}")
+    for library in _own_libraries(interpreter, f"{label}: {TOP}/{program}"):
+        if f"lib/{library}" not in paths:
+            _refuse(label, f"has no {TOP}/lib/{library}, which {TOP}/{program} needs")
+
+
+def _own_libraries(program: bytes, place: str) -> list[str]:
+    """The names of libpython that the dynamic linker loads for `program`, an ELF file."""
+    from elftools.elf.elffile import ELFFile  # imports fifty modules that few commands need
+
+    names = []
+    with reading(place, hint=HINT):
+        segments: Iterable[Any] = ELFFile(io.BytesIO(program)).iter_segments("PT_DYNAMIC")
+        for segment in segments:
+            names += [posixpath.basename(tag.needed) for tag in segment.iter_tags("DT_NEEDED")]
+    return [name for name in names if name.startswith("libpython")]
 
 
 def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) -> list[Member]:
@@ -113,23 +126,24 @@ def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) ->
     Contents of files are written to the new file `spool`, which must exist until the layer is
     written. IntegrityError as for `describe`.
     """
-    kept: dict[str, Member] = {}
+    by_path: dict[str, Member] = {}
     with spool.open("wb") as sink:
         for member, content in _entries(path, label):
             if _LEFT_OUT.fullmatch(member.path) is not None:
                 continue
             is_file = member.kind is MemberKind.FILE
-            kept[member.path] = (
+            by_path[member.path] = (
                 _with_content(member, content, sink, spool, label) if is_file else member
             )
-    _refuse_misplaced(kept, label)
-    _link(kept, "bin/python3", f"python{python}")
-    _link(kept, "bin/python", "python3")
+    _refuse_misplaced(by_path, label)
+    _link(by_path, "bin/python3", f"python{python}")
+    _link(by_path, "bin/python", "python3")
     with reading(label, hint=HINT):
-        _relocate(kept, prefix)
+        _relocate(by_path, prefix)
     below = prefix.strip("/")
     return [
-        msgspec.structs.replace(member, path=f"{below}/{member.path}") for member in kept.values()
+        msgspec.structs.replace(member, path=f"{below}/{member.path}")
+        for member in by_path.values()
     ]
 
 
@@ -153,7 +167,7 @@ def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
     total = 0
     limit = UNPACKED_LIMIT + (ENTRY_LIMIT << 12)
     with reading(label, hint=HINT), decompressed(path) as stream:
-        reader = Reader(cast("BinaryIO", _Limited(stream, limit)), label, hint=HINT)
+        reader = Reader(cast("BinaryIO", Limited(stream, limit)), label, hint=HINT)
         for count, entry in enumerate(reader, start=1):
             total += entry.size
             if count > ENTRY_LIMIT or total > UNPACKED_LIMIT:
@@ -191,9 +205,9 @@ def _target(name: str, target: str, label: str) -> str:
     return target
 
 
-def _text(member: Member, content: _Content, label: str) -> bytes:
-    if member.size > TEXT_LIMIT:
-        _refuse(label, f"has {member.path} of {member.size} bytes (limit {TEXT_LIMIT})")
+def _text(member: Member, content: _Content, label: str, limit: int = TEXT_LIMIT) -> bytes:
+    if member.size > limit:
+        _refuse(label, f"has {member.path} of {member.size} bytes (limit {limit})")
     return b"".join(content())
 
 
@@ -210,40 +224,42 @@ def _with_content(
     return msgspec.structs.replace(member, content=part)
 
 
-def _refuse_misplaced(kept: dict[str, Member], label: str) -> None:
+def _refuse_misplaced(by_path: dict[str, Member], label: str) -> None:
     """Raise IntegrityError for a member below a file or a link."""
-    for name in kept:
+    for name in by_path:
         above = posixpath.dirname(name)
         while above:
-            if above in kept:
+            if above in by_path:
                 _refuse(label, f"has {name!r} below {above!r}, which is not a folder")
             above = posixpath.dirname(above)
 
 
-def _link(kept: dict[str, Member], path: str, target: str) -> None:
-    kept.setdefault(path, Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
+def _link(by_path: dict[str, Member], path: str, target: str) -> None:
+    by_path.setdefault(path, Member(path=path, kind=MemberKind.LINK, mode=0o777, target=target))
 
 
-def _relocate(kept: dict[str, Member], prefix: str) -> None:
+def _relocate(by_path: dict[str, Member], prefix: str) -> None:
     """Replace the folder of the build by `prefix` in texts, and its compilers by the image's."""
     built_at = sysconfig_data.INSTALL
-    for name in filter(_SYSCONFIG.fullmatch, sorted(kept)):
-        source = kept[name].content
+    for name in filter(_SYSCONFIG.fullmatch, sorted(by_path)):
+        source = by_path[name].content
         if isinstance(source, bytes):
             values, built_at = sysconfig_data.read(source)
-            kept[name] = _replaced(kept[name], sysconfig_data.written(values, built_at, prefix))
-    for name in filter(_REWRITTEN.fullmatch, sorted(kept)):
-        source = kept[name].content
+            by_path[name] = _replaced(
+                by_path[name], sysconfig_data.written(values, built_at, prefix)
+            )
+    for name in filter(_REWRITTEN.fullmatch, sorted(by_path)):
+        source = by_path[name].content
         if isinstance(source, bytes):
             text = source.decode("utf-8", "surrogateescape")
             moved = sysconfig_data.moved(text, built_at, prefix)
-            kept[name] = _replaced(kept[name], moved.encode("utf-8", "surrogateescape"))
+            by_path[name] = _replaced(by_path[name], moved.encode("utf-8", "surrogateescape"))
 
 
 def _replaced(member: Member, content: bytes) -> Member:
     return msgspec.structs.replace(member, content=content, size=len(content))
 
 
-def _refuse(label: str, what: str) -> NoReturn:
+def _refuse(label: str, what: str, hint: str = HINT) -> NoReturn:
     message = f"{label} {what}"
-    raise IntegrityError(message, hint=HINT)
+    raise IntegrityError(message, hint=hint)

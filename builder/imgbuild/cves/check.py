@@ -46,8 +46,8 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
     `threshold` is the lowest severity that counts; `counted` are those that count and are not
     accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until a
     date in the past, `unused` those that match none. `unread` are parts that were not checked.
-    `unasked` are packages about which nothing is known, since their source is out of reach;
-    `unchecked` are then the entries that match none of the others.
+    `unasked` are packages about which nothing is known, since the source is unreachable;
+    `unchecked` are then the entries of the matrix that match none of the other packages.
     """
 
     target: str
@@ -118,7 +118,7 @@ def check(
 def _with_unused(
     cases: Sequence[CveCase], reports: Sequence[CveReport], *, whole: bool
 ) -> list[CveReport]:
-    """`reports`, each with the accepted entries that match on no architecture of its target."""
+    """`reports`, each with the accepted entries that match nothing on any of its architectures."""
     ids: dict[str, set[str]] = {}
     for report in reports:
         names = {name for vulnerability in report.vulnerabilities for name in vulnerability.ids}

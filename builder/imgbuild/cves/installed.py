@@ -20,7 +20,7 @@ from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, Sha256, normalize
 
 PYPI = "PyPI"
-GIT = "GIT"  # OSV's ecosystem of what is known by a repository and its tags
+GIT = "GIT"  # OSV's ecosystem of packages identified by a repository and its tags
 CPYTHON = "cpython"
 # CPython's own advisories (PSF-…) and the CVEs about it name the commits and tags of this one.
 REPOSITORIES = {CPYTHON: "https://github.com/python/cpython"}

@@ -92,7 +92,7 @@ class OsvServer:
         return self._answer_of(packages, answers, by_id)
 
     def kept(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
-        """What the cache has about `packages`, of any age; for a context that is offline."""
+        """The cached advisories about `packages`, of any age, for an offline context."""
         answers: dict[tuple[str, str, str], _KeptAnswer] = {}
         by_id: dict[str, OsvRecord] = {}
         unasked = []
@@ -308,7 +308,7 @@ def _with_rating(advisory: Advisory, osv_records: Sequence[OsvRecord | None]) ->
 
 def _query(key: tuple[str, str, str], token: str) -> dict[str, object]:
     ecosystem, name, version = key
-    if ecosystem == GIT:  # by the address of the repository, and the tag of the release
+    if ecosystem == GIT:  # by the URL of the repository, and the tag of the release
         name, version = REPOSITORIES[name], f"v{version}"
     query: dict[str, object] = {
         "package": {"ecosystem": ecosystem, "name": name},

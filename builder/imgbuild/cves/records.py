@@ -104,8 +104,9 @@ class OsvRecord(msgspec.Struct, frozen=True):
     def about(self, ecosystem: str, name: str) -> Iterator[Affected]:
         """Its entries for the package `name`; Debian:12 includes all point releases.
 
-        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it. What is
-        known by its repository has the entries with commits of it.
+        Names of PyPI are normalized: advisories also have jaraco.context, as PyPI shows it. A
+        package that is identified by its repository has the entries with commits of that
+        repository.
         """
         if ecosystem == GIT:
             place = _repository(REPOSITORIES.get(name, name))
@@ -154,7 +155,7 @@ class OsvRecord(msgspec.Struct, frozen=True):
 
 
 def _repository(url: str) -> str:
-    """The address of a repository, without what spellings of it differ in."""
+    """The URL of a repository in a normal form, which is equal for all of its spellings."""
     return url.partition("://")[2].rstrip("/").removesuffix(".git").lower()
 
 

@@ -220,7 +220,7 @@ def _advisories(
 
 
 def _by_name(packages: Sequence[InstalledSource]) -> Mapping[ReportedPackage, InstalledSource]:
-    """Each of `packages` under the names that reports use; others than PyPI's also by binary."""
+    """`packages` by their names in reports; those of Debian also by their binary packages."""
     sources: dict[ReportedPackage, InstalledSource] = {}
     for package in packages:
         python = package.ecosystem == PYPI

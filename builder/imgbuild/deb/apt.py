@@ -341,7 +341,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:
-    """The fields of a clear-signed `InRelease`; only what the signature covers is read."""
+    """The fields of a clear-signed `InRelease`; only the signed part is read."""
     gpgv = process.find("gpgv", remedy=REMEDY)
     keyring = next((path for path in KEYRINGS if path.exists()), None)
     if keyring is None:

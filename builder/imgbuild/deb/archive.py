@@ -20,7 +20,7 @@ import msgspec
 from imgbuild.deb.control import fields
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
-from imgbuild.system.boundary import reads, regular
+from imgbuild.system.boundary import Limited, reads, regular
 
 MAGIC = b"!<arch>\n"
 HEADER = 60
@@ -179,22 +179,6 @@ class _Tar:
         return IntegrityError(message, hint=DAMAGED)
 
 
-class _Bounded:
-    """A stream that ends with an error after `limit` bytes."""
-
-    def __init__(self, source: IO[bytes], limit: int) -> None:
-        self._source, self._left, self._limit = source, limit, limit
-
-    def read(self, size: int) -> bytes:
-        """The next `size` bytes; ValueError if the limit is exceeded."""
-        data = self._source.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            message = f"unpacked size exceeds {self._limit} bytes"
-            raise ValueError(message)
-        return data
-
-
 def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
     for suffix, opener in ((".xz", lzma.open), (".gz", gzip.open), ("", None)):
         data = parts.get(name + suffix)
@@ -202,7 +186,7 @@ def _tar(path: Path, parts: dict[str, bytes], name: str) -> _Tar:
             source = io.BytesIO(data)
             opened = source if opener is None else cast("IO[bytes]", opener(source, "rb"))
             limit = len(data) * RATIO + LEEWAY
-            return _Tar(path, name + suffix, cast("IO[bytes]", _Bounded(opened, limit)))
+            return _Tar(path, name + suffix, cast("IO[bytes]", Limited(opened, limit)))
     member_name = next((part for part in parts if part.startswith(name)), None)
     if member_name is None:
         message = f"{path}: no {name}"

@@ -1,6 +1,6 @@
-"""`/etc/ld.so.cache` as `ldconfig` would write it, byte for byte (separate: a file format).
+"""`/etc/ld.so.cache`, byte for byte as written by `ldconfig` (separate: a file format).
 
-Also the links from SONAMEs that are missing. Layout and order are those of glibc 2.33 and later
+Missing links from SONAMEs are created, too. Layout and order are those of glibc 2.33 and later
 (elf/cache.c): the dynamic linker uses binary search, so a wrong order makes libraries unfindable.
 """
 
@@ -38,7 +38,7 @@ class FoundLibrary(msgspec.Struct, frozen=True):
 
 
 def cache(tree: DebTree, arch: Arch, version: str) -> tuple[bytes, list[Member]]:
-    """The cache for `tree`, and links that `ldconfig` would make. `version` is libc-bin's."""
+    """The cache for `tree`, and links that `ldconfig` would create. `version` is libc-bin's."""
     entries: list[tuple[str, str]] = []
     links: list[Member] = []
     for folder in folders(tree, arch):

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 import msgspec
+from packaging.version import Version
 
 from imgbuild.audit.binaries import gpus, libraries
 from imgbuild.audit.names import releases
@@ -14,6 +15,8 @@ from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.system import files, yaml_data
 
+# A sentence about it, without the symbol.
+MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 SYMBOL_VERSION = re.compile(
@@ -38,7 +41,7 @@ def package_of(file: str) -> str:
     for mark in ("site-packages/", "dist-packages/"):
         if mark in file:
             top = file.rpartition(mark)[2].partition("/")[0]
-            return re.split(r"[.-]", top)[0].replace("_", "-")
+            return re.split(r"[ <]", releases.distribution(re.split(r"[.-]", top)[0]))[0]
     if cached := CACHED.search(file):
         return cached["name"]
     base = file.rpartition("/")[2]
@@ -58,10 +61,11 @@ def reason(text: str, facts: Facts) -> Reason | None:
 def _symbol(text: str, facts: Facts) -> Reason | None:
     match = SYMBOL.search(text)
     if match is None:
-        return None
+        about = "undefined symbol" in text and MENTIONED.search(text)
+        return _flash_attn("flash-attn was compiled for another torch", facts) if about else None
     symbol, file = match["symbol"], match["file"] or ""
     package = package_of(file)
-    package = {"flash-attn-2-cuda": "flash-attn"}.get(package, package) or "an extension module"
+    package = package or "an extension module"
     owner = libraries.load().owner(symbol)
     if "nvJitLink" in symbol or "nvJitLink" in text:
         return Reason(
@@ -177,15 +181,45 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
             "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or vllm>=0.9 with"
             " the torch that it requires"
         )
-    elif package in ("torchvision", "torchaudio") and torch and (build := table.build(torch)):
-        cure = f"install torchvision=={build.torchvision}, which was compiled for torch {torch}"
-    elif package == "flash-attn":
-        cure = (
-            "install a flash-attn wheel whose name has the installed torch and C++ ABI (torch2.X,"
-            " cxx11abiTRUE from torch 2.7 on), or build it: pip install --no-build-isolation"
-            " flash-attn"
-        )
+    elif companion := _companion(package, torch):
+        cure = companion
+    if package == "flash-attn":
+        return _flash_attn(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
+
+
+def _companion(package: str, torch: Version | None) -> str:
+    """The cure for a package that is released with each torch; "" for others."""
+    if package == "torchaudio":
+        release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
+        return f"install {release}, whose version is that of torch, from the same index"
+    build = pairs.load().build(torch) if package == "torchvision" and torch else None
+    return f"install torchvision=={build.torchvision}, compiled for torch {torch}" if build else ""
+
+
+def _flash_attn(cause: str, facts: Facts) -> Reason:
+    """The reason for a flash-attn of another torch; its wheels have their torch in the name."""
+    torch, wheel = facts.version("torch"), facts.wheels.get("flash-attn")
+    if wheel is not None:
+        built = f"torch {wheel.torch}" + (f" (cxx11abi{wheel.abi})" if wheel.abi else "")
+        cause = f"the installed flash-attn {wheel.version} was built for {built}"
+        cause += f"; installed is torch {torch}" if torch else ", and another torch is installed"
+    name = "whose name has torch2.X and cxx11abiTRUE (torch 2.7 and newer, and PyTorch's own"
+    name += " images) or FALSE (PyPI's torch up to 2.6)"
+    if torch is not None:
+        version = facts.versions.get("flash-attn", wheel.version if wheel else "2.X")
+        abi = "TRUE" if torch.release[:2] >= (2, 7) else "FALSE"
+        python = f"cp{facts.python.replace('.', '')}" if facts.python else "cp3XX"
+        release = ".".join(map(str, torch.release[:2]))
+        name = f"flash_attn-{version.partition('+')[0]}+cu12torch{release}cxx11abi{abi}-{python}"
+        name += " (cxx11abiTRUE for a torch of PyTorch's own images)"
+    return Reason(
+        code="IMG724",
+        cause=cause,
+        cure="reinstall it for this torch: pip install --no-build-isolation --no-cache-dir"
+        f" --force-reinstall --no-deps flash-attn, or install the wheel {name}",
+        confidence="high",
+    )
 
 
 def _library(text: str, facts: Facts) -> Reason | None:
@@ -284,7 +318,7 @@ def _version(text: str) -> Reason | None:
 
 
 class CudaError(msgspec.Struct, frozen=True, kw_only=True):
-    """What a number of CUDA's errors means, and its cure."""
+    """The meaning of a CUDA error number, and the cure."""
 
     name: str
     means: str
@@ -293,7 +327,7 @@ class CudaError(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def cuda_errors() -> dict[int, CudaError]:
-    """The errors of CUDA by number, those that tell something of the machine or the build."""
+    """The CUDA errors by number that give information about the machine or the build."""
     return yaml_data.load(files.data("diagnose/facts/cuda_errors.yaml"), dict[int, CudaError])
 
 

@@ -1,4 +1,4 @@
-"""Findings of a log, ranked: the first failure before its consequences."""
+"""The findings of a log, ranked: the first failure comes before its consequences."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from imgbuild.diagnose import (
     process_reasons,
     program_reasons,
     python_reasons,
+    requirements,
     resolution_reasons,
     rules,
     value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, root
+from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
 from imgbuild.errors import InputError
@@ -37,11 +39,13 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-# A message without its type, which alone is the failure.
+# A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
+    r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
 )
+MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
     *("KeyError", "AttributeError", "StopIteration", "IndexError", "LookupError"),
@@ -67,7 +71,7 @@ def likely(result: LogFindings) -> tuple[LogFinding, ...]:
 
 
 def in_words(finding: LogFinding) -> str:
-    """A finding as one sentence."""
+    """A finding as a sentence."""
     return f"{finding.code}: {finding.cause}; cure: {finding.cure}"
 
 
@@ -146,10 +150,16 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     explained: set[int | None] = set()
     allowed: dict[str, bool] = {}
     first = _first(value)
+    replaced = _replaced(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
-        # The exception of a program that goes on explains more than what failed in it before.
+        # A sentence about a symptom is of a description, not of the output of a program.
+        if reason is not None and reason.role == "symptom" and event.exception is None:
+            reason = reason if first is None and value.short else None
+        # The exception of a program that continues explains more than its earlier failures.
         if reason is not None and first is not None and _is_minor(reason):
+            reason = _as_consequence(reason)
+        if reason is not None and event.exception in replaced:
             reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
@@ -170,8 +180,17 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
         yield first
 
 
+def _replaced(value: Log) -> set[int | None]:
+    """The exceptions that code handles with a call that the installed versions do not have."""
+    return {
+        each.context
+        for each in value.exceptions
+        if each.context is not None and MISFIT.search(each.text)
+    }
+
+
 def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
-    """For a log without an exception: a line with an error, or where its traceback is cut off."""
+    """For a log without an exception: a line with an error, or the end of a truncated traceback."""
     if any(each.traced for each in value.exceptions):
         return
     cut = value.cut
@@ -211,12 +230,13 @@ def _of_event(
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
-    for rule, groups in rules.matches(event.text, frames):
+    text = exception.condition if exception and not exception.message else ""
+    for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:
             allowed[rule.code] = rule.applies(value.facts, texts)
         if allowed[rule.code]:
             wide = rule.confidence != "high" and rule.priority < WIDE
-            if exception is None and wide and _is_stated(event.text):
+            if exception is None and wide and _stated(event.text, value.facts) is not None:
                 continue  # the message of a known program is more specific
             weak = event.level in ("I", "W") and not rule.warns
             return Reason(
@@ -242,6 +262,7 @@ def _of_event(
     reason = (
         value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
+        or requirements.reason(event.text, caller)
         or python_reasons.reason(event.text, value.facts, caller, code)
         or ("NCCL error" in event.text and program_reasons.reason(event.text))
         or None
@@ -250,28 +271,25 @@ def _of_event(
 
 
 def _is_minor(reason: Reason) -> bool:
-    """Whether it is the message of a program that a Python program may start and survive."""
+    """Whether it is a message of a program whose failure the calling Python program may survive."""
     return reason.code == program_reasons.CODE and reason.source == "first"
 
 
-def _is_stated(text: str) -> bool:
-    """Whether a line is a known program's own statement of its failure."""
-    return any(
-        each.reason(text) is not None
-        for each in (resolution_reasons, value_reasons, program_reasons)
+def _stated(text: str, facts: Facts) -> Reason | None:
+    """The reason for a line that is a known program's own statement of its failure."""
+    return (
+        resolution_reasons.reason(text, facts)
+        or value_reasons.reason(text)
+        or program_reasons.reason(text)
     )
 
 
 def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
-    """The reason for a line that is no exception."""
+    """The reason for a line that is not an exception."""
     if not failed and (not value.short or event.level in ("I", "W")):
         return None
     text = event.text
-    stated = (
-        resolution_reasons.reason(text)
-        or value_reasons.reason(text)
-        or program_reasons.reason(text)
-    )
+    stated = _stated(text, value.facts)
     if stated is not None:
         return msgspec.structs.replace(stated, weak=event.level in ("I", "W"))
     reason = binary_reasons.reason(text, value.facts) or python_reasons.reason(text, value.facts)
@@ -279,7 +297,7 @@ def _of_line(value: Log, event: Event, *, failed: bool) -> Reason | None:
 
 
 def _survived(reason: Reason, value: Log, event: Event) -> Reason:
-    """The reason for what a line mentions, which the program may have survived."""
+    """The reason for an error mentioned in a line, which the program may have survived."""
     weak = event.level in ("I", "W") or "Warning: " in event.text
     return msgspec.structs.replace(
         reason,
@@ -290,7 +308,7 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
 
 
 def _caller(exception: LoggedException | None) -> str:
-    """The package whose code raised an exception, before what looks up attributes."""
+    """The package whose code raised an exception, ignoring frames that look up attributes."""
     frames = exception.frames if exception else ()
     return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
 

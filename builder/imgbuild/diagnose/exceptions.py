@@ -1,7 +1,8 @@
-"""Exceptions in a log: type, message, frames, and which of them caused or preceded another.
+"""Exceptions in a log: type, message, frames, and the exceptions that caused or preceded them.
 
-Processes write at the same time: each source has its own traceback. A log may start inside a
-traceback, and tracebacks that Ray and multiprocessing repeat from other processes have no header.
+Several processes write at the same time: each source has a separate traceback. A log may start
+inside a traceback, and tracebacks that Ray and multiprocessing repeat from other processes have no
+header.
 """
 
 from __future__ import annotations
@@ -51,18 +52,20 @@ LIKELY = re.compile(
     r"InvalidSchema|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
-# In the middle of a line: what a warning or a log call repeats of an exception.
+# In the middle of a line: the part of an exception that a warning or log call repeats.
 QUOTED = re.compile(
     r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
     r"\((?=['\"]))['\"]?(?P<message>.{3,})"
 )
 RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
+# It raises the exception before again, whose class may take other arguments.
+AGAIN = re.compile(r"raise type\(\w{1,20}\)\(")
 # pydantic's: the names of fields, each followed by an indented line.
 FIELDS = re.compile(r"^\d+ validation errors? for ")
 FIELD = re.compile(r"[\w.\[\]`,() -]{1,120}")
 CAUSE = "The above exception was the direct cause of the following exception"
 CONTEXT = "During handling of the above exception, another exception occurred"
-# What passes on the failure of another process or thread.
+# Exceptions that pass on the failure of another process or thread.
 WRAPPERS = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|ActorUnavailableError|WorkerCrashedError|"
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|"
@@ -112,8 +115,8 @@ TRACKER = "multiprocessing/resource_tracker.py"
 class LoggedException(msgspec.Struct, kw_only=True):
     """An exception in a log, at the line that names it.
 
-    `cause` and `context` are the numbers of exceptions, in the order of the log, that it is chained
-    to. `traced`: frames lead to it, or it begins a line. Otherwise a sentence repeats it.
+    `cause` and `context` are the numbers of the exceptions, in the order of the log, to which it is
+    chained. `traced`: it follows frames, or it begins a line; otherwise it is quoted in a sentence.
     """
 
     number: int
@@ -132,6 +135,12 @@ class LoggedException(msgspec.Struct, kw_only=True):
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
+    def condition(self) -> str:
+        """The assertion that failed, as its line of code has it; "" for other exceptions."""
+        code = self.frames[-1].code if self.frames and self.name == "AssertionError" else ""
+        return code if code.startswith("assert ") else ""
+
+    @property
     def name(self) -> str:
         """The type without its module."""
         return self.type.rpartition(".")[2]
@@ -139,11 +148,13 @@ class LoggedException(msgspec.Struct, kw_only=True):
     @property
     def wraps(self) -> bool:
         """Whether it only reports the failure of another process or call."""
+        if self.context is not None and self.frames and AGAIN.match(self.frames[-1].code):
+            return True
         return bool(WRAPPERS.search(self.type) or WRAPPING_MESSAGES.search(self.message[:400]))
 
     @property
     def warns(self) -> bool:
-        """Whether it is a warning, an end on purpose, or of a helper that tidies up."""
+        """Whether it is a warning, an intentional exit, or from a helper that cleans up."""
         return (
             self.name.endswith("Warning")
             or self.text in ("SystemExit: 0", "KeyboardInterrupt")
@@ -152,20 +163,20 @@ class LoggedException(msgspec.Struct, kw_only=True):
 
 
 class _Trace(msgspec.Struct):
-    """The traceback that a source is writing."""
+    """The unfinished traceback of a source."""
 
     frames: list[TraceFrame] = []
     indent: int | None = None
     open: bool = False
     cause: int | None = None
     context: int | None = None
-    last: int | None = None  # the exception whose message may go on
+    last: int | None = None  # the exception whose message may continue
     continuation: int = 0
     code: str = ""  # the line of code below the latest frame
 
 
 class ExceptionReader:
-    """Takes lines in order; `exceptions` are those that are complete."""
+    """Reads lines in order; `exceptions` are the complete ones."""
 
     def __init__(self, limit: int = 3000) -> None:
         self.exceptions: list[LoggedException] = []
@@ -174,7 +185,7 @@ class ExceptionReader:
         self._traces: dict[str, _Trace] = {}
 
     def take(self, line: LogLine) -> bool:
-        """Read a line; whether it is part of a traceback or names an exception."""
+        """Read a line; returns whether it is part of a traceback or names an exception."""
         trace = self._traces.get(line.source)
         if trace is None:
             if len(self._traces) >= MOST_SOURCES:
@@ -193,6 +204,7 @@ class ExceptionReader:
             del trace.frames[:-MOST_FRAMES]
             return True
         if text.startswith((CAUSE, CONTEXT)):
+            self._unnamed(line.source, trace)
             last = len(self.exceptions) - 1
             index = next(
                 (
@@ -222,23 +234,28 @@ class ExceptionReader:
     def close(self) -> None:
         """Add tracebacks that are cut off by the end of the log, with their last line."""
         for source, trace in self._traces.items():
-            match = RAISE.match(trace.code) if trace.open and trace.frames else None
             if trace.open and trace.frames:
                 latest = self.cut.number if self.cut is not None else 0
                 self.cut = trace.frames[-1] if trace.frames[-1].number > latest else self.cut
-            named = match is not None and match["type"].rpartition(".")[2][0].isupper()
-            if match is not None and named and len(self.exceptions) < self._limit:
-                self.exceptions.append(
-                    LoggedException(
-                        number=trace.frames[-1].number,
-                        source=source,
-                        type=match["type"],
-                        message=(match["message"] or "").rstrip(")"),
-                        frames=tuple(trace.frames),
-                        cause=trace.cause,
-                        context=trace.context,
-                    )
-                )
+            self._unnamed(source, trace)
+
+    def _unnamed(self, source: str, trace: _Trace) -> None:
+        """Add the exception of a traceback without its line, as the code raises it."""
+        match = RAISE.match(trace.code) if trace.open and trace.frames else None
+        if match is None or not match["type"].rpartition(".")[2][0].isupper():
+            return
+        self._add(
+            LoggedException(
+                number=trace.frames[-1].number,
+                source=source,
+                type=match["type"],
+                message=(match["message"] or "").rstrip(")"),
+                frames=tuple(trace.frames),
+                cause=trace.cause,
+                context=trace.context,
+            )
+        )
+        trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
 
     def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
         """Whether the line names an exception."""
@@ -275,7 +292,7 @@ class ExceptionReader:
         return True
 
     def _quoted(self, line: LogLine, text: str) -> bool:
-        """Whether the line mentions an exception in a sentence, which is added as not traced."""
+        """Whether the line mentions an exception in a sentence; it is added as not traced."""
         if not line.hit or (match := QUOTED.search(text)) is None:
             return False
         self._add(
@@ -291,7 +308,7 @@ class ExceptionReader:
         return False
 
     def _add(self, exception: LoggedException) -> bool:
-        """Add an exception; False if there are as many as are read."""
+        """Add an exception; False if the limit is reached."""
         if len(self.exceptions) >= self._limit:
             return False
         self.exceptions.append(exception)
@@ -320,7 +337,7 @@ class ExceptionReader:
 
 
 def _frame(line: LogLine) -> TraceFrame | None:
-    """The place that a line of a traceback names, of Python, rich or IPython."""
+    """The place in a line of a traceback by Python, rich or IPython."""
     match = FRAME.match(line.text) or RICH_FRAME.match(line.text)
     if match is not None:
         name = match["name"] or "<module>"
@@ -334,7 +351,7 @@ def _frame(line: LogLine) -> TraceFrame | None:
 
 
 def _add_code(trace: _Trace, text: str) -> None:
-    """Add the line of code below a frame: the first, or the one that IPython points at."""
+    """Add the line of code below a frame: the first, or the one that IPython marks."""
     latest = trace.frames[-1]
     if match := ARROW.match(text):
         line = latest.line or int(match["line"])

@@ -17,7 +17,7 @@ VERSION = r"\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\
 
 @lru_cache(maxsize=1)
 def stated() -> re.Pattern[str]:
-    """A version of a package: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.0.dist-info."""
+    """The version of a package in a text: torch==2.9.0, torch 2.9.0+cu128, torch-2.9.dist-info."""
     names = "|".join(
         re.escape(name).replace(r"\-", "[-_]")
         for name in sorted(table().packages.split(), key=len, reverse=True)
@@ -47,10 +47,33 @@ CAPABILITY = re.compile(
 ARM = re.compile(r"aarch64|arm64|GH200|GB[23]00|DGX Spark", re.IGNORECASE)
 
 
+# What the name of a wheel of flash-attn, causal-conv1d or mamba-ssm was built for.
+WHEEL = re.compile(
+    r"(?P<name>[a-z]\w{2,40})-(?P<version>\d[\w.]{1,20})\+cu(?P<cuda>\d{2,3})torch"
+    r"(?P<torch>\d\.\d{1,2})(?:cxx11abi(?P<abi>TRUE|FALSE))?-cp(?P<python>3\d{1,2})"
+)
+
+
+# What pip leaves out: 0.9.1 Requires-Python <3.13,>=3.9
+IGNORED = re.compile(
+    r"(?P<version>\d[\w.]{0,30}) Requires-Python (?P<spec>[<>=!~][\w.,<>=!~* ]{0,40})"
+)
+
+
+class WheelBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """The version of a wheel, and the torch and C++ ABI ("TRUE", "FALSE") in its name."""
+
+    version: str
+    torch: str
+    abi: str
+
+
 class Facts(msgspec.Struct):
-    """Facts of the log; empty where it has none."""
+    """Facts in the log; empty if it does not contain them."""
 
     versions: dict[str, str] = {}
+    wheels: dict[str, WheelBuild] = {}
+    ignored: dict[str, str] = {}  # version of a package → the Python that it requires
     python: str = ""
     driver: str = ""
     driver_cuda: str = ""
@@ -66,6 +89,13 @@ class Facts(msgspec.Struct):
             if re.search(r"requires|Because|depends on|from versions|need", text[: match.start()]):
                 continue
             self._version(match["name"], match["version"])
+        if "Requires-Python" in text:
+            self.ignored |= {each["version"]: each["spec"] for each in IGNORED.finditer(text)}
+        if "torch" in text and "+cu" in text and (wheel := WHEEL.search(text)):
+            build = WheelBuild(
+                version=wheel["version"], torch=wheel["torch"], abi=wheel["abi"] or ""
+            )
+            self.wheels.setdefault(normalize(wheel["name"]), build)
         for pattern, package in ((VLLM_BANNER, "vllm"), (TORCH_BANNER, "torch")):
             if banner := pattern.search(text):
                 self._version(package, banner["version"])
@@ -84,7 +114,7 @@ class Facts(msgspec.Struct):
         self.versions.setdefault(normalize(name), version)
 
     def version(self, package: str) -> Version | None:
-        """The version of a package that the log names."""
+        """The version of a package, if the log contains it."""
         try:
             return Version(self.versions[normalize(package)])
         except (KeyError, InvalidVersion):

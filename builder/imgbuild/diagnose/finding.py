@@ -27,7 +27,7 @@ class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log shows, the best first."""
+    """The findings of a log, the best first."""
 
     findings: tuple[LogFinding, ...]
 
@@ -35,8 +35,8 @@ class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """A cause for one event, before it is ranked.
 
-    `source` is its rule or the facts behind it. `follows`: such an event often follows a failure
-    of another process.
+    `source` is its rule or the facts behind it. `follows`: such an event is often a consequence of
+    a failure in another process.
     """
 
     code: str

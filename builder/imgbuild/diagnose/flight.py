@@ -89,7 +89,7 @@ def read(data: bytes, name: str) -> RankDump:
 
 
 def _dump(value: Any, name: str) -> RankDump:
-    """The contents of a dump. ValueError or TypeError where a value is of another kind."""
+    """The contents of a dump. ValueError or TypeError if a value has another type."""
     entries = value.get("entries") if isinstance(value, dict) else None
     if not isinstance(entries, list):
         message = "it has no list entries"
@@ -137,7 +137,7 @@ def _groups(value: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def findings(dumps: Iterable[RankDump]) -> list[LogFinding]:
-    """Where the ranks differ: in the last collective that they entered, or in which it was."""
+    """The differences between ranks: in the number of their last collective, or in its type."""
     by_rank = {dump.rank: dump for dump in dumps}
     labels = sorted({label for dump in by_rank.values() for label in dump.calls})
     answers = []

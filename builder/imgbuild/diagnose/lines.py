@@ -21,15 +21,15 @@ from imgbuild.errors import InputError
 BLOCK = 1 << 20  # bytes
 LONGEST = 1 << 14  # bytes of a line that are read; of a longer one the start and the end
 HEAD = 3000  # lines at the start, with the versions and settings of the run, that are all read
-EXCERPT = 200  # lines at the start that are matched with all rules, whatever their words
+EXCERPT = 200  # lines at the start that are matched with all rules, regardless of their words
 WINDOW = 40  # lines after the start of a traceback, or a frame of it, that are all read
 REPEATS = 12  # lines that differ in digits only
-MOST_SHAPES = 200_000  # of which it is counted how often they occur
+MOST_SHAPES = 200_000  # distinct lines whose occurrences are counted
 MOST_LINES = 60_000  # that are read between the head and the last two blocks
 LARGEST = 4 << 30  # bytes of the unpacked log
 LAST_LINES = 40
 DIGITS = b"0123456789"
-# What trainers print of a sample, such as verl's reward managers.
+# Parts of samples that trainers print, such as verl's reward managers.
 DATA = re.compile(r"^(?:\([^)]{1,120}\) ?)?\[(?:prompt|response|ground_truth|question|answer)\] ")
 
 # A line that reports a failure has one of these, in lower case.
@@ -137,7 +137,7 @@ def _chained(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The content of a gzip file; a damaged end is left out."""
+    """The content of a gzip file; a damaged end is omitted."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         for chunk in chunks:
@@ -173,7 +173,7 @@ def _is_binary(sample: bytes) -> bool:
 
 
 class LineReader:
-    """Chooses the lines of blocks, which `feed` takes in order."""
+    """Selects the lines of blocks, which are passed to `feed` in order."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -229,7 +229,7 @@ class LineReader:
     def _parts(
         self, number: int, raw: bytes, present: tuple[bytes, ...], *, whole: bool, last: bool
     ) -> Iterator[LogLine]:
-        """A line, or the latest states of one that a progress bar has written again and again."""
+        """A line, or the latest states of a line that a progress bar has rewritten many times."""
         for part in raw.split(b"\r")[-50:] if b"\r" in raw else (raw,):
             if part or part is raw:
                 yield from self._line(number, part, present, whole=whole, last=last)

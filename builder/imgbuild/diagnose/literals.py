@@ -1,25 +1,53 @@
-"""Texts that matches of a regular expression contain.
+"""Texts contained in every match of a regular expression.
 
-Most patterns are excluded by them, without a search.
+With them, most patterns can be excluded without a search.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-# What re.compile uses; the types of the standard library leave them out.
+# Used by re.compile; the type stubs of the standard library omit them.
 _constants: Any = import_module("re._constants")
 _parser: Any = import_module("re._parser")
 SHORTEST = 3  # characters; shorter texts are in most lines
 NONE: frozenset[str] = frozenset()
 
 
+class WordIndex:
+    """Patterns by the texts that they require: which may match is found without trying each."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        places: defaultdict[str, set[int]] = defaultdict(set)
+        self._always: set[int] = set()
+        for number, pattern in enumerate(patterns):
+            words = required(pattern)
+            if not words:
+                self._always.add(number)
+            for word in words:
+                places[word].add(number)
+        self._words: defaultdict[str, list[tuple[str, set[int]]]] = defaultdict(list)
+        for word, numbers in places.items():
+            self._words[word[:SHORTEST]].append((word, numbers))
+
+    def candidates(self, text: str) -> list[int]:
+        """The numbers of the patterns whose required texts are in `text`, in their order."""
+        low, candidates = text.lower(), set(self._always)
+        starts = {low[at : at + SHORTEST] for at in range(len(low) - SHORTEST + 1)}
+        for start in starts & self._words.keys():
+            for word, numbers in self._words[start]:
+                if word in low:
+                    candidates |= numbers
+        return sorted(candidates)
+
+
 @lru_cache(maxsize=4096)
 def required(pattern: str) -> frozenset[str]:
-    """Texts in lower case, one of which is in each match; empty if unknown."""
+    """Texts in lower case, at least one of which is in each match; empty if unknown."""
     return _best(_parser.parse(pattern))
 
 
@@ -43,7 +71,7 @@ def _best(tokens: Iterable[Any]) -> frozenset[str]:
 
 
 def _within(operation: Any, argument: Any) -> frozenset[str]:
-    """The texts that a part of a pattern needs."""
+    """The texts that a part of a pattern requires."""
     if operation is _constants.SUBPATTERN:
         return _best(argument[3])
     if operation is _constants.BRANCH:

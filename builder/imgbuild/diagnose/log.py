@@ -1,4 +1,4 @@
-"""A log as a value: its events in order, its facts, what NCCL's watchdogs report, how it ended."""
+"""A log as a value: its events in order, its facts, reports of NCCL's watchdogs, its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNFILLED = re.compile(r"(?:raise|assert|warnings\.warn|logger\.\w+)\b|.{0,80}\bf
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """A line or an exception that rules are matched with."""
+    """A line or an exception that is matched against rules."""
 
     number: int
     source: str
@@ -44,7 +44,7 @@ class Event(msgspec.Struct, kw_only=True):
 
 
 class Log(msgspec.Struct, kw_only=True):
-    """A log; `lines` is how many lines were read, `number` the number of the last one.
+    """A log; `lines` is the number of lines that were read, `number` that of the last one.
 
     `cut`: the innermost frame of a traceback whose exception is not in the log.
     """
@@ -72,7 +72,7 @@ class Log(msgspec.Struct, kw_only=True):
 
     @property
     def short(self) -> bool:
-        """Whether it is an excerpt, which shows no more than its failure."""
+        """Whether it is an excerpt that shows only its failure."""
         return self.number <= SHORT
 
     def handled(self, number: int) -> bool:
@@ -88,7 +88,7 @@ class Log(msgspec.Struct, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """Whether the log shows that a process failed: a traceback, a level, how it ended."""
+        """Whether the log shows that a process failed: a traceback, a log level, or its end."""
         return (
             any(
                 exception.traced and not exception.warns and not self.handled(exception.number)

@@ -1,7 +1,7 @@
 """Causes of exceptions without a rule (separate: from messages and frames, not from a pattern).
 
-The exception's message is the cause. Its frames show which package raised it and which line of the
-program's own code led to it.
+The exception's message is the cause. Its frames show the package that raised it, and the line of
+the user's program that led to it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,27 @@ EXPRESSION = r"(?P<value>[A-Za-z_][\w.]*(?:\[['\"]?\w+['\"]?\])*)"
 BUILT_IN = re.compile(r"'(?P<type>str|list|dict|int|tuple|float|set|bool)' object has no attribute")
 KEY = re.compile(r"['\"]?(?P<key>[^'\"\n]{1,120})['\"]?$")
 ASSERTION = re.compile(r"assert (?P<test>.{3,150}?)(?:, ?f?['\"].*)?$")
-# A failed check of a package itself, which it asks to report.
+# A failed internal check of a package, with the request to report it.
 BUG = re.compile(
     r"INTERNAL ASSERT FAILED|(?i:(?:file|report|open|submit) (?:an? |this )?(?:bug|issue)\b)|"
     r"(?i:this (?:is|should be|indicates) an? bug|should (?:never|not) happen)"
 )
-# What an exception without a useful message is a sign of.
+# The likely causes of exceptions without a useful message.
 UNEXPECTED = (
     *("IndexError", "KeyError", "AttributeError", "TypeError", "UnboundLocalError", "NameError"),
     *("ZeroDivisionError", "StopIteration", "RecursionError"),
 )
 
 
-# Their messages name nothing that an option could change.
+# Their messages contain nothing that an option could change.
 PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
     *("RecursionError", "AttributeError"),
+)
+# Python's own messages of these, which packages also raise with messages of theirs.
+PYTHONS = re.compile(
+    r"has no attribute|is not defined|referenced before|not associated|out of range|^\S{0,120}$|"
+    r"maximum recursion|^['\"][^'\"]{0,120}['\"]$"
 )
 
 
@@ -92,7 +97,18 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         cause=cause,
         confidence=confidence,
         source="first",
-        cure=_import_cure(exception, name) or _cure(exception, name, caller),
+        cure=_patched(exception) or _import_cure(exception, name) or _cure(exception, name, caller),
+    )
+
+
+def _patched(exception: LoggedException) -> str:
+    """The cure if unsloth's generated code led to an exception; "" otherwise."""
+    if not any("_compiled_cache/" in frame.file for frame in exception.frames):
+        return ""
+    return (
+        "delete unsloth_compiled_cache, and install unsloth and unsloth-zoo of one date with the"
+        " trl, transformers and vllm in their range (imgbuild resolve unsloth unsloth-zoo trl): the"
+        " code that unsloth generates does not fit the installed ones"
     )
 
 
@@ -110,7 +126,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     return (
         f"{package} fails while it is imported, so its version is incompatible with those"
         f" installed: update {package}, or install {names} in the range that it requires"
-        f" (imgbuild resolve {package}); delete what it has generated (unsloth_compiled_cache)"
+        f" (imgbuild resolve {package})"
     )
 
 
@@ -127,7 +143,7 @@ def _own_cure(exception: LoggedException, raised: TraceFrame) -> str:
 
 
 def _generated(message: str, exception: LoggedException, caller: TraceFrame | None) -> Reason:
-    """The reason for an exception in code that a package made, such as unsloth's trainers."""
+    """The reason for an exception in code that a package generated, such as unsloth's trainers."""
     at = f", called from {owners.short(caller.file)}:{caller.line}" if caller else ""
     return Reason(
         code="IMG924",
@@ -186,7 +202,7 @@ def _package_of_type(name: str) -> str:
 
 
 def _message(exception: LoggedException, raised: TraceFrame | None) -> str:
-    """Type and message in one line; of an assertion without a message its condition."""
+    """Type and message in one line; for an assertion without a message, its condition."""
     text = exception.message
     if match := VALIDATION.search(text):
         text = match["text"]
@@ -206,7 +222,7 @@ def _place(frame: TraceFrame) -> str:
 def _missing(
     exception: LoggedException, raised: TraceFrame | None, caller: TraceFrame | None
 ) -> Reason | None:
-    """The reason for something that was looked up and is not there."""
+    """The reason for a failed lookup of an item."""
     at = f", read in {_place(raised)}" if raised else ""
     if raised and caller and raised != caller:
         at += f", called from {owners.short(caller.file)}:{caller.line}"
@@ -253,7 +269,7 @@ def _missing(
 
 
 def _companions(package: str) -> str:
-    """Packages that must fit `package`, as the end of a sentence; "" if none are known."""
+    """Packages that must be compatible with `package`, as the end of a sentence; "" if unknown."""
     names = releases.table().companions.get(package, "")
     return f" with {names} in its range (imgbuild resolve {package})" if names else ""
 
@@ -293,7 +309,7 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     kind = "" if silent else remedies.cure(exception.message, package, at)
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
-    if kind and exception.name not in PLAIN:
+    if kind and not (exception.name in PLAIN and PYTHONS.search(exception.message)):
         return kind
     if exception.name in UNEXPECTED or silent:
         return (

@@ -1,4 +1,4 @@
-"""Whose code a file of a traceback is: a package, Python, or the program's own."""
+"""The owner of a file in a traceback: a package, Python, or the user's program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def is_standard(file: str) -> bool:
 
 
 def short(file: str) -> str:
-    """A file from its package on; other files with two folders."""
+    """The path of a file starting at its package; other files with two parent folders."""
     folders = file.replace("\\", "/").split("/")
     top = package(file)
     if top in folders:

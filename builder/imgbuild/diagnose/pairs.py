@@ -12,7 +12,7 @@ from imgbuild.system import files, yaml_data
 
 
 class VllmBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """The torch that releases of vllm were compiled for."""
+    """The torch for which releases of vllm were compiled."""
 
     versions: str
     torch: str
@@ -35,7 +35,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     torch: tuple[TorchWheel, ...]
 
     def torch_of(self, vllm: Version) -> TorchWheel | None:
-        """The torch that a vllm was compiled for."""
+        """The torch for which a vllm was compiled."""
         for build in self.vllm:
             if vllm in SpecifierSet(build.versions, prereleases=True):
                 return self.build(Version(build.torch))

@@ -1,4 +1,4 @@
-"""Messages of several lines that are one statement: of resolvers and CMake (separate: joined)."""
+"""Messages of resolvers and CMake that consist of several lines (separate: joined)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ MOST_CHARACTERS = 4000
 
 
 class Paragraph:
-    """The lines of the statement that is being read."""
+    """The lines of the message that is being read."""
 
     def __init__(self) -> None:
         self._open = 0
 
     def starts(self, text: str) -> bool:
-        """Whether a line is the first of a statement."""
+        """Whether a line is the first of a message."""
         if not STARTS.search(text):
             return False
         self._open = MOST_LINES
         return True
 
     def continues(self, text: str, length: int) -> bool:
-        """Whether a line continues the statement, which has `length` characters."""
+        """Whether a line continues the message, which has `length` characters."""
         if not self._open:
             return False
         self._open -= 1

@@ -1,6 +1,6 @@
 """One line of a log without its prefixes.
 
-Colours, times, ranks, and what Ray, Slurm, docker and log levels put before a line.
+Prefixes are colours, times, ranks, log levels, and those of Ray, Slurm and docker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREFIXES = tuple(
         # Ray and vLLM: (main_task pid=12, ip=10.0.0.1), (EngineCore_DP0 pid=7), (raylet)
         r"\((?P<label>[A-Za-z_][\w.:<>\- ]{0,80}?\s?(?:rank=\d{1,6} )?pid=\d+[^()]{0,60})\) ?",
         r"\((?P<label>raylet|autoscaler|gcs_server|dashboard)[^()]{0,60}\) ?",
-        # pdsh, which names the node by its address
+        # pdsh, which prints the address of the node
         r"(?P<label>\d{1,3}(?:\.\d{1,3}){3}): (?=\S| )",
         # torchrun: [rank0]: or [default0]:
         r"\[(?P<label>(?:rank|default|worker|trainer)\d{1,6})\]: ?",
@@ -81,15 +81,15 @@ PREFIXES = tuple(
         r"\[(?P<label>\d{1,5},\d{1,6})\]<std(?:err|out)>: ?",
     )
 )
-# A line which states that its failure has no effect; the message of an exception is none.
+# A line that states that its failure has no effect; messages of exceptions are excluded.
 HARMLESS = re.compile(
     r"(?i)\b(?:ignoring|(?:is|was|error) ignored|fall(?:ing|s)? back|retrying|will retry|"
     r"trying (?:again|\d+)|skipping|continuing without)\b"
 )
-# One of these is in whatever HARMLESS finds.
+# Each match of HARMLESS contains one of these.
 _HARMLESS_WORDS = ("ignor", "fall", "retry", "trying", "skipping", "continuing")
 EXCEPTION = re.compile(r"\s{0,60}(?:\w{1,80}\.){0,8}\w{1,80}(?:Error|Exception)\b")
-# What pip and uv put before the output of a build.
+# Prefixes that pip and uv add to the output of a build.
 PROGRAM = re.compile("\\s{0,40}(?:[│\u00d7╰─>]{1,4}|\\[(?:stdout|stderr)\\]) ")
 HEADER = "Traceback (most recent call last)"
 LONGEST_PREFIX = 120  # characters
@@ -115,7 +115,7 @@ WORDS = {
 class LogLine(msgspec.Struct, frozen=True):
     """A line: its number from 1, the rank or process that wrote it ("" if unknown), its text.
 
-    `level` is "E", "W" or "I" where the line names one, else "". `hit`: it may report a failure.
+    `level` is "E", "W" or "I" if the line has one, else "". `hit`: it may report a failure.
     """
 
     number: int
@@ -126,9 +126,9 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class LearnedPrefixes:
-    """Reads lines, also below prefixes of other programs, as those before a traceback's header.
+    """Reads lines with prefixes of other programs, learned from the headers of tracebacks.
 
-    A line that begins as the header of a traceback did, up to digits, has the same prefix.
+    A line that begins like the header of a traceback, except for digits, has the same prefix.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Causes of lines of compilers, apt, git, docker, Slurm and others (separate: not Python's).
+"""Causes of lines from compilers, apt, git, docker, Slurm and others (separate: not Python).
 
 `data/diagnose/facts/programs.yaml` has their forms, `program_cures.yaml` the cures by message.
 """
@@ -23,7 +23,7 @@ FATAL = re.compile(r"\w{1,20}: fatal: ")
 class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A form of a line. `build`: an exception after it only reports that the build failed.
 
-    `minor`: programs also print the line where they go on.
+    `minor`: programs also print the line and then continue.
     """
 
     match: str
@@ -34,15 +34,16 @@ class ProgramRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[tuple[ProgramRow, re.Pattern[str], frozenset[str]], ...]:
-    """The rows with their patterns, and texts of which a match has one."""
+def load() -> tuple[tuple[tuple[ProgramRow, re.Pattern[str]], ...], literals.WordIndex]:
+    """The rows with their patterns, and the index of the texts that these require."""
     rows = yaml_data.load(files.data("diagnose/facts/programs.yaml"), tuple[ProgramRow, ...])
-    return tuple((row, re.compile(row.match), literals.required(row.match)) for row in rows)
+    index = literals.WordIndex(row.match for row in rows)
+    return tuple((row, re.compile(row.match)) for row in rows), index
 
 
 @lru_cache(maxsize=1)
 def cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
-    """The cures of each kind of program, in their order."""
+    """The cures of each type of program, in their order."""
     path = files.data("diagnose/facts/program_cures.yaml")
     table = yaml_data.load(path, dict[str, tuple[remedies.Remedy, ...]])
     return {
@@ -52,16 +53,15 @@ def cures() -> Mapping[str, tuple[tuple[re.Pattern[str], str], ...]]:
 
 
 def reason(text: str) -> Reason | None:
-    """The cause of a line of another program; None if it has no known form."""
+    """The cause of a line of another program; None if the line is not recognized."""
     text = text.lstrip()
-    low = text.lower()
-    for row, pattern, words in load():
-        if words and not any(word in low for word in words):
-            continue
+    rows, index = load()
+    for number in index.candidates(text):
+        row, pattern = rows[number]
         match = pattern.search(text)
         if match is not None:
             reason = _of(row, {name: value or "" for name, value in match.groupdict().items()})
-            # What a program ends with explains more than the errors that it printed before.
+            # The last lines of a program explain more than the errors that it printed before.
             ends = FATAL.match(text) is not None
             return msgspec.structs.replace(reason, confidence="high") if ends else reason
     return None

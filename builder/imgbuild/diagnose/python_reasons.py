@@ -6,7 +6,7 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import standard_reasons
+from imgbuild.diagnose import requirements, standard_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
@@ -66,6 +66,8 @@ NO_FILE_NAME = re.compile(
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+# Their models are classes of their own, although transformers has some of the same names.
+OWN_MODELS = ("vllm", "sglang")
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
@@ -88,18 +90,18 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
         return standard
     if (architecture := _architecture(text, facts, caller, code)) is not None:
         return architecture
-    for own in (_replaced, _own_name, _unexpected_object, _undefined):
-        if (unexpected := own(text, caller, code)) is not None:
+    for own in (_replaced, _own_name, _unexpected_object, _undefined, _function_keyword):
+        if (unexpected := own(text, caller, code, facts)) is not None:
             return unexpected
     for function in FUNCTIONS:
-        answer = function(text, facts)
+        answer = function(text, facts, caller)
         if answer is not None:
             return answer
     return None
 
 
 def invented(text: str) -> Reason | None:
-    """The cause of a line that uses a name which exists in no release."""
+    """The cause of a line with a name that exists in no release."""
     for each in releases.table().invented:
         if re.search(each.pattern, text):
             return Reason(code="IMG919", cause=each.cause, cure=each.cure, confidence="high")
@@ -107,7 +109,7 @@ def invented(text: str) -> Reason | None:
 
 
 def variable(text: str, facts: Facts) -> Reason | None:
-    """The cause of a line that sets a variable which the package does not read."""
+    """The cause of a line that sets a variable that the package does not read."""
     match = SETS.search(text)
     if match is None or (existence := releases.variable(match["name"])) is None:
         return None
@@ -133,7 +135,7 @@ def variable(text: str, facts: Facts) -> Reason | None:
 
 
 def _overridden(text: str, caller: str) -> Reason | None:
-    """The cause if a package passes a keyword to a method of the program that does not take it."""
+    """The cause if a package passes a keyword that a method of the program does not accept."""
     match = KEYWORD.search(text) if caller else None
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
     if (
@@ -153,7 +155,27 @@ def _overridden(text: str, caller: str) -> Reason | None:
     )
 
 
-def _keyword(text: str, facts: Facts) -> Reason | None:
+def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
+    """The cause if a function of another package, which the line names, lacks an argument."""
+    match = KEYWORD.search(text) if caller else None
+    callee = re.escape(match["callee"] or " ") if match else ""
+    called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
+    if match is None or called is None or called[1] == caller:
+        return None
+    package = releases.distribution(called[1]).partition(" ")[0]
+    if package not in releases.table().packages.split():
+        return None
+    user, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    pin = requirements.cure(package, caller, facts)
+    return Reason(
+        code="IMG904",
+        cause=f"{match['callee']} of the installed {package} does not take the argument {name},"
+        f" which {user} passes to it",
+        cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
+    )
+
+
+def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
     match = KEYWORD.search(text) or VALIDATED.search(text)
     if match is None:
         return None
@@ -177,7 +199,7 @@ def _keyword(text: str, facts: Facts) -> Reason | None:
 def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
-    The table does not list what all of them have, which an older release may lack.
+    The table does not list arguments of all these releases, which an older one may lack.
     """
     package, version = existence.package, facts.versions.get(existence.package, "")
     known = f"from {existence.first} to {existence.last}"
@@ -207,7 +229,7 @@ def _of_any(name: str) -> Existence | None:
 
 
 def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -> Reason:
-    """The reason that `existence` gives, with the code's change and the pin as its cure."""
+    """The reason according to `existence`, with a change of the code and a pin as its cure."""
     cures = []
     if existence.instead:
         cures.append(f"use {existence.instead}")
@@ -227,7 +249,7 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     )
 
 
-def _replaced(text: str, _caller: str, _code: str) -> Reason | None:
+def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause if a folder is imported in place of a package, which then has no names."""
     match = NO_FILE_NAME.search(text)
     if match is None:
@@ -243,10 +265,10 @@ def _replaced(text: str, _caller: str, _code: str) -> Reason | None:
     )
 
 
-def _own_name(text: str, caller: str, _code: str) -> Reason | None:
+def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause if a package lacks a name or module that it imports from itself.
 
-    A release is consistent, so an optional package or a part of the installation is absent.
+    A release is consistent, so an optional package or a part of the installation must be missing.
     """
     match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
     if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
@@ -264,22 +286,27 @@ def _own_name(text: str, caller: str, _code: str) -> Reason | None:
     )
 
 
-def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
+def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
     """The cause if a package uses an attribute that an object passed to it does not have."""
     match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
     owner = (match["owner"] or "") if match else ""
     if match is None or not owner[:1].isupper() or owner == "NoneType":
         return None
     name, package = match["name"], releases.distribution(caller).partition(" ")[0]
-    if releases.member(owner, name) is not None:
+    of_engine = f"self.{name}" in code and package in OWN_MODELS
+    if releases.member(owner, name) is not None and not of_engine:
         return None
     if owner.endswith("Config") and package not in ("transformers", "peft"):
         return Reason(
             code="IMG905",
             cause=f"{package} reads {owner}.{name}, which the installed transformers or the model's"
             f" own code does not define: {package} was released for other versions of these",
-            cure=f"install the transformers that this {package} requires (imgbuild resolve"
-            f" {package} transformers), or a newer {package} for a newer transformers or model",
+            cure=(
+                requirements.cure("transformers", caller, facts)
+                or "install the transformers"
+                f" that this {package} requires (imgbuild resolve {package} transformers)"
+            )
+            + f", or a newer {package} for a newer transformers or model",
         )
     if f"self.{name}" in code:
         return Reason(
@@ -300,7 +327,7 @@ def _unexpected_object(text: str, caller: str, code: str) -> Reason | None:
     )
 
 
-def _import(text: str, facts: Facts) -> Reason | None:
+def _import(text: str, facts: Facts, caller: str) -> Reason | None:
     match = IMPORT.search(text)
     if match is None:
         return None
@@ -322,13 +349,14 @@ def _import(text: str, facts: Facts) -> Reason | None:
         code="IMG902",
         cause=f"the installed {package} has no {name} in {module}: what imports it was written for"
         f" a different version, or {package} leaves it out because an optional package is absent",
-        cure=f"install the {package} that the importing code requires (imgbuild resolve {package}"
+        cure=requirements.cure(package, caller, facts)
+        or f"install the {package} that the importing code requires (imgbuild resolve {package}"
         f" …), or use the name that its documentation has now; python -c 'import {module}' shows"
         " what is absent",
     )
 
 
-def _module(text: str, facts: Facts) -> Reason | None:
+def _module(text: str, facts: Facts, caller: str) -> Reason | None:
     match = MODULE.search(text) or PACKAGE_ABSENT.search(text)
     if match is None:
         return None
@@ -343,7 +371,8 @@ def _module(text: str, facts: Facts) -> Reason | None:
             code="IMG903",
             cause=f"the installed {package} has no module {module}: the importing"
             " package was written for a different version of it",
-            cure=f"install the version of {package} that the importing package requires",
+            cure=requirements.cure(package, caller, facts)
+            or f"install the version of {package} that the importing package requires",
         )
     return Reason(
         code="IMG903",
@@ -356,7 +385,7 @@ def _module(text: str, facts: Facts) -> Reason | None:
     )
 
 
-def _attribute(text: str, facts: Facts) -> Reason | None:
+def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
     if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
         return None
     match = ATTRIBUTE.search(text)
@@ -378,7 +407,11 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
                 cause=f"{cause}: the code was written for a different version, or a file or folder"
                 f" named {module} is imported in place of {package}",
                 cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
-                f" imported: rename it, or install the {package} that the code requires",
+                f" imported: rename it, or "
+                + (
+                    requirements.cure(package, caller, facts)
+                    or f"install the {package} that the code requires"
+                ),
             )
     else:
         existence = releases.member(owner, name)
@@ -389,11 +422,12 @@ def _attribute(text: str, facts: Facts) -> Reason | None:
     return Reason(
         code="IMG905",
         cause=f"{cause}: the code was written for a different version",
-        cure=f"install the version of {package} that the code was written for, or change the code",
+        cure=(module and requirements.cure(package, caller, facts))
+        or f"install the version of {package} that the code was written for, or change the code",
     )
 
 
-def _positional(text: str, _facts: Facts) -> Reason | None:
+def _positional(text: str, _facts: Facts, _caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
         return Reason(
             code="IMG915",
@@ -414,7 +448,7 @@ def _positional(text: str, _facts: Facts) -> Reason | None:
     )
 
 
-def _flag(text: str, facts: Facts) -> Reason | None:
+def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
     match = FLAG.search(text)
     if match is None:
         return None
@@ -432,7 +466,7 @@ def _flag(text: str, facts: Facts) -> Reason | None:
     )
 
 
-def _hydra(text: str, _facts: Facts) -> Reason | None:
+def _hydra(text: str, _facts: Facts, _caller: str) -> Reason | None:
     match = HYDRA.search(text)
     if match is None:
         return None
@@ -447,7 +481,7 @@ def _hydra(text: str, _facts: Facts) -> Reason | None:
 
 
 def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
-    """The cause of a model that transformers or vllm does not have, by their modules of models."""
+    """The cause of a model that transformers or vllm lacks, from their modules of models."""
     if match := MODEL_TYPE.search(text):
         kind = match["type"] or match["key"]
         module = f"transformers.models.{kind.replace('-', '_')}"
@@ -476,7 +510,7 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
     )
 
 
-def _undefined(text: str, caller: str, _code: str) -> Reason | None:
+def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
     """The cause of an undefined name that is a known package or is defined by one."""
     match = UNDEFINED.search(text)
     if match is None:

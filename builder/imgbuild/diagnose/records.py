@@ -21,14 +21,14 @@ LOGFMT = re.compile(
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """The lines of a record and its level ("" if it names none); no lines if it is data."""
+    """The lines of a record and its level ("" if it names none); no lines if it only has data."""
 
     level: str
     lines: tuple[str, ...]
 
 
 def unwrap(raw: str) -> LogRecord | None:
-    """The record that a line is; None for a line that is none, which is read as it is."""
+    """The record in a line; None if the line is not a record, and is read unchanged."""
     if match := LOGFMT.match(raw):
         return _record(match["level"], [_decoded(match["text"])])
     if not raw.startswith("{") or not raw.rstrip().endswith("}"):

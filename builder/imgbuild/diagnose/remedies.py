@@ -1,6 +1,6 @@
-"""Cures that the message of an exception gives or implies.
+"""Cures that the message of an exception contains or implies.
 
-Many messages have advice ("Consider reducing …"), which is quoted. Others are of a kind with a
+Many messages have advice ("Consider reducing …"), which is quoted. Others are of a type with a
 known cure: `data/diagnose/facts/remedies.yaml`.
 """
 
@@ -20,6 +20,7 @@ OPENINGS = (
     *("[Pp]lease", "[Tt]ry", "[Cc]onsider", "Set", "Use", "Install", "Upgrade", "Downgrade", "Run"),
     *(
         "Pass",
+        "Call",
         "Specify",
         "Reduce",
         "Reducing",
@@ -58,7 +59,7 @@ IDLE = re.compile(
 
 
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The cure for messages in which `match` is found."""
+    """The cure for messages that contain `match`."""
 
     match: str
     cure: str
@@ -66,7 +67,7 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 @lru_cache(maxsize=1)
 def load() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """The kinds of messages with their cures, in their order."""
+    """The types of messages with their cures, in their order."""
     rows = yaml_data.load(files.data("diagnose/facts/remedies.yaml"), tuple[Remedy, ...])
     return tuple((re.compile(row.match), row.cure) for row in rows)
 
@@ -81,7 +82,7 @@ def advice(message: str) -> str:
 
 
 def cure(message: str, package: str, call: str) -> str:
-    """The cure for an exception with this message; "" if it is of no known kind."""
+    """The cure for an exception with this message; "" if it is of no known type."""
     for pattern, text in load():
         if match := pattern.search(message[:1000]):
             groups = {name: value or "" for name, value in match.groupdict().items()}

@@ -1,7 +1,7 @@
 """Causes of a resolver's explanation: uv's "Because …" and pip's "The conflict …" (separate: text).
 
-The explanation names what depends on what. The cause is the package whose requirements exclude each
-other, or that no index has in the required version.
+The explanation lists dependencies. The cause is the package on which requirements exclude each
+other, or whose required version is on no index.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
 SPEC = r"(?:[<>=!~]{1,3}[\w.+*-]{1,60})(?:, ?[<>=!~]{1,3}[\w.+*-]{1,60})*"
@@ -46,16 +47,23 @@ PYTHON = re.compile(
     r"requested Python version \((?P<have>[^)]{3,60})\)"
 )
 
+UNAVAILABLE = re.compile(
+    r"(?:satisfies the requirement|distribution found for|满足要求|找不到符合)"
+    r" (?P<package>[A-Za-z][\w.-]*)==(?P<version>\d[\w.]*)"
+)
+
 
 class _Constraint(msgspec.Struct, frozen=True):
-    """What `by` needs of a package; `by` "" is an index, "you" the requirements of the project."""
+    """A requirement of `by` on a package; `by` is "" for an index, "you" for the project."""
 
     by: str
     on: str
 
 
-def reason(text: str) -> Reason | None:
+def reason(text: str, facts: Facts) -> Reason | None:
     """The cause in an explanation; None if the text is none. `text`: all its lines, joined."""
+    if facts.ignored and (match := UNAVAILABLE.search(text)):
+        return _other_python(match["package"], match["version"], facts)
     if not EXPLAINS.search(text):
         return None
     plain = re.sub(r"\s+", " ", MARKERS.sub("", text))
@@ -88,6 +96,21 @@ def reason(text: str) -> Reason | None:
     return _of(cause, f"{cure}: imgbuild resolve {names} finds compatible versions")
 
 
+def _other_python(package: str, version: str, facts: Facts) -> Reason | None:
+    """The reason if pip leaves out the required version because of its Python."""
+    spec = facts.ignored.get(version)
+    if spec is None:
+        return None
+    python = f"Python {facts.python}" if facts.python else "this Python"
+    return Reason(
+        code="IMG607",
+        cause=f"{package} {version} requires Python {spec}, and pip runs with {python}",
+        cure=f"use a Python in {spec} (a container of imgbuild, or uv venv --python 3.12), or a"
+        f" version of {package} for {python}",
+        confidence="high",
+    )
+
+
 def _of(what: str, cure: str, *, certain: bool = True) -> Reason:
     return Reason(
         code="IMG910",
@@ -108,9 +131,9 @@ def _name(requirement: str) -> str:
 
 
 def _absent(needed: _Constraint, there: str, split: str) -> Reason:
-    """For a version that no index of the command has; `there`: what the index has.
+    """The reason if no index of the command has a version; `there`: the versions on the index.
 
-    `split`: the environment for which uv solves, if it is not all.
+    `split`: the environment for which uv solves, unless it solves for all.
     """
     cause = f"{_needs(needed)}, and {there}" + (f" (for {split})" if split else "")
     tagged = re.search(r"\+|dev", needed.on)
@@ -133,7 +156,7 @@ def _absent(needed: _Constraint, there: str, split: str) -> Reason:
 
 
 def _constraints(text: str) -> dict[str, list[_Constraint]]:
-    """What is said of each package, in the order of the text."""
+    """The constraints on each package, in the order of the text."""
     found: dict[str, list[_Constraint]] = {}
     for each in sorted(_all(CONCLUSION.sub(". ", text)), key=lambda pair: pair[0]):
         _, constraint, package = each
@@ -163,7 +186,7 @@ def _all(text: str) -> Iterator[tuple[int, _Constraint, str]]:
 
 
 def _clash(constraints: dict[str, list[_Constraint]]) -> tuple[_Constraint, _Constraint] | None:
-    """Two constraints of one package that exclude each other; the second may be an index's."""
+    """Two constraints on one package that exclude each other; the second may be an index's."""
     for rows in constraints.values():
         needs = [row for row in rows if row.by]
         there = [row for row in rows if not row.by]

@@ -1,6 +1,6 @@
-"""Known failures: `data/diagnose/*.yaml`, a file for each, matched against the events of a log.
+"""Known failures: `data/diagnose/*.yaml`, one file each, matched against the events of a log.
 
-A pattern is a regular expression that is searched in one event: an exception with its type and
+A pattern is a regular expression that is searched for in one event: an exception with its type and
 message, or a line. Its named groups may be used in `cause` and `cure`.
 """
 
@@ -31,9 +31,9 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
     exception must match. `packages`: package → range of the version, if the log names it. `arm`:
     whether the machine must be arm64. `failed`: the log must show a failure elsewhere, because the
-    text does not. `warns`: a warning is sufficient. `follows`: a consequence where an exception of
-    the program precedes it. `priority`: the rule with the higher one is
-    used for an event. `role`: a cause, a consequence of another failure, or a text about one.
+    matched text does not. `warns`: a warning is sufficient. `follows`: it is a consequence if an
+    exception of the program precedes it. `priority`: the rule with the higher value is used for an
+    event. `role`: a cause, a consequence of another failure, or a text about one.
     """
 
     code: str
@@ -54,11 +54,6 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     priority: int = 50
     sources: tuple[str, ...] = ()
     example: str = ""
-
-    @property
-    def words(self) -> tuple[tuple[str, frozenset[str]], ...]:
-        """Each pattern of `match`, with texts in lower case, one of which is in each match."""
-        return tuple((pattern, literals.required(pattern)) for pattern in self.match)
 
     @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
@@ -103,9 +98,10 @@ def kinds() -> Mapping[str, FindingKind]:
 
 
 @lru_cache(maxsize=1)
-def _searched() -> tuple[tuple[FailureRule, tuple[tuple[str, frozenset[str]], ...]], ...]:
-    """The rules with the words of their patterns."""
-    return tuple((rule, rule.words) for rule in load())
+def _searched() -> tuple[tuple[tuple[FailureRule, re.Pattern[str]], ...], literals.WordIndex]:
+    """The patterns of all rules, each with its rule, and the index of their words."""
+    rows = tuple((rule, pattern) for rule in load() for pattern in rule.patterns)
+    return rows, literals.WordIndex(pattern.pattern for _, pattern in rows)
 
 
 @lru_cache(maxsize=1024)  # logs repeat their failures, on all ranks
@@ -117,16 +113,13 @@ def matches(
 
 
 def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Mapping[str, str]]]:
-    low = text.lower()
-    for rule, words in _searched():
-        match = None
-        for pattern, required in words:
-            if required and not any(word in low for word in required):
-                continue
-            if match := _compiled((pattern,))[0].search(text):
-                break
-        if match is None:
+    rows, index = _searched()
+    matched = None
+    for number in index.candidates(text):
+        rule, pattern = rows[number]
+        if rule is matched or (match := pattern.search(text)) is None:
             continue
+        matched = rule
         if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
             continue
         yield rule, {name: value or "" for name, value in match.groupdict().items()}

@@ -55,7 +55,7 @@ def reason(text: str, facts: Facts) -> Reason | None:
 
 
 def _unknown(module: str, name: str, code: str, facts: Facts) -> Reason:
-    """For a name that the table does not have: of a Python older than 3.10, or newer than 3.14."""
+    """The reason for a name missing in the table: from a Python before 3.10 or after 3.14."""
     python = f"Python {facts.python}" if facts.python else "the Python that ran this"
     return Reason(
         code=code,
@@ -67,7 +67,7 @@ def _unknown(module: str, name: str, code: str, facts: Facts) -> Reason:
 
 
 def _in(group: dict[str, str], name: str) -> str:
-    """The versions of Python that have a name which not all of them have; "" if unknown."""
+    """The versions of Python that have a name, if not all have it; "" if unknown."""
     return next((spec for spec, names in group.items() if name in names.split()), "")
 
 

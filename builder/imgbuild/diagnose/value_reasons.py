@@ -1,6 +1,6 @@
 """Causes of values that are not allowed: argparse, click, pydantic, validators (separate: values).
 
-The finding names the option or field, its value, and the allowed value that is nearest.
+The finding names the option or field, its value, and the most similar allowed value.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def rejected(text: str, allowed: tuple[str, ...]) -> str:
 
 
 def nearest(value: str, allowed: tuple[str, ...]) -> str:
-    """The allowed value that is most alike; "" if none is."""
+    """The most similar allowed value; "" if none is similar."""
     low = {each.lower(): each for each in allowed}
     near = difflib.get_close_matches(value.strip("'\"").lower(), low, 1, 0.6)
     return low[near[0]] if near else ""

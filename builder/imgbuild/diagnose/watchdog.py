@@ -1,4 +1,4 @@
-"""What NCCL's watchdogs report of each rank (separate: a state of all ranks)."""
+"""Reports of NCCL's watchdogs for each rank (separate: a state of all ranks)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE = re.compile(r"(?:rank|default)[ =]?(\d{1,6})")
 
 
 class RankState(msgspec.Struct):
-    """The last works of a rank; -1 for what the log does not contain."""
+    """The last works of a rank; -1 for values that the log does not contain."""
 
     rank: int
     number: int
@@ -69,6 +69,6 @@ class Watchdogs(msgspec.Struct):
         return []
 
     def absent(self) -> list[int]:
-        """Ranks below the highest that timed out whose watchdog reports nothing."""
+        """Ranks lower than the highest rank that timed out, whose watchdog reports nothing."""
         reported = {state.rank for state in self.ranks.values() if state.timed_out >= 0}
         return [rank for rank in range(max(reported, default=-1)) if rank not in reported][:64]

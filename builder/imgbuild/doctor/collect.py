@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.audit.packages.environment import open_environment
 from imgbuild.doctor.host import Host, read_host
 
-# Variables that change how training and serving run; the values of secrets are left out.
+# Variables that change how training and serving run; the values of secrets are omitted.
 VARIABLES = re.compile(
     r"(?:NCCL|TORCH|PYTORCH|CUDA|NVIDIA|VLLM|SGLANG|SGL|FLASHINFER|TRITON|RAY|HF|TRANSFORMERS|"
     r"OMP|MKL|"

@@ -1,6 +1,6 @@
 """This machine: GPUs and driver, container engines, architecture, shared memory.
 
-A machine without a GPU is not an error; what cannot be read is left empty.
+A machine without a GPU is not an error; values that cannot be read are empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imgbuild.values import Arch, Bytes
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (read for its size; nothing is written there)
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-# Drivers before 510 do not know compute_cap, and answer nothing if they are asked for it.
+# Drivers before 510 do not support compute_cap, and return nothing if it is queried.
 QUERIES = (
     ("name", "driver_version", "memory.total", "compute_cap"),
     ("name", "driver_version", "memory.total"),
@@ -40,7 +40,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that runs containers here; `gpus`: whether it can give them GPUs."""
+    """A container runtime on this machine; `gpus`: whether it can provide GPUs to containers."""
 
     name: str
     version: str
@@ -66,12 +66,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def phrase(self) -> str:
-        """What messages call the machine."""
+        """The description of the machine in messages."""
         return "the machine" if self.described else "this machine"
 
 
 def read_host() -> Host:
-    """What this machine is."""
+    """The properties of this machine."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()),
@@ -86,7 +86,7 @@ def read_host() -> Host:
 
 
 def accelerators() -> Host:
-    """Architecture, driver and GPUs of this machine alone, which is quick to read."""
+    """Only the architecture, driver and GPUs of this machine, which are quick to read."""
     driver, gpus = _gpus()
     return Host(
         arch=_arch(platform.machine()), driver=driver or driver_of(_text(DRIVER_FILE)), gpus=gpus

@@ -1,8 +1,8 @@
-"""Runs `smoke_tests/doctor.py` in a container: whether the host suits an image.
+"""Runs `smoke_tests/doctor.py` in a container to check whether the host suits an image.
 
-A script that imports nothing of imgbuild (smoke_tests/doctor.py) is shown to the container, not put
-into the image. It runs as a user would run the image there, with nothing corrected: with Apptainer
-the home, the environment and the limits of this machine apply, and these are what is checked.
+The script imports nothing from imgbuild; it is passed to the container, not added to the image. It
+runs under the same conditions as a user's command, without corrections: with Apptainer, the home,
+the environment and the limits of this machine apply, and they are checked.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _report(lock: Lock, arch: Arch, done: process.Result, reporter: Reporter) ->
 
 
 def lines(report: Report) -> Sequence[str]:
-    """The findings for people, errors last, where they are most visible."""
+    """The findings as text, errors last, where they are most visible."""
     order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
     rows = []
     for finding in sorted(report.findings, key=lambda entry: order.index(entry.severity)):

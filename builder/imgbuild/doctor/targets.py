@@ -1,4 +1,4 @@
-"""Which targets this machine can run, why not the others; remarks on memory and shared memory.
+"""Which targets this machine can run, and why not others; remarks on memory and shared memory.
 
 Without a GPU or its driver only the other requirements are checked, with a remark, and `best` is
 empty.
@@ -26,9 +26,10 @@ GPU_LABEL = "dev.imgbuild.gpu"
 
 
 class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """A target, and what its image needs on each architecture that it has.
+    """A target, and the requirements of its image on each of its architectures.
 
-    `retired`: why another target takes its place, "" if none does.
+    `retired`: why another target replaces it, "" if none does. `recommended`: for a use, by the
+    matrix.
     """
 
     target: str
@@ -36,14 +37,15 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str
     floors: dict[Arch, Floors]
     retired: str = ""
+    recommended: bool = False
 
 
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a target runs here; `reasons` why not, `remarks` what to know if it does.
+    """Whether a target runs here; `reasons` if it does not, `remarks` if it does.
 
     `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
-    `limited`: some kernels for these GPUs are PTX alone, which the driver may be too old to
-    compile. `retired` as in `TargetNeeds`.
+    `limited`: some kernels for these GPUs exist only as PTX, which the driver may be too old to
+    compile. `retired` and `recommended` as in `TargetNeeds`.
     """
 
     target: str
@@ -51,6 +53,7 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False
     limited: bool = False
     retired: str = ""
+    recommended: bool = False
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -58,9 +61,8 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, a result for each target, and remarks.
 
-    `best` is the first that fits: the newest whose driver is complete, else the newest; a retired
-    one only if no other fits. It is "" if none fits, or if no GPU and driver were found to compare
-    with.
+    `best` is the first that fits, a retired one only if no other fits. It is "" if none fits, or if
+    no GPU and driver were found to compare with.
     """
 
     host: Host
@@ -77,8 +79,8 @@ class _TargetDigests(msgspec.Struct, frozen=True):
     arch: dict[Arch, _ImageDigests]
 
 
-def offer(images: Path, lock: Lock, retired: str = "") -> TargetNeeds:
-    """What the target of `lock` needs: from its digests, else derived from its CUDA release."""
+def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = False) -> TargetNeeds:
+    """The requirements of the target of `lock`: from its digests, else from its CUDA release."""
     path = digests_path(images, lock.target)
     target_digests = codec.read(path, _TargetDigests, what="digests").arch if path.exists() else {}
     stated = lock.settings.labels.get(GPU_LABEL, "").split()
@@ -92,11 +94,12 @@ def offer(images: Path, lock: Lock, retired: str = "") -> TargetNeeds:
             for arch in lock.arch
         },
         retired=retired,
+        recommended=recommended,
     )
 
 
 def planned(target: str, cuda: str, arches: Iterable[Arch], gpu: Sequence[str]) -> TargetNeeds:
-    """What a row of the matrix without a lock will need: derived from its CUDA release and GPUs."""
+    """The expected requirements of a row without a lock, from its CUDA release and GPUs."""
     assumed = _assumed(cuda, gpu)
     return TargetNeeds(target=target, cuda=cuda, as_of="", floors=dict.fromkeys(arches, assumed))
 
@@ -116,7 +119,8 @@ def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`: complete ones first, those that do not fit last.
 
-    In each of these groups the newest CUDA is first, and retired targets are last.
+    In each of these groups recommended targets are first and retired ones last; then the newest
+    CUDA and the latest date are first.
     """
     ordered = sorted(
         offers,
@@ -129,7 +133,13 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     )
     verdicts = sorted(
         (judge(host, target_needs) for target_needs in ordered),
-        key=lambda fit: (not fit.fits, not fit.complete, fit.limited, fit.retired != ""),
+        key=lambda fit: (
+            not fit.fits,
+            not fit.complete,
+            fit.limited,
+            fit.retired != "",
+            not fit.recommended,
+        ),
     )
     fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")
     return Diagnosis(
@@ -143,7 +153,7 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
 def comparable(host: Host) -> bool:
     """Whether GPU and driver were found, so that targets can be compared with them.
 
-    Of another machine what was given is compared.
+    For another machine, the given properties are compared.
     """
     return host.described or bool(host.gpus and host.driver)
 
@@ -161,7 +171,11 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         have = " and ".join(sorted(offered.floors))
         reason = f"its image is for {have}, {host.phrase} is {host.arch or 'of another kind'}"
         return TargetFit(
-            target=offered.target, fits=False, retired=offered.retired, reasons=(reason,)
+            target=offered.target,
+            fits=False,
+            retired=offered.retired,
+            recommended=offered.recommended,
+            reasons=(reason,),
         )
     reasons = [*_driver_reasons(host, floors), *_gpu_reasons(host.gpus, floors)]
     remarks = [
@@ -176,6 +190,7 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         complete=not reasons and known and not gpus.older(host.driver, floors.driver_full),
         limited=not reasons and any(map(functools.partial(_uncompiled, host, floors), host.gpus)),
         retired=offered.retired,
+        recommended=offered.recommended,
         reasons=tuple(reasons),
         remarks=tuple(remarks) if not reasons else (),
     )
@@ -202,10 +217,10 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
 
 
 def driver_text(driver: str, floors: Floors) -> str:
-    """What `driver` lacks that is between the oldest one for an image and the one for all of it.
+    """The limits of a `driver` between the oldest one for an image and the one for all of it.
 
-    `floors.driver_full` is newer than that of the CUDA release where a library has PTX of a newer
-    release, for GPUs for which it has no machine code.
+    `floors.driver_full` is newer than the driver of the CUDA release if a library has PTX of a
+    newer release for GPUs for which it has no machine code.
     """
     own, full = gpus.load().own(floors.cuda), floors.driver_full
     runs = (
@@ -251,10 +266,10 @@ def _is_tegra(capability: str) -> bool:
 def has_code(able: Collection[str], capability: str) -> bool:
     """Whether code for the capabilities `able` runs on another: the same major, not older.
 
-    On a Tegra only code for itself runs.
+    A Tegra runs only code for its own capability.
 
-    Floors are computed for each capability in the data (code of an "a" suffix runs on its
-    own alone): of these, what they leave out does not run.
+    Floors are computed for each capability in the data, since code with the suffix "a" runs only on
+    its own capability. A capability in the data that the floors omit is not supported.
     """
     if capability in able:
         return True
@@ -285,7 +300,7 @@ def _uncompiled(host: Host, floors: Floors, gpu: HostGpu) -> bool:
 
 
 def is_compiled(floors: Floors, gpu: HostGpu) -> bool:
-    """Whether some kernels for the GPU are PTX alone."""
+    """Whether some kernels for the GPU exist only as PTX."""
     return gpu.capability in floors.gpu_ptx or (
         bool(gpu.capability)
         and not _runs_any(floors.gpu, gpu.capability)

@@ -71,7 +71,7 @@ class Refused(FetchFailed):
 
     @property
     def denied(self) -> bool:
-        """Whether the server requires credentials, or others with more permissions."""
+        """Whether the server requires credentials, or credentials with more permissions."""
         return self.status in DENIED
 
 
@@ -163,7 +163,7 @@ class Http:
         return self._retrying(url, PLAIN, _read)
 
     def save(self, url: str, path: Path) -> tuple[str, int]:
-        """Write the file at `url` to `path`; its SHA-256 in hex and its size."""
+        """Write the file at `url` to `path`; returns its SHA-256 in hex and its size."""
 
         def _read(response: Response) -> tuple[str, int]:
             hasher, size = hashlib.sha256(), 0

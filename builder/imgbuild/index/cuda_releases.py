@@ -21,6 +21,8 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
 METAPACKAGE = "cuda-toolkit"
+# A marker that is false without this extra.
+OF_EXTRA = re.compile(r""";(?!.*\bor\b).*\bextra *== *["']([^"']+)["']""")
 OF_MAJOR = re.compile(r"^(?P<base>nvidia-.+?)(?:-cu(?P<major>[0-9]{2}))?$")
 
 
@@ -38,30 +40,41 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 def requirements(metadata: bytes) -> list[Requirement]:
     """`Requires-Dist` of a METADATA file; invalid lines are omitted."""
-    return list(_requirements(metadata))
+    return [item for line in _lines(metadata) if (item := _parsed(line)) is not None]
 
 
-@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each question
-def _requirements(metadata: bytes) -> tuple[Requirement, ...]:
+@functools.lru_cache(maxsize=1000)  # the same files are read for each target and each lookup
+def _lines(metadata: bytes) -> tuple[str, ...]:
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
-    parsed = []
-    for line in message.get_all("Requires-Dist", []):
-        try:
-            parsed.append(parse_requirement(str(line)))
-        except InvalidRequirement:
-            continue
-    return tuple(parsed)
+    return tuple(map(str, message.get_all("Requires-Dist", [])))
+
+
+@functools.lru_cache(maxsize=20_000)
+def _parsed(line: str) -> Requirement | None:
+    try:
+        return parse_requirement(line)
+    except InvalidRequirement:
+        return None
 
 
 def active(
     metadata: bytes, markers: Mapping[str, str], extras: Iterable[str] = ()
 ) -> list[Requirement]:
     """The requirements of METADATA that apply with `markers` and these extras."""
-    environments = [{**markers, "extra": extra} for extra in ("", *extras)]
+    names = ("", *extras)
+    environments = [{**markers, "extra": extra} for extra in names]
+    extra_names = set(map(normalize, names))
+    # Most lines are of other extras: these need not be parsed.
+    lines = (
+        line
+        for line in _lines(metadata)
+        if (match := OF_EXTRA.search(line)) is None or normalize(match[1]) in extra_names
+    )
     return [
-        requirement
-        for requirement in requirements(metadata)
-        if requirement.marker is None or any(map(requirement.marker.evaluate, environments))
+        item
+        for line in lines
+        if (item := _parsed(line)) is not None
+        and (item.marker is None or any(map(item.marker.evaluate, environments)))
     ]
 
 

@@ -186,7 +186,7 @@ class Indexes:
         self._files = self._known.setdefault(http, {})
 
     def place(self, package: str) -> IndexAddress:
-        """The index that `package` is assigned to; URL or GIT for one with a URL."""
+        """The index to which `package` is assigned; URL or GIT for a package with a URL."""
         direct = self._direct.get(normalize(package))
         if direct is not None:
             name = GIT if direct[0].url.startswith(GIT_ADDRESS) else URL

@@ -52,7 +52,7 @@ def amended(data: bytes, requirements: Sequence[str]) -> bytes:
 
 
 class LocalHandler(http.server.BaseHTTPRequestHandler):
-    """Answers requests of a program of this machine, without a log."""
+    """Responds to requests from programs on this machine, without a log."""
 
     protocol_version = "HTTP/1.1"
 
@@ -120,7 +120,7 @@ def serve(catalogue: Catalogue, amend: Amend = nothing) -> Iterator[str]:
 
 @contextlib.contextmanager
 def listening(handler: type[LocalHandler]) -> Iterator[str]:
-    """Answer requests with `handler` until the end of the block; yields 127.0.0.1 with the port."""
+    """Serve requests with `handler` until the end of the block; yields 127.0.0.1 with the port."""
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -157,10 +157,12 @@ def lacks(
     if evidence.relation not in _ASKS:
         return None
     wheel = release_catalogue.wheel(evidence.other, release)
-    key = ("lacks", evidence.relation, evidence.subject, wheel.sha256)
+    key = ("lacks", evidence.relation, evidence.subject, *evidence.preferred, wheel.sha256)
 
     def _ask() -> bool | None:
         package_set = release_catalogue.package_set({evidence.other: release})
+        if any(_has_all(package_set, subjects) for subjects in evidence.preferred):
+            return False
         return _ASKS[evidence.relation](package_set, evidence.subject)
 
     return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
@@ -192,6 +194,14 @@ def _lacks_name(package_set: PackageSet, subject: str) -> bool | None:
             break
         lookup_result = classes.member(package_set, lookup_result, part)
     return _absent(lookup_result)
+
+
+def _has_all(package_set: PackageSet, subjects: Iterable[str]) -> bool:
+    """Whether all of `subjects`, modules and names in modules, exist for certain."""
+    return all(
+        (_lacks_name if ":" in subject else _lacks_module)(package_set, subject) is False
+        for subject in subjects
+    )
 
 
 def _lacks_attribute(package_set: PackageSet, subject: str) -> bool | None:

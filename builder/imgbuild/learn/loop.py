@@ -252,9 +252,9 @@ def audit_of(
 ) -> Report:
     """Errors on the main path, from code, METADATA and older releases of the packages.
 
-    `published` are packages whose locked versions were audited together. If that audit cannot
-    depend on the others, only code that these run is audited; other warnings and notes about the
-    published packages are then omitted.
+    `published` are packages whose locked versions were audited together. If the other packages
+    cannot affect that audit, only the code that they run is audited; other warnings and notes about
+    the published packages are then omitted.
     """
     package_set = package_set_of(resolution, release_catalogue)
 

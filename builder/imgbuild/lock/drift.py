@@ -7,7 +7,7 @@ from typing import Any
 
 from imgbuild import codec
 
-LINES = 8  # of one field; what is beyond is counted
+LINES = 8  # differences of one field; further ones are counted
 WIDTH = 100  # characters of a value that are shown
 BEFORE = 20  # of them before the first difference, where a value is cut
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.errors import InputError, IntegrityError
-from imgbuild.lock import lock_file
+from imgbuild.lock import lock_file, same_files
 from imgbuild.lock.lock_file import AddedFile, AddedInputs, Extends, Lock
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.model import LockedProject
@@ -47,7 +47,8 @@ def make_lock(
     lock = _extension(matrix, row, name, resolutions) if row.row.extends else None
     if lock is None:
         lock = _without_kernels(lock_file.make_lock(matrix, name, dict(resolutions)))
-    return msgspec.structs.replace(lock, project=_project(row, sources))
+    drop = (*lock.drop, *same_files.drops(lock))
+    return msgspec.structs.replace(lock, drop=drop, project=_project(row, sources))
 
 
 def _project(item: Overlay, sources: LockedProject) -> LockedProject | None:

@@ -31,7 +31,7 @@ from imgbuild.values import Arch
 
 FILE = "lock.json"
 LOCK_FORMAT = 1
-NO_USER_SITE = "PYTHONNOUSERSITE"  # Python imports no packages of the user
+NO_USER_SITE = "PYTHONNOUSERSITE"  # Python does not import the user's packages
 
 # This module exports the types of a lock as well.
 __all__ = (
@@ -47,7 +47,7 @@ __all__ = (
 
 
 def published_part(lock: Lock, arch: Arch) -> Lock:
-    """The published target of an extension's lock on `arch`, as far as its layers depend on it."""
+    """The values of an extension's published target on `arch` that determine its layers."""
     if lock.extends is None:
         return lock
     whole, added = lock.arch[arch], lock.extends.arch[arch]
@@ -116,7 +116,7 @@ def lock_path(images: Path, target: str) -> Path:
 
 
 def find_lock(images: Path, target: str) -> Lock | None:
-    """The lock of `target` as of `read_lock`; None if there is none."""
+    """The lock of `target`, read by `read_lock`; None if it does not exist."""
     return read_lock(images, target) if lock_path(images, target).exists() else None
 
 
@@ -148,7 +148,7 @@ def read_lock(images: Path, target: str) -> Lock:
 
 
 def _remedy(images: Path, target: str) -> str:
-    """The remedy for a missing lock; another target in the catalogue, which is read-only."""
+    """The remedy for a missing lock; in the catalogue, which is read-only, another target."""
     if images != CATALOGUE / "images":
         return f"create it with: imgbuild lock {target}"
     locked = [path.parent.name for path in sorted(images.glob(f"*/{FILE}"))]

@@ -31,7 +31,7 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Sha256, normalize, sha256
 
 MATRIX = "matrix.yaml"
-NEVER = "python_version < '0'"  # the marker of an override that leaves a package out
+NEVER = "python_version < '0'"  # the marker of an override that excludes a package
 PYTHON = "python"  # in `relax`
 NOTHING: Mapping[str, EditablePackage] = {}
 UNKNOWN_VERSION = "0.0.0"  # of a package whose version only its build backend knows

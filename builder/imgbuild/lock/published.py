@@ -175,7 +175,7 @@ def known_constraints(matrix: Matrix, images: Path) -> tuple[Constraint, ...]:
 
 
 def shown(matrix: Matrix, selected: Sequence[Selected]) -> list[Selected]:
-    """`selected` for a table: of published packages only those that are pinned."""
+    """`selected` for a table; of the published packages, only pinned ones are included."""
     return [
         msgspec.structs.replace(item, target=_named(overlay(matrix, item.name), item.target))
         for item in selected
@@ -224,7 +224,7 @@ def _extended(
 
 
 def read(folder: Path, name: str, image: str = "") -> PublishedTarget:
-    """The published target `name` in `folder`; InputError if the folder has another one."""
+    """The published target `name` in `folder`; InputError if the folder has another target."""
     hint = "copy both files again from the publisher: imgbuild init --refresh"
     for file in (LOCK, DIGESTS_FILE):
         if not (folder / file).is_file():
@@ -316,7 +316,7 @@ def _check_places(
 def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: Path) -> None:
     """Note files of a row that are outside the repository, through a link."""
     for place, file in row.files.items():
-        # Reading the file reports a circle of links.
+        # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
             message = f"a link leads to {led}, outside the repository"
@@ -390,7 +390,7 @@ def _matrix(value: Extensions, published: Mapping[str, PublishedTarget], folder:
 def _catalogue(value: Extensions) -> Matrix:
     """Package settings of the catalogue: indexes, buildable sdists, waivers.
 
-    Only of targets that `value` extends.
+    Only those of targets that `value` extends are included.
     """
     matrix = load(CATALOGUE / MATRIX)
     copied = {name for name, item in value.published.items() if item.origin == "catalogue"}
@@ -447,7 +447,7 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
     settings, base = lock.settings, below.bases[target.base]
     mode = lock.flashinfer if required.named & KERNEL_USERS else "off"
     env, links = dict(settings.env), dict(settings.links)
-    if mode != lock.flashinfer:  # without what the mode of the published target set
+    if mode != lock.flashinfer:  # without the settings of the published target's mode
         for name in flashinfer.environment(target, below.image, base).keys() & env.keys():
             del env[name]
         for path in flashinfer.links(target, below.image, base).keys() & links.keys():

@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 from imgbuild.matrix import settings
 from imgbuild.matrix.check_targets import check_drops, check_target, environment, labels, specifier
 from imgbuild.matrix.extension import Extension
-from imgbuild.matrix.fields import ARCHIVE_URL, DEBIAN_PACKAGE, LIST_URL, STANDALONE
+from imgbuild.matrix.fields import (
+    ARCHIVE_URL,
+    DEBIAN_PACKAGE,
+    LIST_URL,
+    STANDALONE,
+    STANDALONE_RELEASES,
+)
 from imgbuild.matrix.model import (
     Base,
     DebianBase,
@@ -148,7 +154,11 @@ def _base(notes: Notes, path: Path, base: Base) -> None:
 
 
 def _standalone(notes: Notes, path: Path, source: StandalonePython) -> None:
-    """Check the URLs of a standalone Python, and that each checksum has one."""
+    """Check the release and the URLs of a standalone Python, and that each checksum has one."""
+    if source.version not in STANDALONE_RELEASES:
+        message = f"a standalone Python {source.version} is not supported"
+        expected = f"one of {', '.join(STANDALONE_RELEASES)}"
+        notes.note((*path, "version"), message, value=source.version, expected=expected)
     if not source.archives:
         expected = "a URL for each architecture"
         notes.note((*path, "archives"), "no archive is listed", expected=expected)

@@ -23,7 +23,6 @@ OWN_LABELS = (
     ),
 )
 # Packages with the version of their CUDA release (from CUDA 13 on their names have no suffix).
-# carry no suffix any more).
 RELEASED_WITH_CUDA = frozenset(
     f"nvidia-{part}"
     for part in (
@@ -95,7 +94,7 @@ def _references(notes: Notes, path: Path, target: Target, matrix: Matrix) -> Non
 
 
 def _user_packages(notes: Notes, path: Path, target: Target, matrix: Matrix) -> None:
-    """What `user_packages` needs: a Python whose folder for packages is known, pip and uv."""
+    """Check the needs of `user_packages`: a Python with a known package folder, pip and uv."""
     here: Path = (*path, "user_packages")
     if isinstance(matrix.bases.get(target.base), RegistryBase):
         message = f"the base {target.base} comes from a registry"

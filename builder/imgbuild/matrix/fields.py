@@ -32,6 +32,8 @@ SDIST_ENDINGS = (".tar.gz", ".zip")  # PEP 625, and what was usual before it
 SDIST = rf"[A-Za-z0-9][A-Za-z0-9._!+-]*({'|'.join(map(re.escape, SDIST_ENDINGS))})"
 _PART = r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._+~%:!=@-]+"
 STANDALONE = "/opt/python"  # the folder of a standalone build of Python in an image
+# Its releases: those whose standard library the audit has names of (data/audit/stdlib.yaml).
+STANDALONE_RELEASES = ("3.10", "3.11", "3.12", "3.13", "3.14")
 VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
 
 Line = Annotated[

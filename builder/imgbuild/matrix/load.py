@@ -61,7 +61,7 @@ class _CompiledMatrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled(path: Path) -> Matrix | None:
-    """The matrix in the JSON file next to `path`; None if it is missing or of another file.
+    """The matrix in the JSON file next to `path`; None if it is missing or belongs to another file.
 
     The wheel contains one for the catalogue, written by setup.py: JSON is parsed faster than YAML.
     """

@@ -31,7 +31,7 @@ def ranked(
     *,
     apart_from: str = "",
 ) -> list[str]:
-    """Targets on `arch`, those first that satisfy most of `requests` (package → specifier).
+    """Targets on `arch`; those that satisfy most of `requests` (package → specifier) come first.
 
     Excludes targets with none of the packages or, without `requests`, of another CUDA release.
     """

@@ -27,11 +27,11 @@ Kind = Literal["solve", "audit"]
 
 
 class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A version of a package that a row cannot take, and what the refusal depends on.
+    """A version of a package that a row cannot use, and the conditions of the refusal.
 
-    `row` is the hash of the row without versions; "" for an entry made by hand, which always holds.
-    `has` are the row's versions of the packages that the reasons name, `newest` the newest versions
-    of these packages that could be taken, `files` the hash of the names of the version's files.
+    `row` is the hash of the row without versions; "" for an entry made by hand, which always
+    applies. `has` are the row's versions of the packages that the reasons name, `newest` the newest
+    usable versions of these packages, `files` the hash of the names of the version's files.
     """
 
     package: Text
@@ -47,7 +47,7 @@ class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MadeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row that `imgbuild update` made of another one."""
+    """A row that `imgbuild update` created from another one."""
 
     of: Name
     made: datetime.date
@@ -55,14 +55,14 @@ class MadeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of `updates.json`; `refused` is by the row that the others descend from."""
+    """The content of `updates.json`; the keys of `refused` are the original rows."""
 
     version: Form = 1
     rows: dict[Name, MadeRow] = {}
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin(self, name: str) -> str:
-        """The row that `name` was made of, directly or through other rows; itself if none."""
+        """The row from which `name` was created, directly or through other rows; else `name`."""
         passed = {name}
         while (row := self.rows.get(name)) is not None and row.of not in passed:
             name = row.of
@@ -70,7 +70,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return name
 
     def newest(self, name: str, present: Iterable[str]) -> str:
-        """The last row that was made of `name`, of those `present` in the matrix."""
+        """The last of the rows `present` in the matrix that was created from `name`."""
         existing = set(present)
         made = {row.of: new for new, row in self.rows.items() if new in existing}
         passed = {name}
@@ -84,12 +84,12 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {(item.package, item.version): item for item in self.refused.get(origin, ())}
 
     def refusing(self, origin: str, refusal: RefusedVersion) -> Updates:
-        """With one more refusal, which takes the place of an older one of the same version."""
+        """A copy with one more refusal, which replaces an older one of the same version."""
         items = {**self.of(origin), (refusal.package, refusal.version): refusal}
         return msgspec.structs.replace(self, refused=self._refused(origin, items))
 
     def making(self, name: str, row: MadeRow, current: Mapping[str, str]) -> Updates:
-        """With one more row, without refusals of versions that it has passed."""
+        """A copy with one more row, without refusals of versions that the row has passed."""
         origin = self.origin(row.of)
         items = {
             key: item
@@ -114,7 +114,7 @@ def updates_path(images: Path) -> Path:
 
 
 def read(images: Path) -> Updates:
-    """What was tried so far; InputError if the file is damaged or a link."""
+    """The updates that were tried so far; InputError if the file is damaged or a link."""
     path = updates_path(images)
     if not path.exists() and not path.is_symlink():
         return Updates()

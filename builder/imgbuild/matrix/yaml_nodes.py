@@ -69,7 +69,7 @@ class YamlDocument(msgspec.Struct, frozen=True):
 
 
 def content(path: Path) -> bytes:
-    """The bytes of the file at `path`, of which at most one more than `parse` accepts is read.
+    """The bytes of the file at `path`; reads at most one byte more than `parse` accepts.
 
     IntegrityError for a pipe, a device or a folder; OSError if it cannot be opened.
     """

@@ -33,7 +33,7 @@ LAYER_TYPES = {
 }
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"  # the configuration of artifacts that need none
-TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` gives a layer
+TITLE = "org.opencontainers.image.title"  # the file name that `oras pull` uses for a layer
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -31,8 +31,8 @@ from imgbuild.oci.storage import (
 from imgbuild.values import Arch, Digest, digest_of
 
 IMPLIED_VARIANTS = {"amd64": "v1", "arm64": "v8"}  # as containerd normalizes platforms
-NO_PLATFORM = "unknown"  # what BuildKit gives its statements in an index
-LISTING = "manifest.json"  # how `docker save` described an image before it wrote layouts
+NO_PLATFORM = "unknown"  # BuildKit's annotation of statements in an index
+LISTING = "manifest.json"  # the description of an image by `docker save` before it wrote layouts
 LISTS = (INDEX, documents.DOCKER_INDEX)
 CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json")
 
@@ -203,7 +203,7 @@ def image_configuration(
 ) -> tuple[bytes, Configuration]:
     """The configuration of `manifest`: its bytes, and as a value.
 
-    Errors as of `platform_image`, but for any architecture.
+    Errors as for `platform_image`, but for any architecture.
     """
     kind, name = manifest.config.media_type, manifest.config.digest
     if kind not in CONFIGS:

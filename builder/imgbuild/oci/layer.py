@@ -89,7 +89,7 @@ def _add_content(blob: _Blob, member: Member, files: Files) -> None:
 
 
 def _pays(content: Slice, size: int) -> bool:
-    """Whether splicing the stream takes fewer bytes than storing its content."""
+    """Whether splicing the stream needs fewer bytes than storing its content."""
     return content.deflated and size > content.length + SPLICE_COST
 
 

@@ -107,9 +107,8 @@ def write(
 ) -> Digest:
     """Write the layout `out` of `images`, with the tag `name`; returns the digest of the image.
 
-    Layers are hard links to the given files. If a link cannot be made they are copied, and a blob
-    that is there already is kept. InputError if `out` is not empty and not a layout, or has another
-    image.
+    Layers are hard links to the given files. They are copied if a link cannot be created; an
+    existing blob is kept. InputError if `out` is not empty and not a layout, or has another image.
     """
     texts = [data for summary in images.values() for data in (summary.config, summary.manifest)]
     layers = {
@@ -171,7 +170,7 @@ def refuse_others(out: Path, name: str) -> None:
 
 
 def source(out: Path) -> Folder:
-    """The image in the layout `out` as a source; errors as of `read`."""
+    """The image in the layout `out` as a source; errors as for `read`."""
     read(out)
     return Folder(out)
 

@@ -1,4 +1,4 @@
-"""The merged file system of layers in memory: metadata of every path, no contents.
+"""The merged file system of layers in memory: metadata of every path, without contents.
 
 A tree of nodes has the comparable attributes: type, mode, owner, link target, extended attributes,
 sha256 of content; and the layer and member of each node. Layers are read as streams, or by their
@@ -45,8 +45,8 @@ class Node:
 
     def __init__(self, kind: str, layer: int, entry: Entry | None = None, member: int = 0) -> None:
         self.kind = kind
-        self.layer = layer  # the last one that wrote it, or something below it
-        self.source = (layer, member)  # where it came from; both are counted from 1
+        self.layer = layer  # the last layer that wrote it, or something below it
+        self.source = (layer, member)  # of the layer and of the member, both counted from 1
         self.mode = entry.mode if entry else FOLDER_MODE
         self.uid = entry.uid if entry else 0
         self.gid = entry.gid if entry else 0
@@ -91,7 +91,7 @@ class Merged:
                 _feed(node, reader, advance, also(f"/{path}"))
 
     def add_headers(self, entries: Iterable[Entry]) -> None:
-        """Apply the members of one layer by their headers alone: no node gets a digest."""
+        """Apply only the headers of one layer's members: no node gets a digest."""
         self._begin()
         for entry in entries:
             self._apply(entry)

@@ -87,7 +87,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
     if hidden == "..":
         message = f"{'/'.join(parts)!r} leads out of the image"
         raise IntegrityError(message, hint=REMEDY)
-    if hidden.startswith(WHITEOUT) or hidden in ("", "."):  # the former are aufs's own notes
+    if hidden.startswith(WHITEOUT) or hidden in ("", "."):  # the former are internal files of aufs
         return []
     return [(*folder, hidden)]
 
@@ -184,7 +184,7 @@ class Reader:
             self._refuse(f"{entry.path!r} has the device numbers {entry.device}")
         if entry.size < 0 or "\0" in names or "" in entry.xattrs:
             self._refuse(f"{entry.path!r} has a bad header")
-        if entry.type in FILES and entry.path.endswith("/"):  # how old tars say folder
+        if entry.type in FILES and entry.path.endswith("/"):  # the mark of a folder in old tars
             entry = msgspec.structs.replace(entry, type=tarfile.DIRTYPE)
         self._left, self._pad = entry.size, padding(entry.size)
         return entry

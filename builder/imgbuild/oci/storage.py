@@ -64,7 +64,7 @@ class ImageStorage:
         raise NotImplementedError
 
     def has(self, name: str) -> bool:
-        """Whether there is a file `name`."""
+        """Whether the file `name` exists."""
         try:
             self.place(name)
         except IntegrityError:

@@ -74,7 +74,7 @@ class RootFolder:
         return stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
 
     def remove(self, parts: tuple[str, ...], *, make: bool = True) -> bool:
-        """Remove the file or folder at `parts`, with its content; whether it was a folder."""
+        """Remove the file or folder at `parts`, with its content; True if it was a folder."""
         parent, name = self.folder(parts[:-1], make=make), parts[-1]
         kind = 0
         with contextlib.suppress(FileNotFoundError):
@@ -135,7 +135,7 @@ class RootFolder:
             if not make:
                 raise
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
-        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # whatever the umask
+        os.chmod(name, FOLDER_MODE, dir_fd=parent)  # regardless of the umask
         return os.open(name, _WALK, dir_fd=parent)
 
     def _target(self, name: str, parent: int, parts: tuple[str, ...]) -> str:

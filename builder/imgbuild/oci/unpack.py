@@ -66,7 +66,7 @@ def unpack(layers: Sequence[LayerFile], root: Path, *, reporter: Reporter = SILE
 def keep(folders: Mapping[LayerFile, Path], *, reporter: Reporter = SILENT) -> None:
     """Unpack each layer of `folders` to its folder, which is new, for `stack`.
 
-    Errors: as `unpack`.
+    Errors as for `unpack`.
     """
     with _progress("unpacking layers", list(folders), reporter) as bar:
         for layer, folder in folders.items():
@@ -193,7 +193,7 @@ class _Writer:
         self._tree = tree
         self._folders = folders
         self._reporter = reporter
-        self._own: set[tuple[str, ...]] = set()  # what this layer wrote: whiteouts spare it
+        self._own: set[tuple[str, ...]] = set()  # written by this layer: whiteouts do not remove it
         self._root = os.geteuid() == 0
 
     def write(self, layer: Members) -> None:

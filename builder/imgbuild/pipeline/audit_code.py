@@ -279,7 +279,7 @@ class PackagesAtHand(PackageSet):
         """Do nothing: facts are only read when needed."""
 
 
-class NotAtHandError(Exception):
+class NotAtHandError(FetchFailed):
     """The complete facts of a package, which a check needs, are not in the cache."""
 
 
@@ -323,7 +323,7 @@ def findings_of_run(
 ) -> list[CodeFinding]:
     """The errors in a command line and, with `project`, in the project's code.
 
-    Only those found within a second from cached facts.
+    Only errors that are found within one second from cached facts.
     """
     texts: tuple[CodeText, ...] = ()
     if command:

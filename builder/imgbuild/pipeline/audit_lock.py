@@ -111,7 +111,7 @@ def audit_lock(
 
 
 def terms_of(lock: Lock, matrix: Matrix, learned: Sequence[constraints.Constraint] = ()) -> Terms:
-    """The inputs besides the packages: the lock's CUDA release, the matrix's GPUs and waivers."""
+    """The inputs other than packages: the lock's CUDA release, the matrix's GPUs and waivers."""
     target = matrix.targets.get(lock.target)
     row = published.project_row(matrix, lock.target)
     required = row.requirements if row is not None else ProjectRequirements()
@@ -266,7 +266,7 @@ class LockFiles:
         return path
 
     def fetch_missing(self, items: Iterable[LockedFile]) -> set[Sha256]:
-        """Fetch and build the missing ones of `items`; returns the hashes of the fetched files."""
+        """Fetch and build the missing `items`; returns the hashes of the fetched files."""
         missing = self._lacking(item.sha256 for item in items)
         located = self._inputs.sources(self._lock).locate(missing)
         self.used_up |= self._lacking(located.ingredients)
@@ -280,8 +280,8 @@ class LockFiles:
 class LockedRanges(LookedUp):
     """`Ranges` of locked wheels: the URL of each is looked up on the first read.
 
-    A wheel that no index has, since it is built from an sdist, is built then. A URL of no locked
-    wheel is used unchanged.
+    A wheel that is on no index, because it is built from an sdist, is then built. A URL that
+    belongs to no locked wheel is used unchanged.
     """
 
     def __init__(

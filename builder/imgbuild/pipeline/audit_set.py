@@ -353,7 +353,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
             *(*files.unread, *failed, *_unread_binaries(package_set, files, request.checks)),
             *stdlib.unread(request.machine.python),
         )
-    # The whole of the requirements on a host needs all shared objects.
+    # The complete requirements on a host can be determined only with all shared objects.
     return msgspec.structs.replace(report, floors=None, unread=unread), not failed
 
 
@@ -375,10 +375,10 @@ def _fetched(
 ) -> dict[Sha256, Path]:
     """Download wheels of an index whose shared objects are read.
 
-    These are torch and the compiled packages that require it, since torch's C++ symbols differ
-    from release to release, and with numpy 2 compiled packages of up to LARGEST that require
-    numpy: they may be compiled against numpy 1. Wheels of versions that are newer than numpy 2 need
-    not support it either.
+    These are torch and the compiled packages that require it, since torch's C++ symbols differ from
+    release to release. With numpy 2, they include compiled packages of up to LARGEST bytes that
+    require numpy, since these may be compiled against numpy 1; even a version released after numpy
+    2 may not support it.
     """
     urls = {sha: place for sha, place in files.places.items() if isinstance(place, str)}
     remote = {
@@ -421,7 +421,7 @@ def cuda_of(package_set: PackageSet) -> str:
 def _unread_binaries(
     package_set: PackageSet, files: PackageFiles, checks: Sequence[str]
 ) -> list[Unread]:
-    """The unread parts of compiled packages: all on an index, otherwise those that need a lock."""
+    """The unread parts of compiled packages: whole files on an index, or parts that need a lock."""
     if not {"elf", "cuda"} & set(checks):
         return []
     compiled = [

@@ -210,7 +210,7 @@ class Chooser:
         return self._demands[python]
 
     def _metadata(self, demand: PackageDemand, python: str) -> bytes:
-        """METADATA of the wheel that a demand means; empty if there is none."""
+        """METADATA of the wheel that satisfies a demand; empty if there is none."""
         pages, tags = self.pages, self._tags(python)
         wheel = pages.pinned(demand, tags) if demand.pin else pages.newest(demand, tags)
         return pages.metadata(wheel) if wheel is not None else b""
@@ -218,8 +218,8 @@ class Chooser:
     def _torch(self, facts: LockedFacts) -> tuple[str, str]:
         """The torch that the image will have, and its CUDA release: the project's, or `facts`'.
 
-        Of what the project accepts the newest build for the target's CUDA release, or for one that
-        its files name, else the newest.
+        Among the versions that the project accepts, it is the newest build for the target's CUDA
+        release or for a release that the files name, else the newest.
         """
         has = facts.versions.get("torch", "")
         demand = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
@@ -320,7 +320,7 @@ class Chooser:
         self.pages = IndexPages(self._matrix, self._context, self.as_of, addresses, assigned)
 
     def _other_cuda(self, chosen: Candidate, facts: LockedFacts) -> str:
-        """The CUDA release that the files or their torch mean, if it is not the target's."""
+        """The CUDA release that the files or their torch imply, if it is not the target's."""
         if chosen.form != "like":
             return ""
         releases = sorted(self.cuda(), key=gpus.numbers)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from imgbuild.cache.store import Store
+from imgbuild.errors import NothingSelected
 from imgbuild.lock import lock_file, published
 from imgbuild.pipeline.session import Session
 from imgbuild.report import Severity
@@ -48,11 +49,15 @@ def fits(
 ) -> list[Fit]:
     """For each locked target of `names`, whether the code at `paths` is compatible, best first.
 
-    Nothing is fetched.
+    Nothing is fetched. NothingSelected if there is no code at `paths`.
     """
     from imgbuild.pipeline import audit_code
 
     code, store = audit_code.read_code(paths), Store.open()
+    if not code.texts:
+        message = f"{', '.join(map(str, paths))}: no code found"
+        hint = "--runs reads Python, notebooks, scripts, YAML; requirements: imgbuild resolve -r"
+        raise NothingSelected(message, hint=hint)
     locked = set(session.project.locked_targets())
     results = []
     for name in names:
@@ -92,7 +97,7 @@ def warn(
 ) -> None:
     """Warn about errors in a command, its variables and a project's code.
 
-    Only those found within a second.
+    Only errors that are found within one second.
     """
     project = published.project_row(session.matrix, name) is not None
     settings = [f"{key}={value}" for key, value in env.items()]

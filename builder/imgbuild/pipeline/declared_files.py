@@ -141,7 +141,7 @@ def declares_anything(declared: Declared) -> bool:
 
 
 def require_read(declared: Declared) -> None:
-    """InputError if the project has only files that are read if they are named."""
+    """InputError if the project has only files that must be named to be read."""
     whole = [each for each in declared.not_read if each.text == each.place.file]
     if not whole:
         return
@@ -227,7 +227,7 @@ def _read_alone(files: ReadFiles, file: str) -> Declared | None:
 
 
 def copy(files: ReadFiles, folder: Path) -> list[Path]:
-    """Copy the files from elsewhere into the project's `folder`; the paths."""
+    """Copy the files from elsewhere into the project's `folder`; returns their paths."""
     paths = []
     for source, name in files.copies:
         path = folder / name
@@ -295,7 +295,7 @@ def find_indexes(
 ) -> ProjectIndexes:
     """The declared indexes that `demands` need; reports the packages and failures of each.
 
-    `published` are packages that use one only if the default index does not satisfy the
+    Packages in `published` use a declared index only if the default index does not satisfy the
     requirement.
     """
     pages = IndexPages(matrix, context, today())

@@ -12,7 +12,7 @@ from imgbuild.system.console import console
 def open_inputs(session: Session, *, locking: bool = False) -> Inputs:
     """The cache and its sources; InputError if a mirror setting is unreadable.
 
-    A lock is made from the indexes: for it a mirror is never the only source.
+    A lock is created from the indexes, so that a mirror is then never the only source.
     """
     named = mirror.find(
         session.project.root, session.options.mirror, only=session.options.mirror_only

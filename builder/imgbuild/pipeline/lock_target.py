@@ -25,7 +25,7 @@ from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, FilesDisagree, InputError
 from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, settle
-from imgbuild.lock import extension, published
+from imgbuild.lock import extension, published, same_files
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
 from imgbuild.matrix import constraints, flashinfer
@@ -60,6 +60,8 @@ def settle_target(project: Project, name: str, inputs: Inputs) -> Lock:
     settled = settle(matrix, name, arches, inputs.context, recorded, _keep)
     lock = extension.make_lock(matrix, name, settled.resolutions, settled.sources)
     refuse_mode(lock)
+    for drop in same_files.drops(lock) if published.project_row(matrix, name) else ():
+        console.info(f"files of {drop.package} are left out: {drop.reason}")
     if lock.extends is None and lock.settings.user_packages:
         text = readme.readme(lock, matrix.targets[name], project.images)
         settings = msgspec.structs.replace(lock.settings, readme=text)
@@ -165,7 +167,10 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
         if file_conflicts:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
-            hint = "add the package whose file is dropped to `drop:` in matrix.yaml, with a reason"
+            hint = (
+                "in matrix.yaml, leave out one of the packages (`exclude:`) or only its files"
+                " (`drop:`), with a reason"
+            )
             raise FilesDisagree(message, hint=hint)
 
 

@@ -44,7 +44,7 @@ def read(lock: Lock, wheels: Sequence[Wheel], inputs: Inputs) -> dict[Sha256, Pa
 def requirements(
     wheels: Sequence[Wheel], records: Mapping[Sha256, Package]
 ) -> dict[str, Sequence[str]]:
-    """Package → what its wheel requires; those without a record are left out."""
+    """Package → the requirements of its wheel; packages without a record are omitted."""
     return {
         normalize(wheel.package): records[wheel.sha256].requires or ()
         for wheel in wheels

@@ -32,8 +32,8 @@ from imgbuild.system.amounts import count
 class SolvedPins(msgspec.Struct, frozen=True, kw_only=True):
     """Exact versions of all packages, and the CUDA release implied by the files, "" for none.
 
-    `indexes` are those of the files that packages come from. `exempt` are packages that the files
-    override, with the place.
+    `indexes` are the indexes in the files from which packages come. `exempt` are packages that the
+    files override, with the places.
     """
 
     listed: PinList
@@ -72,9 +72,9 @@ def _of_files(
 def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix]) -> SolvedPins:
     """A version for each package required by `declared`, including dependencies.
 
-    URL requirements are not resolved: a wheel's version is that of its name. `matrix` is read if
-    files name indexes. NoSolution if no set
-    of versions is possible with the wheels of the index.
+    URL requirements are not resolved: the version of a wheel is the one in its file name. `matrix`
+    is read if files name indexes. NoSolution if no set of versions is possible with the wheels of
+    the index.
     """
     markers = request.machine.markers
     demands = split(declared, markers)

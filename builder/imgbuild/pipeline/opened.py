@@ -16,8 +16,8 @@ from imgbuild.system.console import console
 def open_project(matrix: Path | None, names: Sequence[str] = ()) -> Project:
     """The project of `matrix`, see `project_paths.find`; with -v it reports the catalogue.
 
-    If a user's project has none of the targets `names` (or patterns), the catalogue if it has all
-    of them, unless `matrix` is a file.
+    If a user's project has none of the targets `names` (or patterns), it is the catalogue, if that
+    has all of them and `matrix` is not a file.
     """
     opened_project = project_paths.find(matrix)
     if matrix is None and names and opened_project.writable:

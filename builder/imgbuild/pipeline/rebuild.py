@@ -72,7 +72,7 @@ def build(
 ) -> BuiltImage:
     """Build the image of `origin`, by default in build/.
 
-    `arches` is None for that of this machine, empty for all available ones.
+    `arches` is None for this machine's architecture, and empty for all available ones.
     """
     lock_bundle = origin.lock_bundle
     name = lock_bundle.lock.target

@@ -1,4 +1,4 @@
-"""The image of a target for `imgbuild run`: found or built first; runs the command in it.
+"""The image of a target for `imgbuild run`: finds or builds it, and runs the command in it.
 
 Modules that build or convert an image are imported only for a build: most runs find the image, and
 start in a third of the time.
@@ -190,9 +190,9 @@ def _with_kernel_cache(
 ) -> ContainerRequest:
     """`request` with a folder of the cache mounted at the cache path of the image on `arch`.
 
-    Nothing is mounted over another mount; if neither lock nor image has the path; or for another
-    user, who could not write there. With `make` the folder is created, otherwise its absence is
-    reported.
+    Nothing is mounted if the path has another mount, if neither lock nor image has the path, or for
+    another user, who could not write there. With `make` the folder is created, otherwise its
+    absence is reported.
     """
     if request.user is not None:
         return request

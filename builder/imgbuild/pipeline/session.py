@@ -46,7 +46,7 @@ def select_in(
 ) -> list[Selected]:
     """Like `select` in the matrix of `own`.
 
-    NothingSelected names it and matches in the catalogue.
+    NothingSelected names this matrix, and matches in the catalogue.
     """
     try:
         return select(matrix, patterns, everything=everything, arches=arches)
@@ -94,7 +94,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 def open_session(
     named: Path | None, options: Options | None = None, names: Sequence[str] = ()
 ) -> Session:
-    """Find and read the matrix; InputError with every problem of it.
+    """Find and read the matrix; InputError with all of its problems.
 
     The matrix of the catalogue is used for `names` found only there, see `open_project`.
     """

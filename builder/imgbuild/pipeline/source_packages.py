@@ -29,10 +29,11 @@ LEFT_OUT = "exclude it in matrix.yaml: exclude: {%s: REASON}"
 
 
 def named(blocked: Sequence[Obstacle], pages: IndexPages) -> list[Obstacle]:
-    """`blocked`, with those of which the index has only a placeholder named so."""
+    """`blocked`, with another reason for packages that are placeholders or need a compiler."""
+    reasons = {"placeholder": sdist_code.PLACEHOLDER, "native": sdist_code.NATIVE}
     return [
-        msgspec.structs.replace(each, reason=sdist_code.PLACEHOLDER)
-        if each.cause == "source" and sdist_code.code_of(each, pages) == "placeholder"
+        msgspec.structs.replace(each, reason=reasons[code])
+        if each.cause == "source" and (code := sdist_code.code_of(each, pages)) in reasons
         else each
         for each in blocked
     ]

@@ -1,4 +1,4 @@
-"""Locks, checks and audits several targets, step by step: read this first. Security updates.
+"""Locks, checks and audits several targets, step by step; reports security updates.
 
     lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
             only) → audit of whole files → digests → render

@@ -21,7 +21,7 @@ from imgbuild.values import Digest
 
 
 def write_locked(project: Project, lock: Lock, target_digests: TargetDigests) -> None:
-    """Write lock and requirements and, last, `digests.json`: interrupted runs are detected."""
+    """Write lock, requirements and, last, `digests.json`, so that interrupted runs are detected."""
     texts, root = requirement_files(lock), project.root
     images = project.images.relative_to(root).as_posix()
     codec.write(lock_file.lock_path(project.images, lock.target), lock, below=root)

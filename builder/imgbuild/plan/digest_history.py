@@ -1,8 +1,8 @@
 """The digests of targets in git: each commit that changed one, with the digest before it.
 
-Objects of git are read, no file of the checkout. A commit is compared with its own parent, so that
-one that only wrote a file of digests in another form is not a change, nor is a merge that took
-over a file of one of its parents.
+Git objects are read, not files of the checkout. Each commit is compared with its parent: a commit
+that only changed the format of a digests.json is not a change, nor is a merge that adopted the file
+of one of its parents.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ UNREADABLE = "it needs a checkout with its history: git fetch --unshallow"
 
 
 class CommittedImage(msgspec.Struct, frozen=True):
-    """An image of one architecture; `size` is what a pull downloads."""
+    """An image of one architecture; `size` is its download size in bytes."""
 
     manifest: Digest = ""
     size: Bytes = 0
 
 
 class CommittedDigests(msgspec.Struct, frozen=True):
-    """What digests.json has in every format, so that each revision of it can be read."""
+    """The fields of digests.json in all of its formats, so that every revision can be read."""
 
     digest: Digest
     arch: dict[Arch, CommittedImage] = {}
 
 
 class DigestCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that gave a target a digest, another one, or removed it (None).
+    """A commit that added, changed or removed (None) the digest of a target.
 
     `date` is that of the commit in its own time zone, `subject` the first line of its message;
-    `before` is None where the parent has no digest. `lock` and `lock_before` are the contents of
-    lock.json, None where they were not requested or are absent.
+    `before` is None if the parent has no digest. `lock` and `lock_before` are the contents of
+    lock.json, None if they were not requested or do not exist.
     """
 
     commit: str
@@ -74,9 +74,9 @@ def folder_of(project: Project) -> Path:
 def commits(
     project: Project, target: str | None = None, *, locks: bool = False
 ) -> Iterator[DigestCommit]:
-    """The changes of the digests of `target`, or of all targets; of each target the newest first.
+    """The changes of the digests of `target`, or of all targets; for each target, newest first.
 
-    A digests.json that cannot be read is left out. InputError without a repository.
+    A digests.json that cannot be read is skipped. InputError without a repository.
     """
     folder = folder_of(project)
     listed = [(commit, path) for commit in _log(project, folder, target) for path in commit.paths]
@@ -100,7 +100,7 @@ def _is_change(contents: Mapping[str, bytes], now: str, then: str) -> bool:
 
 
 def _log(project: Project, folder: Path, target: str | None) -> Sequence[_Commit]:
-    """The commits that changed digests.json; of merges those that differ from all parents."""
+    """The commits that changed digests.json; merges only if they differ from all parents."""
     place = f"images/{target if target is not None else '*'}/{DIGESTS_FILE}"
     pattern = f":(glob){place}" if target is None else f":(literal){place}"
     done = git.run(
@@ -125,7 +125,7 @@ def _lock_of(path: str) -> str:
 
 
 def _contents(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Name → the content of that object of git; without those that are missing."""
+    """Name → the content of the git object with this name; missing objects are omitted."""
     names = [name for name in names if name]
     if not names:
         return {}

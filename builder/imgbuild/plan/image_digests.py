@@ -90,7 +90,7 @@ def documents(
 
 
 def needs(floors: Floors) -> dict[str, str]:
-    """`floors` as annotations of a manifest; unknown values are left out."""
+    """`floors` as annotations of a manifest; unknown values are omitted."""
     values = {
         "cuda": floors.cuda,
         "driver": floors.driver,

@@ -1,6 +1,6 @@
 """The image configuration of a plan: labels, ENV, user, history (separate: a format of OCI).
 
-It depends on the plan alone: it contains no tool versions, host names or times.
+It depends only on the plan: it contains no tool versions, host names or times.
 """
 
 from __future__ import annotations

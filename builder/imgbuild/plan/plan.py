@@ -36,8 +36,9 @@ ADDED_DEBS_FORMAT = 1
 ADDED_FILES_FORMAT = 1
 MOST_LAYERS = 120  # of an extension with the image below it: engines allow at most 127
 SYSTEM = ("/usr/", "/bin", "/sbin")  # the folders of a base's programs
+DEFAULT_PATH = "PATH=/usr/local/bin:/usr/bin:/bin"  # of a base whose image sets none
 COMMANDS = "/opt/imgbuild/bin"  # pip and uv, which add packages for a user
-USER_BASE = "PYTHONUSERBASE"  # where Python, pip and uv have a user's packages
+USER_BASE = "PYTHONUSERBASE"  # the folder of a user's packages for Python, pip and uv
 
 
 class _Recipe(msgspec.Struct, frozen=True):
@@ -105,7 +106,7 @@ class PythonRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="py
 class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv"):
     """The empty virtual environment: pyvenv.cfg, links to the interpreter, activation script.
 
-    With `user_site` Python also imports what a user has installed (PEP 370).
+    With `user_site`, Python also imports packages installed by a user (PEP 370).
     """
 
     prefix: str
@@ -362,8 +363,8 @@ def base_of(planned: Plan) -> Plan:
         for layer in planned.layers
         if isinstance(layer.recipe, DebianRecipe | RegistryRecipe | AddedDebsRecipe | PythonRecipe)
     )
-    path = next(item for item in planned.config.env if item.startswith("PATH="))
-    plain = path.partition("=")[2].split(":")
+    paths = (item for item in planned.config.env if item.startswith("PATH="))
+    plain = next(paths, DEFAULT_PATH).partition("=")[2].split(":")
     config = RuntimeConfig(
         created=planned.config.created,
         user="0:0",
@@ -407,7 +408,7 @@ def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[s
 
 
 def layer_id(recipe: Recipe) -> Digest:
-    """The digest of everything that the bytes of the layer depend on."""
+    """The digest of everything on which the bytes of the layer depend."""
     inputs: dict[str, object]
     match recipe:
         case DebianRecipe():

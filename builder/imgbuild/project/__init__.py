@@ -1,1 +1,1 @@
-"""What a user's project declares: requirement files, metadata, lock files, a Dockerfile."""
+"""The declarations of a user's project: requirements files, metadata, lock files, a Dockerfile."""

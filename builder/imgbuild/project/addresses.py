@@ -1,4 +1,4 @@
-"""The parts of the addresses that requirements and indexes have; none of a broken one."""
+"""Parses URLs of requirements and indexes; invalid ones have no parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-# A user and password, or a token as the user; a user of ssh alone is no secret.
+# A user and password, or a token as the user; an ssh user without a password is not secret.
 LOGIN = re.compile(
     r"(?<!ssh)://[^/\s'\"]{1,2000}@|(?<=ssh)://[^/\s'\":@]{0,400}:[^/\s'\"]{0,2000}@"
 )
@@ -16,12 +16,12 @@ QUERY = re.compile(r"(://[^\s?#'\"]{1,2000})\?[^\s#'\"]+")
 
 
 def without_secrets(text: str) -> str:
-    """`text` with the addresses in it as they may be shown: without credentials and query."""
+    """`text` with the URLs in it in a form for display: without credentials and query."""
     return QUERY.sub(r"\1", LOGIN.sub("://", text))
 
 
 def split(url: str) -> SplitResult | None:
-    """The parts of an address, None if it is none that Python reads."""
+    """The parts of a URL, None if Python cannot parse it."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # is checked when it is read
@@ -31,7 +31,7 @@ def split(url: str) -> SplitResult | None:
 
 
 def path(url: str) -> str:
-    """The path of an address, its escapes replaced; empty if there is none."""
+    """The path of a URL, unescaped; empty if there is none."""
     parts = split(url)
     return unquote(parts.path) if parts else ""
 

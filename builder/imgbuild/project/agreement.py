@@ -1,4 +1,4 @@
-"""Whether two files of a project can hold together: what one pins, and the ranges of the other."""
+"""Whether two files of a project are compatible: the pins of one, and the ranges of the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imgbuild.values import normalize
 def contradictions(
     ranges: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> Iterator[tuple[DeclaredRequirement, DeclaredRequirement]]:
-    """The pairs of requirements of one package that no version can meet."""
+    """The pairs of requirements on one package that no version can satisfy."""
     by_name: dict[str, list[DeclaredRequirement]] = {}
     for other in others:
         if other.kind == "requirement" and not other.path:
@@ -31,7 +31,7 @@ def contradictions(
 
 
 def compatible(first: Requirement, second: Requirement) -> bool:
-    """Whether one version can meet both, where their markers hold together."""
+    """Whether one version can satisfy both, if their markers can be true together."""
     together = platforms.truths(str(first.marker or "")) & platforms.truths(
         str(second.marker or "")
     )
@@ -47,7 +47,7 @@ def compatible(first: Requirement, second: Requirement) -> bool:
 
 
 def _specifier(requirement: Requirement) -> SpecifierSet | None:
-    """The versions; for a wheel by address its own, None for another address."""
+    """The specifier; for a wheel by URL its version, None for another URL."""
     if requirement.url is None:
         return requirement.specifier
     version = addresses.wheel_version(requirement.url)
@@ -55,7 +55,7 @@ def _specifier(requirement: Requirement) -> SpecifierSet | None:
 
 
 def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
-    """Versions among which one meets all specifiers if any does: their bounds and neighbours."""
+    """Versions that suffice to find one meeting all specifiers: their bounds and neighbours."""
     yield Version("0")
     yield Version("99999")
     for clause in (clause for each in specifiers for clause in each):
@@ -81,7 +81,7 @@ def _candidates(*specifiers: SpecifierSet) -> Iterator[Version]:
 
 
 def is_pinned(declared: DeclaredRequirement) -> bool:
-    """Whether one file or one version is named."""
+    """Whether it names a single file or a single version."""
     requirement = declared.requirement
     if requirement.url is not None or declared.path:
         return True
@@ -92,7 +92,7 @@ def is_pinned(declared: DeclaredRequirement) -> bool:
 
 
 def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
-    """Whether all requirements are pinned, as in what `pip freeze` or `uv export` writes."""
+    """Whether all requirements are pinned, as in the output of `pip freeze` or `uv export`."""
     listed = [each for each in requirements if each.kind == "requirement"]
     return bool(listed) and all(map(is_pinned, listed))
 
@@ -100,6 +100,6 @@ def is_lock(requirements: Iterable[DeclaredRequirement]) -> bool:
 def missing(
     requirements: Iterable[DeclaredRequirement], others: Iterable[DeclaredRequirement]
 ) -> list[DeclaredRequirement]:
-    """The requirements whose package none of `others` is."""
+    """The requirements whose package is not in `others`."""
     names = {normalize(each.requirement.name) for each in others}
     return [each for each in requirements if each.package not in names]

@@ -1,4 +1,4 @@
-"""Commands that install packages: `pip`, `uv`, `apt-get`, `conda`, in scripts of a shell."""
+"""Commands that install packages in shell scripts: `pip`, `uv`, `apt-get`, `conda`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VALUE = re.compile(
 
 
 class ShellScript:
-    """A script of a shell in `file`, whose commands are read one after the other.
+    """A shell script in `file`, whose commands are read one after the other.
 
     `variables` are those of the environment, `folder` is the current folder, relative to the
     project, None if it is not among the files of the project.
@@ -57,7 +57,7 @@ class ShellScript:
     def run(self, script: str, start: int, end: int, *, condition: str = "") -> None:
         """Read the commands of `script`, which is in the lines `start` to `end` of the file.
 
-        What `condition` guards, if not empty, is noted as left out.
+        With a `condition`, the guarded commands are recorded as omitted.
         """
         lines = [re.sub(r"(^|\s)#.*$", r"\1", line) for line in script.split("\n")]
         joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
@@ -125,12 +125,12 @@ class ShellScript:
             getattr(self, f"_{kind}")(arguments, start, end)
 
     def _expanded(self, word: str) -> list[str]:
-        """A word with the values of variables; one that is a variable alone may become several."""
+        """A word with the values of variables; if it is only a variable, it may become several."""
         value = substituted(word, self.variables)
         return value.split() if value != word and VALUE.fullmatch(word) else [value]
 
     def _body(self, words: list[str]) -> list[str]:
-        """The words without keywords and assignments, which are kept as variables."""
+        """The words without keywords and assignments; the latter are stored as variables."""
         rest = list(words)
         while rest:
             assigned = ASSIGNMENT.fullmatch(rest[0])
@@ -152,7 +152,7 @@ class ShellScript:
         return rest
 
     def settings(self, variables: Mapping[str, str], place: Place) -> None:
-        """Read the variables by which pip and uv are given indexes."""
+        """Read the variables that set indexes for pip and uv."""
         for name, value in variables.items():
             for url in value.split() if name in INDEXES else ():
                 self.reading.index(url, place, flat=name == "PIP_FIND_LINKS")
@@ -231,7 +231,7 @@ class ShellScript:
             requirement_lines.nested_file(self.reading, name, ".", place, scope)
 
     def _present(self, path: str) -> str | None:
-        """The file of the project that has this path in the image, into which it is copied."""
+        """The file of the project that is copied to this path in the image."""
         files = self.reading.sources
         inner = [relative(self.folder or ".", path)] if not path.startswith("/") else []
         parts = path.strip("/").split("/")
@@ -305,7 +305,7 @@ class ShellScript:
             self.reading.local(LocalRequest(folder=self.folder, place=place))
 
     def _sync(self, arguments: Sequence[str], start: int, end: int) -> None:
-        """`uv sync`, which installs what pyproject.toml declares."""
+        """`uv sync`, which installs the packages that pyproject.toml declares."""
         for at, word in enumerate(arguments):
             option, equals, value = word.partition("=")
             if option in ("--extra", "--group"):
@@ -321,7 +321,7 @@ class ShellScript:
 
 
 def keep_last(reading: Reading, file: str) -> None:
-    """Leave out what a later command of `file` installs in another version, as pip does."""
+    """Omit packages that a later command of `file` installs in another version, as pip does."""
     placed = [each for each in reading.requirements if each.place.file == file]
     for at, earlier in enumerate(placed):
         for later in placed[at + 1 :]:
@@ -334,7 +334,7 @@ def keep_last(reading: Reading, file: str) -> None:
 
 
 def substituted(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with the values of `$NAME`, `${NAME}` and `${NAME:-DEFAULT}`; others stay."""
+    """`text` with the values of `$NAME`, `${NAME}` and `${NAME:-DEFAULT}`; others are unchanged."""
 
     def _value(match: re.Match[str]) -> str:
         name = match["name"] or match["braced"]

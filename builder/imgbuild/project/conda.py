@@ -1,4 +1,4 @@
-"""environment.yml of conda: its packages, and its part for pip."""
+"""conda's environment.yml: its packages, and its section for pip."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _pip_part(reading: Reading, entry: dict[str, Any], name: str, text: str) -> 
 
 
 def is_environment(name: str) -> bool:
-    """Whether a file has the name of an environment of conda."""
+    """Whether a file has the name of a conda environment file."""
     file = name.rpartition("/")[2]
     pattern = r"(conda[-_.])?(env|environment)([-_.][\w-]+)?\.ya?ml|conda\.ya?ml"
     return bool(re.fullmatch(pattern, file))

@@ -1,6 +1,6 @@
-"""Packages of conda: which of the Python index, of Debian, or which CUDA release they are.
+"""Maps conda packages to packages of the Python index or Debian, or to CUDA releases.
 
-What conda packages are called elsewhere is a table: only what is the same software.
+A table has the other names of conda packages, only for the same software.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPEC = re.compile(
 
 
 class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What packages of conda are elsewhere: `data/project/conda.yaml`."""
+    """The counterparts of conda packages: `data/project/conda.yaml`."""
 
     renamed: dict[str, str]
     debian: dict[str, str]
@@ -34,20 +34,20 @@ class CondaTable(msgspec.Struct, frozen=True, kw_only=True):
     not_libraries: frozenset[str]
 
     def is_library(self, name: str) -> bool:
-        """Whether the package is a library of conda's own environments."""
+        """Whether the package is a library needed only in conda environments."""
         by_prefix = name.startswith(self.library_prefixes) and name not in self.not_libraries
         return by_prefix or name in self.libraries
 
 
 @functools.cache
 def table() -> CondaTable:
-    """The table that comes with imgbuild."""
+    """The table that is part of imgbuild."""
     text = resources.files("imgbuild").joinpath("data", "project", "conda.yaml").read_bytes()
     return msgspec.convert(yaml_data.read(text), CondaTable)
 
 
 def dependency(reading: Reading, text: str, place: Place) -> None:
-    """Read a package as conda writes it: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
+    """Read a package in conda's syntax: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
     match = SPEC.fullmatch(text.strip())
     if match is None:
         reading.leave_out(place, text, "not a package as conda writes it")
@@ -97,10 +97,10 @@ def _minor(version: str) -> str:
 
 
 def specifier(version: str) -> str | None:
-    """Conda's versions as PEP 440 has them; None if it has no such form.
+    """A version specification of conda as a specifier of PEP 440; None if there is no equivalent.
 
-    `=1.26` and `1.26` are any release that begins so, `=1.26.4=BUILD` and `==1.26.4` are exact.
-    Source: conda's documentation of match specifications.
+    `=1.26` and `1.26` are any release that begins with these numbers, `=1.26.4=BUILD` and
+    `==1.26.4` are exact. Source: conda's documentation of match specifications.
     """
     version = version.strip().replace(" ", "=") if re.match(r"\s*[\d.]+\s", version) else version
     version = version.replace(" ", "").strip()

@@ -1,4 +1,4 @@
-"""Which files of a project count where several declare its requirements (separate: the policy)."""
+"""Selects the files of a project if several declare its requirements (separate: the policy)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ INSTALLED = "installed by the Dockerfile, named by no other file; add it if it i
 NAMED = "name it with --from to read it"
 SHOWN = 3  # contradictions in a reason
 FOLDERS = 40  # of the project that are searched for other projects
+OTHER_FOLDERS = ("requirements", "docs", "doc")  # which are no projects
 DOCKER_FOLDERS = ("docker", "dockerfile", "dockerfiles", "Docker", ".devcontainer", "containers",
                   "container")  # fmt: skip
 ENGINES = ("torch", "vllm", "sglang")  # which a project gets from the base of its Dockerfile
@@ -97,9 +98,9 @@ def _metadata(reading: Reading, names: list[str]) -> None:
 
 
 def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
-    """Read a file that must agree with what has been read; else it is left out.
+    """Read a file that must agree with the files read before; otherwise it is skipped.
 
-    If all that it requires is pinned, it is a lock.
+    If all of its requirements are pinned, it is treated as a lock.
     """
     child = reading.child()
     _taken(child, name)
@@ -141,7 +142,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
 
 
 def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
-    """The requirements file that is read without being named; empty if there is none."""
+    """The requirements file that is read by default; empty if there is none."""
     if "requirements.txt" in files:
         return "requirements.txt"
     if "requirements.in" in files:
@@ -158,7 +159,7 @@ def _main_file(reading: Reading, files: list[str], inner: list[str]) -> str:
 
 
 def _dockerfiles(reading: Reading, names: list[str]) -> None:
-    """Read one Dockerfile: its Debian packages, and its pip lines if nothing else declares any."""
+    """Read one Dockerfile: its Debian packages; its pip lines if no file has requirements."""
     at_root = [name for name in names if dockerfile.is_dockerfile(name)]
     below = [
         file
@@ -183,7 +184,7 @@ def _dockerfiles(reading: Reading, names: list[str]) -> None:
 
 
 def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
-    """The files of a folder and, to `levels`, of its folders."""
+    """The files of a folder and of its subfolders, down to `levels`."""
     for name in reading.sources.names(folder):
         path = f"{folder}/{name}"
         if reading.sources.exists(path):
@@ -193,9 +194,9 @@ def _files(reading: Reading, folder: str, levels: int) -> Iterable[str]:
 
 
 def read_dockerfile(reading: Reading, name: str) -> None:
-    """Read a Dockerfile after all other files: it adds Debian packages, bounds, what its base has.
+    """Read a Dockerfile after all other files: adds Debian packages, bounds, its base's versions.
 
-    Where no other file declares anything, what it installs counts.
+    If no other file declares requirements, the packages that it installs are requirements.
     """
     child = reading.child()
     child.files = list(reading.files)
@@ -222,7 +223,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
 
 
 def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
-    """What the tag of the base image says is in it, of packages that no other file names."""
+    """Add the versions in the tag of the base image, for packages that no other file names."""
     images = {each.place for each in child.images}
     named = {each.package for each in reading.requirements if each.kind == "requirement"}
     base = [
@@ -235,7 +236,7 @@ def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
 
 
 def _note_missing(reading: Reading, child: Reading, name: str) -> None:
-    """Note what the Dockerfile `name` installs and no other file declares: each line, each file."""
+    """Record the lines and files that the Dockerfile `name` installs and no other file declares."""
     by_file: dict[str, list[str]] = {}
     for each in agreement.missing(child.requirements, reading.requirements):
         if each.place.file == name:
@@ -252,19 +253,33 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
     notebooks = [name for name in names if name.endswith(".ipynb")]
     notebooks += [name for folder in ("notebooks", "nb") for name in _files(reading, folder, 1)
                   if name.endswith(".ipynb")]  # fmt: skip
-    if _declares(reading):
-        return
+    declares = _declares(reading)
     children = []
     for name in notebooks[:FOLDERS]:
         child = reading.child()
+        if declares:
+            child.problems = []  # of a file that is not taken
         notebook.read_file(child, name)
-        if child.requirements or child.local_requests or child.debian:
+        if declares:
+            _note_notebook(reading, child, name)
+        elif child.requirements or child.local_requests or child.debian:
             children.append((name, child))
     if len(children) == 1:
         reading.absorb(children[0][1])
         return
     for name, _ in children:
         reading.leave_out(Place(file=name), name, f"one of several notebooks; {NAMED}")
+
+
+def _note_notebook(reading: Reading, child: Reading, name: str) -> None:
+    """Note that the notebook `name` installs what no other file declares."""
+    missing = agreement.missing(child.requirements, reading.requirements)
+    debian = {each.name for each in reading.debian}
+    names = [each.package for each in missing if each.kind == "requirement"]
+    names += [each.name for each in child.debian if each.name not in debian]
+    if names:
+        reason = f"installs {first_of(names, SHOWN)}, which no other file names; {NAMED}"
+        reading.leave_out(Place(file=name), name, reason)
 
 
 def _scripts(reading: Reading, names: list[str]) -> None:
@@ -299,20 +314,23 @@ def _is_script(name: str) -> bool:
 
 
 def _projects(reading: Reading) -> None:
-    """Note the folders that are separate projects and are not required by this one.
+    """Record the folders that are separate projects and are not required by this one.
 
-    The only one is read if nothing else declares anything.
+    A single one is read if nothing else declares requirements.
     """
     required = {request.folder for request in reading.local_requests}
     folders = [name for name in reading.sources.names() if not name.startswith(".")]
     projects: dict[str, list[str]] = {}
     for folder in folders[: FOLDERS * 5]:
-        if folder in required or not reading.sources.is_folder(folder) or folder == "requirements":
+        if folder in required or folder in OTHER_FOLDERS or not reading.sources.is_folder(folder):
             continue
-        paths = [f"{folder}/{file}" for file in ("pyproject.toml", "setup.py", "requirements.txt")]
-        own = [each for each in paths if reading.sources.exists(each) and each not in reading.files]
-        if own:
-            projects[folder] = own
+        environments = filter(conda.is_environment, reading.sources.names(folder))
+        files = ("pyproject.toml", "setup.py", "requirements.txt", *environments)
+        paths = [f"{folder}/{file}" for file in files]
+        unread = [name for name in paths if reading.sources.exists(name)]
+        unread = [name for name in unread if name not in reading.files]
+        if unread:
+            projects[folder] = unread
     inside = [name for name in projects if reading.sources.inside(name)]
     if len(projects) == len(inside) == 1 and not _declares(reading):
         for path in projects[inside[0]]:

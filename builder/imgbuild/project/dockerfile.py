@@ -1,4 +1,4 @@
-"""Dockerfiles: the image that they start from, and what their RUN lines install."""
+"""Dockerfiles: their base image, and the packages that their RUN lines install."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage: the image or stage that it starts from, its name, its instructions."""
+    """A stage: its base image or base stage, its name, its instructions."""
 
     base: str
     name: str
@@ -38,7 +38,7 @@ class ImageStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(reading: Reading, name: str) -> None:
-    """Read the last stage of the Dockerfile `name`, and the stages that it starts from."""
+    """Read the last stage of the Dockerfile `name`, and its base stages."""
     text = reading.text(name)
     if text is None:
         return
@@ -64,7 +64,7 @@ def read_file(reading: Reading, name: str) -> None:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """The instructions in order. dockerfile-parse reads them, but no here-documents."""
+    """The instructions in order. dockerfile-parse reads them without here-documents."""
     from dockerfile_parse import DockerfileParser
 
     plain, bodies = _without_heredocs(text)
@@ -81,7 +81,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def _without_heredocs(text: str) -> tuple[str, dict[int, str]]:
-    """The text with comments in place of here-documents, and those by the line that begins them."""
+    """The text with comments in place of here-documents, and these by their first line."""
     lines = text.split("\n")
     bodies: dict[int, str] = {}
     at = 0
@@ -126,7 +126,7 @@ def _stages(steps: list[Instruction], file: str) -> tuple[dict[str, str], list[I
 
 
 def _chain(stages: list[ImageStage]) -> list[ImageStage]:
-    """The last stage and those that it starts from, the first of them first."""
+    """The last stage and its base stages, in the order in which they are built."""
     chain = [stages[-1]]
     while True:
         before = stages[: stages.index(chain[0])]
@@ -178,7 +178,7 @@ def _step(script: ShellScript, step: Instruction, arguments: dict[str, str]) -> 
 
 
 def _exec_form(value: str) -> str:
-    """The command of `RUN ["pip", "install", "x"]` as a shell writes it."""
+    """The command of `RUN ["pip", "install", "x"]` in shell syntax."""
     import shlex
 
     try:

@@ -1,4 +1,4 @@
-"""A git repository with a revision as a project: cloned by the host's git, nothing of it is run."""
+"""A git repository with a revision as a project: cloned by the host's git; nothing in it is run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RevisionAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """A clone: the project's folder on this machine, and the commit that it has.
+    """A clone: the project's folder on this machine, and its commit.
 
     `not_read` are the submodules, which are not fetched.
     """
@@ -80,7 +80,7 @@ def parse(text: str) -> RevisionAddress:
 
 
 def repository(text: str) -> str:
-    """The address `text` without its revision, as a row has it; InputError as `parse`."""
+    """The URL `text` without its revision, as in a row; InputError as for `parse`."""
     address = parse(text)
     folder = f"#subdirectory={address.folder}" if address.folder != "." else ""
     return f"git+{address.url}{folder}"
@@ -90,8 +90,8 @@ def fetch(address: RevisionAddress, place: Path) -> Fetched:
     """Clone the repository into the new folder `place`.
 
     Neither hooks nor filters nor the configuration of the repository are used, git does not prompt
-    for a password, and submodules are not fetched. InputError if there is no such revision or
-    folder in it, FetchFailed if git cannot fetch it.
+    for a password, and submodules are not fetched. InputError if the revision or folder does not
+    exist, FetchFailed if git cannot fetch it.
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

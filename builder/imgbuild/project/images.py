@@ -31,12 +31,12 @@ PARTS = {
     "mcore": "megatron-core",
 }
 VERSION = r"v?(\d+\.\d+(?:\.\d+)*(?:(?:\.?post|rc|a|b|\.?dev)\d+)?)"
-# Images that are no base of anything that is read: a system without Python's packages.
+# Base images without Python packages, of which nothing is read.
 PLAIN = frozenset({"ubuntu", "debian", "scratch", "nvidia/cuda", "alpine", "rockylinux", "fedora"})
 
 
 def read(reading: Reading, image: str, place: Place) -> None:
-    """Add the versions in the tag of `image`; unknown ones are left out with the reason."""
+    """Add the versions in the tag of `image`; unknown tags are skipped with the reason."""
     if "$" in image:
         reading.leave_out(place, f"FROM {image}", "has a variable whose value is not in the file")
         return

@@ -1,4 +1,4 @@
-"""The kinds of files that are read, by their names."""
+"""The types of files that are read, by their names."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ FOREIGN = {
 
 
 class FileKind(msgspec.Struct, frozen=True):
-    """A kind of file: its name for messages, and its reader."""
+    """A type of file: its name for messages, and its reader."""
 
     name: str
     read: Callable[[Reading, str], None]
 
 
 def kind_of(name: str) -> FileKind | None:
-    """The kind of the file `name`, None if files with such a name are not read."""
+    """The type of the file `name`, None if files with such a name are not read."""
     file = name.rpartition("/")[2]
     exact = {
         "pyproject.toml": FileKind("pyproject.toml", read_pyproject),
@@ -89,7 +89,7 @@ def kind_of(name: str) -> FileKind | None:
 
 
 def read_requirements(reading: Reading, name: str) -> None:
-    """Read a requirements file; those named constraints or overrides as such."""
+    """Read a requirements file; files named constraints or overrides are read as such."""
     file = name.rpartition("/")[2].lower()
     kind: Kind = "override" if "override" in file else "requirement"
     kind = "constraint" if "constraint" in file else kind
@@ -143,7 +143,7 @@ def read_poetry_lock(reading: Reading, name: str) -> None:
 
 
 def _poetry_roots(reading: Reading, file: str, document: dict[str, Any]) -> list[str]:
-    """What the chosen groups and extras require, as "NAME[EXTRA,…]" for the lock."""
+    """The requirements of the chosen groups and extras, as "NAME[EXTRA,…]" for the lock."""
     probe = reading.child()
     probe.problems = []
     project = document.get("project")
@@ -169,7 +169,7 @@ def read_apt(reading: Reading, name: str) -> None:
 def read_python_version(reading: Reading, name: str) -> None:
     """Read `.python-version` of pyenv and uv, or `runtime.txt`: the first line with a version.
 
-    A third number is not taken: images have the newest release of each minor version.
+    A third number is ignored: images have the newest release of each minor version.
     """
     text = reading.text(name)
     for number, line in enumerate((text or "").split("\n"), start=1):
@@ -193,7 +193,7 @@ def read_script(reading: Reading, name: str) -> None:
 
 
 def read_makefile(reading: Reading, name: str) -> None:
-    """Read the recipes of a Makefile that install packages; values of its variables stay unread."""
+    """Read the recipes of a Makefile that install packages, without values of its variables."""
     text = reading.text(name)
     if text is None:
         return
@@ -228,7 +228,7 @@ def parts(name: str) -> set[str]:
 
 
 def reason_to_leave(name: str) -> str:
-    """Why a requirements file is only read if it is named; empty if there is no reason."""
+    """Why a requirements file is read only if it is named; empty if it is read by default."""
     words = parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
         return "packages for development; name it with --from to read it"
@@ -238,6 +238,6 @@ def reason_to_leave(name: str) -> str:
 
 
 def is_requirements(name: str) -> bool:
-    """Whether a file is named as a requirements file."""
+    """Whether a file has the name of a requirements file."""
     file = name.rpartition("/")[2].lower()
     return bool(re.fullmatch(r"(.*[-_.])?(requirements?|reqs?)([-_.].*)?\.(txt|in|pip)", file))

@@ -1,4 +1,4 @@
-"""Where the modules of a package lie, and its version, as build backends find them.
+"""The location of a package's modules, and its version, by the rules of build backends.
 
 Sources: the documentation of setuptools (package discovery), Hatchling, Poetry, uv and Flit.
 """
@@ -23,7 +23,7 @@ def roots(
     package_dir: str = "",
     where: str = "",
 ) -> tuple[str, ...]:
-    """The folders that an editable installation puts on Python's path, relative to the project.
+    """The folders that an editable installation adds to Python's path, relative to the project.
 
     `package_dir` and `where` are those of setup.cfg or setup.py.
     """
@@ -39,7 +39,7 @@ def roots(
 
 
 def _discovers_src(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> bool:
-    """Whether setuptools takes the folder `src`: no packages are named, and it exists."""
+    """Whether setuptools uses the folder `src`: no packages are named, and it exists."""
     setuptools = table(document, "tool", "setuptools")
     named = "packages" in setuptools or "py-modules" in setuptools
     return not named and sources.is_folder(relative(folder, "src"))
@@ -72,7 +72,7 @@ def _chosen(document: dict[str, Any]) -> list[str]:
 
 
 def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str | None:
-    """The version that a file of the project has as a text; None if that is computed."""
+    """The version that a file of the project contains as a literal; None if it is computed."""
     setuptools = table(document, "tool", "setuptools", "dynamic", "version")
     hatch = table(document, "tool", "hatch", "version")
     try:
@@ -90,7 +90,7 @@ def version(sources: ProjectFiles, folder: str, document: dict[str, Any]) -> str
 
 
 def version_line(sources: ProjectFiles, file: str) -> str | None:
-    """The version that is all that `file` has; None if it has something else."""
+    """The version in `file`, if it contains only a version; else None."""
     text = sources.text(file).strip() if sources.exists(file) else ""
     return text if re.fullmatch(r"[\w.!+-]{1,64}", text) else None
 
@@ -119,7 +119,7 @@ def _attribute(sources: ProjectFiles, folders: Iterable[str], attribute: str) ->
 
 
 def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
-    """The text that the module `file` assigns to `name`; None: to a usual name of a version."""
+    """The text that the module `file` assigns to `name`, or (None) to a usual name of a version."""
     if not sources.exists(file):
         return None
     for node in parse_source(sources.text(file)).body:
@@ -133,7 +133,7 @@ def _assigned(sources: ProjectFiles, file: str, name: str | None) -> str | None:
 
 
 def table(document: object, *keys: str) -> dict[str, Any]:
-    """The table at `keys`, empty if it is missing or something else."""
+    """The table at `keys`, empty if it is missing or not a table."""
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}

@@ -43,7 +43,7 @@ class Metadata(msgspec.Struct, kw_only=True):
 
 
 def describe(reading: Reading, folder: str) -> LocalPackage | None:
-    """The package in `folder`, None if it has no metadata of one."""
+    """The package in `folder`, None if the folder has no package metadata."""
     file = relative(folder, "pyproject.toml")
     document = _document(reading, file) or {}
     backend = "build-system" in document or reading.sources.exists(relative(folder, "setup.py"))
@@ -85,7 +85,7 @@ def _dynamic(metadata: Metadata) -> tuple[str, ...]:
 def _texts(
     reading: Reading, items: Iterable[tuple[str | RequirementFile, Place]]
 ) -> tuple[str, ...]:
-    """The texts of requirements, with those of files in their place."""
+    """The texts of requirements; files are replaced by their requirements."""
     texts: list[str] = []
     for item, place in items:
         if isinstance(item, str):
@@ -301,7 +301,7 @@ def _of_script(script: SetupScript, file: str) -> Metadata:
 def _requirements(
     values: Metadata, key: str, arguments: dict[str, Any], place: Place
 ) -> list[tuple[str | RequirementFile, Place]]:
-    """The requirements of an argument of `setup()`; its name is noted if unknown."""
+    """The requirements of an argument of `setup()`; if they are unknown, its name is recorded."""
     if key not in arguments:
         return []
     items = setup_script.flattened(arguments[key], unknown=True)
@@ -318,7 +318,7 @@ def _requirements(
 
 
 def add(reading: Reading, request: LocalRequest) -> None:
-    """Add the package of a folder, the requirement of it, and what it requires."""
+    """Add the package of a folder, the requirement on it, and its requirements."""
     package = next((each for each in reading.packages if each.folder == request.folder), None)
     if package is None:
         try:
@@ -347,7 +347,7 @@ def add(reading: Reading, request: LocalRequest) -> None:
 
 
 def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[str]) -> None:
-    """Add what `package` requires with `extras`, each at its own place."""
+    """Add the requirements of `package` with `extras`, each with its place."""
     if package.requires_python:
         reading.python(package.requires_python, package.place)
     file = relative(package.folder, "pyproject.toml")
@@ -372,7 +372,7 @@ def add_requirements(reading: Reading, package: LocalPackage, extras: Sequence[s
 
 
 def add_dynamic(reading: Reading, folder: str, document: dict[str, Any]) -> None:
-    """Add what a setup.py has for fields that `[project]` calls dynamic."""
+    """Add the values of a setup.py for fields that `[project]` declares dynamic."""
     project = document.get("project")
     dynamic = project.get("dynamic") if isinstance(project, dict) else None
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []
@@ -409,7 +409,7 @@ def add_legacy(reading: Reading, metadata: Metadata, extras: Iterable[str]) -> N
 
 
 def describe_into(reading: Reading, folder: str) -> None:
-    """Add the package of a folder without what it requires, if it is one."""
+    """Add the package of a folder, if it is one, without its requirements."""
     try:
         package = describe(reading, folder)
     except SourceProblem as error:

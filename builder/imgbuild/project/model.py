@@ -1,4 +1,4 @@
-"""What the files of a user's project declare, as frozen values; each with its file and line."""
+"""The declarations in a user's project files as frozen values, each with its file and line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imgbuild.values import normalize
 class Place(msgspec.Struct, frozen=True, order=True):
     """A line of a file of the project.
 
-    `file` is relative to the project, `line` is 0 for all of it.
+    `file` is relative to the project, `line` is 0 for the whole file.
     """
 
     file: str
@@ -38,7 +38,7 @@ Kind = Literal["requirement", "constraint", "override"]
 
 
 def holds(marker: Marker | str | None, markers: Mapping[str, str]) -> bool:
-    """Whether a condition of PEP 508, or none, is true on a machine with `markers`."""
+    """Whether a PEP 508 marker is true on a machine with `markers`; True without one."""
     if not marker:
         return True
     condition = Marker(marker) if isinstance(marker, str) else marker
@@ -56,14 +56,14 @@ def exact_version(specifier: SpecifierSet) -> str | None:
 
 
 class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A requirement as PEP 508 writes it, and what PEP 508 cannot express.
+    """A PEP 508 requirement, and properties that PEP 508 cannot express.
 
-    `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL,
-    ` @ URL`. A folder or file of the project has its path, relative to the project, in `path`.
-    `kind`: what is installed; a bound if another package requires it; what holds against METADATA.
-    `locked`: from a lock file, so it decides over the ranges of other files. `hashes` are
-    "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a package of conda, which the index
-    may not have.
+    `text` has the name, extras, versions, a marker and, for a wheel or a git repository by URL, ` @
+    URL`. A folder or file of the project has its path, relative to the project, in `path`. `kind`:
+    an installed package; a bound that applies if another package requires it; an override of
+    METADATA. `locked`: from a lock file, which takes precedence over the ranges of other files.
+    `hashes` are "sha256:…". `no_deps`: installed with `--no-deps`. `conda`: a conda package, which
+    the index may lack.
     """
 
     text: str
@@ -77,7 +77,7 @@ class DeclaredRequirement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def requirement(self) -> Requirement:
-        """The text, parsed. It is the same object each time: do not change it."""
+        """The parsed text. The same object is returned each time: do not change it."""
         return parse_requirement(self.text)
 
     @cached_property
@@ -94,7 +94,7 @@ class LocalPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of the project that can be installed: its metadata, read without running code.
 
     `folder` is relative to the project ("." for the project itself), `roots` are the folders that
-    are put on Python's path, relative to the project. `scripts` maps console scripts to
+    are added to Python's path, relative to the project. `scripts` maps console scripts to
     `module:function`. `backend`: pip can install it. `dynamic` are the fields that only the build
     backend computes: "name", "version", "dependencies", "optional-dependencies".
     """
@@ -119,9 +119,9 @@ class DeclaredPython(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package, or a CUDA release ("12.4"), and where it is named.
+    """A Debian package, or a CUDA release ("12.4"), and its place.
 
-    `marker` is the condition of PEP 508 under which it holds, empty if always.
+    `marker` is the PEP 508 marker under which it applies, empty if always.
     """
 
     name: str
@@ -132,9 +132,9 @@ class DeclaredName(msgspec.Struct, frozen=True, kw_only=True):
 class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
     """A package index other than this machine's: its URL without credentials, and its place.
 
-    `name` is what the file calls it, or "". `flat`: one page or folder of links, as `--find-links`
-    reads it; `url` of a folder of the project is `file:PATH`, relative to the project. `packages`
-    come from it and from no other index, `general`: so may any other package that it has.
+    `name` is its name in the file, or "". `flat`: one page or folder of links, as for
+    `--find-links`; `url` of a folder of the project is `file:PATH`, relative to the project.
+    `packages` come only from this index; `general`: other packages may come from it, too.
     """
 
     url: str
@@ -146,7 +146,7 @@ class DeclaredIndex(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def located(indexes: Iterable[DeclaredIndex], folder: Path) -> tuple[DeclaredIndex, ...]:
-    """`indexes` with folders that are relative to the project's `folder` by absolute path."""
+    """`indexes` in which folders relative to the project's `folder` have absolute paths."""
     return tuple(
         msgspec.structs.replace(
             each, url=f"file:{(folder / each.url.removeprefix('file:')).resolve()}"
@@ -165,7 +165,7 @@ class DeclaredDay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotRead(msgspec.Struct, frozen=True, kw_only=True):
-    """A line or a file that is left out of what was read, and why."""
+    """A line or a file that was not read, and the reason."""
 
     place: Place
     text: str
@@ -175,12 +175,12 @@ class NotRead(msgspec.Struct, frozen=True, kw_only=True):
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the files of a project declare.
 
-    `files` were read, relative to the project. `cuda` are the CUDA releases that index addresses,
-    local versions (`+cu124`) and images (`FROM`) mean; `indexes` have other addresses. `extras` and
-    `groups` are those that exist, chosen or not. `cut_off` is `exclude-newer`, else the day after
-    the newest upload of a lock file. `excluded` are packages that are not installed, whatever
-    requires them. `unnamed` are addresses of git repositories that are required without the name
-    of a package.
+    `files` were read, relative to the project. `cuda` are the CUDA releases implied by URLs of
+    indexes, local versions (`+cu124`) and images (`FROM`); `indexes` are those with other URLs.
+    `extras` and `groups` are the existing ones, chosen or not. `cut_off` is `exclude-newer`, else
+    the day after the newest upload of a lock file. `excluded` are packages that are not installed,
+    whatever requires them. `unnamed` are URLs of git repositories that are required without the
+    name of a package.
     """
 
     files: tuple[str, ...] = ()
@@ -200,7 +200,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def required_python(self) -> tuple[DeclaredPython, ...]:
-        """The Python versions of the project's metadata, without those that its developers use."""
+        """The Python versions in the project's metadata, without those for development."""
         return tuple(
             item
             for item in self.python

@@ -1,4 +1,4 @@
-"""Markers on the machines that images are for: Linux, x86_64 and arm64, the Pythons in use."""
+"""Markers on the machines of images: Linux, x86_64 and arm64, the Pythons in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATCHES = ("0", "14")
 
 @functools.cache
 def environments() -> tuple[dict[str, str], ...]:
-    """The environments of all machines and Pythons that an image may have."""
+    """The environments of all possible machines and Pythons of images."""
     return tuple(
         {
             "implementation_name": "cpython",
@@ -45,7 +45,7 @@ def environments() -> tuple[dict[str, str], ...]:
 def truths(marker: str) -> frozenset[int]:
     """The numbers of the `environments` in which `marker` is true, without extras.
 
-    A marker that cannot be evaluated counts as true, as an empty one.
+    A marker that cannot be evaluated counts as true, as does an empty one.
     """
     if not marker:
         return frozenset(range(len(environments())))
@@ -66,7 +66,7 @@ def possible(marker: Marker | str | None) -> bool:
 
 
 def both(*markers: str | None) -> str:
-    """A marker that is true where all of `markers` are, without those that cannot be parsed.
+    """A marker that is true if all of `markers` are, without those that cannot be parsed.
 
     Empty if none is left.
     """

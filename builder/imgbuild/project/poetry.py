@@ -16,7 +16,8 @@ from imgbuild.values import normalize
 def read(reading: Reading, file: str, document: dict[str, Any], *, take: bool) -> None:
     """Read the tables of Poetry; only sources and groups unless `take`.
 
-    Poetry 2 has the requirements under `[project]`, and in its own tables what pip cannot express.
+    Poetry 2 has the requirements under `[project]`, and in its tables properties that pip cannot
+    express.
     """
     table = table_of(document)
     if not table:
@@ -122,7 +123,7 @@ def _dependency(
     sources: dict[str, tuple[str, Place]],
     chosen: set[str],
 ) -> None:
-    """Add one requirement as poetry-core writes it for pip."""
+    """Add one requirement, converted by poetry-core to pip's syntax."""
     if isinstance(value, dict):
         if value.get("optional") is True and normalize(name) not in chosen:
             return

@@ -46,7 +46,7 @@ class PoetryMetadata(msgspec.Struct):
 
 
 class PoetryLock(msgspec.Struct):
-    """What a poetry.lock has that is read. Source: poetry.lock files of formats 1.1 to 2.1."""
+    """The relevant fields of a poetry.lock. Source: poetry.lock files of formats 1.1 to 2.1."""
 
     package: list[PoetryPackage]
     metadata: PoetryMetadata = msgspec.field(default_factory=PoetryMetadata)

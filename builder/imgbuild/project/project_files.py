@@ -20,7 +20,7 @@ from imgbuild.values import normalize
 LIMIT = 64 << 20  # bytes of a file; a uv.lock of a large project has 3 MB
 DEPTH = 100  # lists and mappings in each other
 NODES = 2_000_000  # values of a YAML document, each alias counted as the value that it refers to
-# What no text file of a project has: it would control a terminal that prints the line.
+# Not valid in a project's text files: it would control a terminal that prints the line.
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]")
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -36,8 +36,8 @@ class SourceProblem(Exception):
 class ProjectFiles:
     """The files below `root`, by names relative to it; each is read once.
 
-    The methods raise SourceProblem for what is broken. A symbolic link may lead to another place of
-    the project, not out of it.
+    The methods raise SourceProblem for an invalid file. A symbolic link may lead to another place
+    in the project, but not outside of it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -54,7 +54,7 @@ class ProjectFiles:
         return stat.S_ISDIR(self._mode(name))
 
     def _mode(self, name: str) -> int:
-        """The mode of what `name` leads to; 0 if there is nothing, or no file has such a name."""
+        """The mode of the file that `name` resolves to; 0 if there is none or `name` is invalid."""
         try:
             return (self.root / name).stat().st_mode
         except (OSError, ValueError):
@@ -68,7 +68,7 @@ class ProjectFiles:
             return False
 
     def names(self, folder: str = ".") -> list[str]:
-        """The names in `folder`, sorted; none if it is not a folder or leads out of the project."""
+        """The names in `folder`, sorted; none if it is not a folder or not in the project."""
         if not self.inside(folder) or not self.is_folder(folder):
             return []
         try:
@@ -113,7 +113,7 @@ class ProjectFiles:
             raise _too_deep(name, error) from error
 
     def yaml(self, name: str) -> Any:
-        """The YAML document `name`, as plain values; aliases count as what they stand for."""
+        """The YAML document `name`, as plain values; aliases are expanded."""
         try:
             node = yaml.compose(self.text(name), Loader=yaml.SafeLoader)
             if node is None:
@@ -181,12 +181,12 @@ class ProjectFiles:
                 expected="printable text",
             )
             raise SourceProblem(problem)
-        # Unicode's other line ends: no format takes them for one, str.splitlines does.
+        # Unicode's other line breaks: only str.splitlines, and no format, treats them as such.
         return re.sub("[\x85\u2028\u2029]", " ", text)
 
 
 def relative(folder: str, name: str) -> str:
-    """`name`, given relative to `folder`, relative to the project; with `..` if it leads out."""
+    """`name`, given relative to `folder`, relative to the project; with `..` if it is outside."""
     return os.path.normpath(PurePosixPath(folder, name))
 
 
@@ -198,7 +198,7 @@ def above(name: str) -> str:
 def line_of(text: str, value: str, *, after: str = "") -> int:
     """The first line with `value` as a quoted text, below the first line that starts with `after`.
 
-    TOML's and YAML's libraries give no lines. 0 if there is none.
+    The libraries for TOML and YAML report no lines. 0 if there is no such line.
     """
     lines = text.split("\n")
     start = 0
@@ -212,9 +212,9 @@ def line_of(text: str, value: str, *, after: str = "") -> int:
 
 
 def key_line(text: str, key: str, *, after: str) -> int:
-    """The line of TOML that gives the normalized `key` a value, below one that starts with `after`.
+    """The line of TOML that sets the normalized `key`, below a line that starts with `after`.
 
-    The line that starts with `after` if there is none.
+    The latter line if there is no such key.
     """
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip().startswith(after)), 0)
@@ -236,7 +236,7 @@ T = TypeVar("T")
 
 
 def _printable(name: str, value: T) -> T:
-    """The value; SourceProblem if one of its texts has a control character by an escape."""
+    """The value; SourceProblem if one of its texts contains an escaped control character."""
     queue: list[object] = [value]
     while queue:
         item = queue.pop()
@@ -258,7 +258,7 @@ def _too_deep(name: str, error: BaseException) -> SourceProblem:
 
 
 def _measure(name: str, root: yaml.Node) -> None:
-    """SourceProblem if the document is too large once its aliases are replaced."""
+    """SourceProblem if the document is too large after its aliases are expanded."""
     sizes: dict[int, int] = {}
 
     def _size(node: yaml.Node, depth: int) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """Where a lock file, as TOML, begins the table of a package."""
+    """Finds the line at which a lock file in TOML starts the table of a package."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -63,7 +63,7 @@ def read_file(reading: Reading, name: str, *, groups: Iterable[str] = ()) -> Non
 def add(
     reading: Reading, document: dict[str, Any], lines: Lines, *, groups: Iterable[str] = ()
 ) -> None:
-    """Add the packages of a document of PEP 751; `lines` has the line of each."""
+    """Add the packages of a PEP 751 document; `lines` has the line of each."""
     from packaging.pylock import Pylock, PylockValidationError
 
     whole = Place(file=lines.file)
@@ -95,7 +95,7 @@ def add(
 
 
 def cut_off(reading: Reading, uploads: Iterable[datetime.datetime], place: Place) -> None:
-    """The cut-off of a lock file that states none: the day after the newest of `uploads`."""
+    """The cut-off of a lock file without one: the day after the newest of `uploads`."""
     newest = max(map(_moment, uploads), default=None)
     if reading.cut_off is None and newest is not None:
         day = newest.date() + datetime.timedelta(days=1)
@@ -107,7 +107,7 @@ def _moment(moment: datetime.datetime) -> datetime.datetime:
 
 
 def _usual_index(packages: Iterable[Package]) -> str | None:
-    """The index of most packages: the one that the tool was set up for, not one of the project."""
+    """The index of most packages: the default index of the tool, not one of the project."""
     counts = collections.Counter(package.index for package in packages if package.index)
     return counts.most_common(1)[0][0] if counts else None
 
@@ -165,7 +165,7 @@ def _archive(package: Package) -> str:
 
 
 def local(reading: Reading, name: str, path: str, place: Place, *, marker: str = "") -> None:
-    """Ask for a folder or a file of the project that a lock file names."""
+    """Request a folder or a file of the project that a lock file names."""
     target = relative(above(place.file), path)
     if target == above(place.file):
         return  # the project itself

@@ -23,7 +23,7 @@ from imgbuild.values import normalize
 
 
 class ProjectTables:
-    """The tables of a pyproject.toml that hold requirements."""
+    """The tables of a pyproject.toml that contain requirements."""
 
     def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
         self.reading = reading
@@ -61,11 +61,11 @@ class ProjectTables:
         return texts
 
     def place(self, text: str, after: str = "[project]") -> Place:
-        """The line that has `text` in quotes, from the table that begins with `after`."""
+        """The line that has `text` in quotes, searched from the table that begins with `after`."""
         return Place(file=self.file, line=line_of(self.text, text, after=after))
 
     def _below(self, text: str, key: str, header: str) -> Place:
-        """The line that has `text` in quotes, from that of a key in the table `header`."""
+        """The line that has `text` in quotes, searched from that of a key in the table `header`."""
         start = key_line(self.text, key, after=header)
         rest = self.text.split("\n", max(start - 1, 0))[-1]
         return Place(file=self.file, line=max(start - 1 + line_of(rest, text), start))
@@ -81,7 +81,7 @@ class ProjectTables:
         return taken
 
     def group_items(self, name: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Place]]:
-        """The requirements of a dependency group, included groups among them."""
+        """The requirements of a dependency group, with those of included groups."""
         place = Place(file=self.file, line=key_line(self.text, name, after="[dependency-groups]"))
         if name in seen:
             chain = " -> ".join((*seen, name))
@@ -104,7 +104,7 @@ class ProjectTables:
         return taken
 
     def expanded(self, text: str, place: Place, seen: tuple[str, ...]) -> list[tuple[str, Place]]:
-        """The requirement, or in place of one of this package itself those of its extras."""
+        """The requirement, or, for one on this package itself, the requirements of its extras."""
         try:
             requirement = parse_requirement(text)
         except InvalidRequirement:
@@ -122,9 +122,9 @@ class ProjectTables:
 
 
 def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
-    """Read what the pyproject.toml `name` declares for the chosen extras and groups.
+    """Read the declarations of the pyproject.toml `name` for the chosen extras and groups.
 
-    With `locked` a lock file has the requirements: only the settings are read.
+    With `locked`, a lock file has the requirements: only the settings are read.
     """
     document = reading.toml(name)
     if document is None:
@@ -166,9 +166,9 @@ def requirements(
 def chosen(
     reading: Reading, tables: ProjectTables, settings: UvSettings
 ) -> tuple[list[str], list[str]]:
-    """The extras and groups that are taken: those of the user, and the default groups.
+    """The extras and groups that are read: those of the user, and the default groups.
 
-    A default group that excludes one of the user's is not taken.
+    A default group that conflicts with one of the user's is skipped.
     """
     extras = [name for name in map(normalize, sorted(reading.extras)) if name in tables.extras]
     groups = [name for name in map(normalize, sorted(reading.groups)) if name in tables.groups]
@@ -188,9 +188,9 @@ def chosen(
 
 
 def check_choice(reading: Reading) -> None:
-    """A problem for each chosen extra or group that no file has.
+    """Record a problem for each chosen extra or group that no file has.
 
-    An extra may be one that only the build backend computes.
+    An extra may be computed by the build backend.
     """
     unknown = any("optional-dependencies" in item.dynamic for item in reading.packages)
     for kind, names, available in (

@@ -1,4 +1,4 @@
-"""Reads what a project's files declare: those that are named, else those that it has."""
+"""Reads the declarations in a project's files: the named ones, else those at its root."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def read(
     groups: Sequence[str] = (),
     names: Mapping[str, str] = NO_NAMES,
 ) -> Declared:
-    """What the project in `folder` declares, for some of its extras and dependency groups.
+    """The declarations of the project in `folder`, for some of its extras and dependency groups.
 
-    `files` are relative to `folder`, and those that they name by `-r`; empty for all that are at
-    the root of the project. A folder among them is a package of the project. `names` has packages
-    by addresses of git repositories without a revision. InputError with all problems if a file is
-    broken.
+    `files` are relative to `folder`; files that they include with `-r` are read, too; if empty, all
+    files at the root of the project are read. A folder among them is a package of the project.
+    `names` has packages by URLs of git repositories without a revision. InputError with all
+    problems if a file is invalid.
     """
     if not folder.is_dir():
         message = f"{folder} is not a folder"
@@ -64,7 +64,7 @@ def _named(reading: Reading, files: Sequence[str]) -> None:
 
 
 def _local_packages(reading: Reading) -> None:
-    """Add the folders that are required, and those that they require."""
+    """Add the required folders, and the folders that they require."""
     done = 0
     while done < min(len(reading.local_requests), PACKAGES):
         local_package.add(reading, reading.local_requests[done])

@@ -1,4 +1,4 @@
-"""What has been read so far, and the problems: every reader adds to one `Reading`."""
+"""The declarations read so far, and the problems: every reader adds to one `Reading`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from imgbuild.values import normalize
 S = TypeVar("S", bound=msgspec.Struct)
 SHOWN = 200  # characters of a line in a report
 VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
-# A login of an address that the environment has: `https://${USER}:${TOKEN}@host/simple`.
+# Credentials of a URL from the environment: `https://${USER}:${TOKEN}@host/simple`.
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 NO_NAMES: Mapping[str, str] = {}
 
-# What `absorb` takes of another reading.
+# The fields that `absorb` adds from another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images", "indexes"),
     *("excluded", "unnamed", "conflicts", "left_out", "local_requests"),
@@ -61,8 +61,8 @@ class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Reading:
     """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose.
 
-    `names` has the package of each git repository that a file names by its address alone, which is
-    the key, without a revision.
+    `names` has the package of each git repository that a file names only by its URL; the key is the
+    URL without a revision.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class Reading:
         self.root: object = None
 
     def child(self) -> Reading:
-        """An empty reading of the same project, for a file that may not be taken."""
+        """An empty reading of the same project, for a file that may be rejected."""
         child = Reading(self.sources, extras=self.extras, groups=self.groups, names=self.names)
         child.problems = self.problems
         return child
 
     def absorb(self, child: Reading) -> None:
-        """Add all that `child` has read."""
+        """Add everything that `child` has read."""
         for name in LISTS:
             values: list[Any] = getattr(self, name)
             values += [each for each in getattr(child, name) if each not in values]
@@ -153,7 +153,7 @@ class Reading:
     def problem(
         self, place: Place, message: str, *, value: str | None = None, expected: str | None = None
     ) -> None:
-        """Note what is broken."""
+        """Record a problem."""
         self.problems.append(
             Problem(
                 file=place.file,
@@ -165,7 +165,7 @@ class Reading:
         )
 
     def leave_out(self, place: Place, text: str, reason: str) -> None:
-        """Note what is not understood, or not taken."""
+        """Record something that is not supported or not used."""
         shown = addresses.without_secrets(reason)
         note = NotRead(place=place, text=shortened(text), reason=shown)
         if note not in self.left_out:
@@ -184,11 +184,10 @@ class Reading:
         path: str = "",
         conda: bool = False,
     ) -> None:
-        """Add the requirement `text` of PEP 508; a problem if it is none.
+        """Add the PEP 508 requirement `text`; a problem if it is invalid.
 
-        `marker` must hold as well, `path` is that of a folder or file of the project, `conda` is
-        true for a package of conda.
-        `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
+        `marker` must be true as well, `path` is that of a folder or file of the project, `conda` is
+        true for a conda package. `torch==2.6.0+cu124` becomes `torch==2.6.0` and a CUDA release.
         """
         if VARIABLE.search(text) and not _parses(text):
             self.leave_out(place, text, "has a variable whose value is not in the file")
@@ -231,7 +230,7 @@ class Reading:
             self.requirements.append(added)
 
     def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
-        """Note the CUDA release of a local version; PyTorch's own packages lose the latter."""
+        """Record the CUDA release of a local version; it is removed from PyTorch's packages."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None
         local = wheel.local if wheel and requirement.name in releases.TORCH else None
@@ -257,7 +256,7 @@ class Reading:
             requirement.specifier = SpecifierSet(",".join(clauses))
 
     def local(self, request: LocalRequest) -> None:
-        """Ask for a folder of the project to be read as a package."""
+        """Request that a folder of the project is read as a package."""
         if request not in self.local_requests:
             self.local_requests.append(request)
 
@@ -271,12 +270,12 @@ class Reading:
         packages: Iterable[str] = (),
         flat: bool = False,
     ) -> None:
-        """Add an index, or the CUDA release that its address names.
+        """Add an index, or the CUDA release in its URL.
 
-        With `packages` it is for these alone. A `flat` one may be a folder, relative to that of
-        the file.
+        With `packages` it is only for these. A `flat` one may be a folder, relative to that of the
+        file.
         """
-        # A login is in ~/.netrc, not in what is written and printed.
+        # Credentials belong in ~/.netrc, not in files and output.
         url = LOGIN.sub("", url.strip())
         if VARIABLE.search(url):
             self.leave_out(place, url, "the URL has a variable, whose value is not in the file")
@@ -290,8 +289,14 @@ class Reading:
         else:
             url = redact(url)
         release = releases.of_address(url)
+        build = releases.other_build(url)
         if release:
             self.cuda_release(release, place, marker)
+            if "/nightly" in url:
+                reason = f"images have releases in place of nightly builds; CUDA {release} is taken"
+                self.leave_out(place, url, reason)
+        elif build and platforms.possible(marker):
+            self.leave_out(place, url, f"images have builds for CUDA, not for {build}")
         elif re.match(r"https?://|file:", url) and platforms.possible(marker):
             names = tuple(map(normalize, packages))
             self.indexes.append(
@@ -309,7 +314,7 @@ class Reading:
             self.cuda.append(entry)
 
     def python(self, spec: str, place: Place) -> None:
-        """Add the accepted Pythons, as PEP 440 writes them; a problem if it is not a specifier."""
+        """Add the accepted Pythons, a PEP 440 specifier; a problem if it is invalid."""
         spec = spec.strip()
         if not spec:
             return
@@ -328,7 +333,7 @@ class Reading:
             self.pythons.append(entry)
 
     def debian_package(self, name: str, place: Place) -> None:
-        """Add a Debian package; its version, as in `git=1:2.39`, is not taken."""
+        """Add a Debian package; its version, as in `git=1:2.39`, is ignored."""
         package, _, version = name.partition("=")
         package = package.partition(":")[0].partition("/")[0]
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
@@ -342,7 +347,7 @@ class Reading:
             self.debian.append(DeclaredName(name=package, place=place))
 
     def declared(self) -> Declared:
-        """All of it as a value."""
+        """Everything that was read, as a value."""
         return Declared(
             files=tuple(self.files),
             requirements=tuple(self.requirements),
@@ -362,7 +367,7 @@ class Reading:
 
 
 def _joined(indexes: Iterable[DeclaredIndex]) -> tuple[DeclaredIndex, ...]:
-    """The indexes in order, those with one address as one."""
+    """The indexes in order; those with the same URL are merged."""
     joined: dict[str, DeclaredIndex] = {}
     for each in indexes:
         before = joined.setdefault(each.url, each)

@@ -1,4 +1,4 @@
-"""The CUDA release that a local version (`+cu124`), an index address or an image's tag means."""
+"""The CUDA release in a local version (`+cu124`), the URL of an index, or an image's tag."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ DOTTED = re.compile(r"cu\.(\d{2})\.(\d)(?:\.|$)")
 # are for other CUDA releases than the image, unless they are built for one torch.
 PAGES = ".github.io"
 STACK = re.compile(r"torch|vllm|sglang|flashinfer", re.IGNORECASE)
+OTHER_BUILD = re.compile(r"cpu|xpu|rocm[\d.]*")  # parts of the paths of PyTorch's indexes
 
 
 def of_tag(tag: str) -> str | None:
@@ -38,7 +39,7 @@ def of_local(local: str | None) -> str | None:
 def of_address(url: str) -> str | None:
     """The release in the path of an index: `…/whl/cu124`, `…/0.19.1/cu130`.
 
-    None for the pages of a project that builds for no particular torch.
+    None for the index of a project whose builds are independent of torch.
     """
     parts = addresses.split(url)
     if parts and (parts.hostname or "").endswith(PAGES) and not STACK.search(url):
@@ -48,3 +49,9 @@ def of_address(url: str) -> str | None:
         if release:
             return release
     return None
+
+
+def other_build(url: str) -> str:
+    """`cpu`, `xpu` or `rocm6.3`, if an index of PyTorch has builds for that; else empty."""
+    parts = addresses.path(url).split("/") if STACK.search(url) else []
+    return next((part for part in parts if OTHER_BUILD.fullmatch(part)), "")

@@ -39,7 +39,7 @@ HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
 class LineScope(msgspec.Struct, frozen=True, kw_only=True):
-    """How the lines of a file or a command are taken."""
+    """How the lines of a file or a command are interpreted."""
 
     kind: Kind = "requirement"
     no_deps: bool = False
@@ -47,7 +47,7 @@ class LineScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_file(reading: Reading, name: str, scope: LineScope = LineScope()) -> None:  # noqa: B008 - frozen
-    """Read the requirements file `name` and those that it names."""
+    """Read the requirements file `name` and the files that it includes."""
     if name in scope.above or len(scope.above) > NESTED:
         chain = " -> ".join((*scope.above[-3:], name))
         reading.problem(Place(file=scope.above[-1]), f"requirements files form a cycle: {chain}")
@@ -81,7 +81,7 @@ def _conda_export(reading: Reading, name: str, lines: Sequence[tuple[int, str]])
 
 
 def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> LineScope:
-    """Read one line; the scope of the lines after it."""
+    """Read one line; returns the scope of the lines after it."""
     if VARIABLE.search(LOGIN.sub("", line) if INDEX.match(line) else line):
         reason = "has an environment variable whose value is not in the file"
         reading.leave_out(place, line, reason)
@@ -130,9 +130,9 @@ def _hashes(options: Any) -> list[str]:
 
 
 def indexes(line: str, folder: Path, place: Place) -> tuple[DeclaredIndex, ...]:
-    """The indexes that the options of one line name, `place` being in `folder`.
+    """The indexes in the options of one line; `place` is in `folder`.
 
-    Those of an address with a variable, or outside of `folder`, are left out.
+    Indexes with a variable in the URL, or outside of `folder`, are skipped.
     """
     reading = Reading(ProjectFiles(folder))
     read_line(reading, line, place, LineScope())
@@ -177,7 +177,7 @@ def requirement_word(
     hashes: Iterable[str] = (),
     editable: bool = False,
 ) -> None:
-    """Read a requirement as pip takes it: PEP 508, an address, or a path relative to `folder`."""
+    """Read a requirement in a form of pip: PEP 508, a URL, or a path relative to `folder`."""
     text = text.strip()
     pep508 = _pep508(text)
     url = pep508.url if pep508 is not None else None
@@ -197,7 +197,7 @@ def requirement_word(
 
 
 class _Word:
-    """A requirement by an address or a path: what is known of it."""
+    """A requirement by a URL or a path, with its known properties."""
 
     def __init__(
         self, reading: Reading, text: str, place: Place, scope: LineScope, hashes: tuple[str, ...]
@@ -313,7 +313,7 @@ class _Word:
 
 
 def without_short_form(address: str) -> str:
-    """`git+USER@HOST:PATH`, git's own short form, as an address of ssh; others as they are."""
+    """`git+USER@HOST:PATH`, git's short form, as an ssh URL; others unchanged."""
     if not re.match(r"git\+[\w.-]+@[\w.-]+:", address):
         return address
     host, _, path = address.removeprefix("git+").partition(":")
@@ -354,7 +354,7 @@ def _is_path(text: str) -> bool:
 
 
 def text_line(text: str, value: str, start: int, end: int) -> int:
-    """The line, of `start` to `end`, that has `value`; else `start`."""
+    """The line between `start` and `end` that contains `value`; else `start`."""
     part = "\n".join(text.split("\n")[start - 1 : end])
     line = line_of(part, value)
     return start + line - 1 if line else start

@@ -1,6 +1,7 @@
 """setup.py, read without running it (separate: an evaluator of literals and lists).
 
-A small interpreter of assignments. What it cannot tell is None; the build backend would know it.
+A small interpreter of assignments. Values that it cannot determine are None; only the build backend
+could compute them.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ PLAIN = frozenset([
     "list", "tuple", "sorted", "set", "str", "fspath", "Path", "PurePath", "open",
     "parse_requirements", "iter", "frozenset", "resolve", "dedent",
 ])  # fmt: skip
-# Methods that leave the lines of a file, or a text, as they are for this purpose.
+# Methods that do not change the lines of a file, or a text, for this purpose.
 KEPT = frozenset([
     "read", "readlines", "read_text", "splitlines", "strip", "rstrip", "lstrip", "open",
     "decode", "split", "resolve", "absolute", "copy", "as_posix",
 ])  # fmt: skip
 FINDERS = frozenset({"find_packages", "find_namespace_packages"})
-# What names the folder of the script.
+# Expressions for the folder of the script.
 FOLDERS = frozenset({"dirname", "abspath", "realpath", "getcwd", "cwd"})
 
 
@@ -49,7 +50,7 @@ class ScriptText(msgspec.Struct, frozen=True):
 
 
 class Packages(msgspec.Struct, frozen=True):
-    """What `find_packages(where)` returns."""
+    """The result of `find_packages(where)`."""
 
     where: str
 
@@ -76,7 +77,7 @@ class SetupScript:
     def _run(
         self, statements: Sequence[ast.stmt], names: dict[str, Any], depth: int, *, guard: str = ""
     ) -> Any:
-        """Carry out statements; the value of a `return`. `guard` is a condition around them."""
+        """Execute statements; returns the value of a `return`. `guard`: a condition around them."""
         for statement in statements:
             result = self._block(statement, names, depth, guard)
             if result is not None:
@@ -85,7 +86,7 @@ class SetupScript:
         return None
 
     def _block(self, statement: ast.stmt, names: dict[str, Any], depth: int, guard: str) -> Any:
-        """Carry out a statement that has others in it, or a `return`."""
+        """Execute a compound statement, or a `return`."""
         match statement:
             case ast.If(test=test, body=body, orelse=other):
                 inner = guard if _is_main(test) else f"if {ast.unparse(test)}"
@@ -142,7 +143,7 @@ class SetupScript:
                 self._bind(each, part, names, guard)
 
     def _add(self, name: str, added: Any, names: dict[str, Any], guard: str) -> None:
-        """Add to a list. The lines of a file are taken with whatever condition chooses them."""
+        """Add to a list. The lines of a file are added regardless of conditions on them."""
         before = names.get(name)
         texts = [item for item in flattened(added) if isinstance(item, ScriptText)]
         if guard and texts:
@@ -298,7 +299,7 @@ class SetupScript:
         return ScriptText(path, line)
 
     def _read(self, path: ScriptText, function: str) -> ScriptText | RequirementFile | None:
-        """What a function gives for a path; None for the content of a file that is not there."""
+        """The result of a function for a path; None for the content of a missing file."""
         file = self._file(path.value, path.line)
         return None if function in READERS and isinstance(file, ScriptText) else file
 
@@ -341,7 +342,7 @@ class SetupScript:
         return Packages(where.value if isinstance(where, ScriptText) and where.value else ".")
 
     def _called(self, name: str, call: ast.Call, names: dict[str, Any], depth: int) -> Any:
-        """What a function of the script returns: of one that reads a file, that file."""
+        """The result of a function of the script; for one that reads a file, that file."""
         function = self._functions[name]
         inner = dict(names)
         parameters = [argument.arg for argument in function.args.args]
@@ -378,7 +379,7 @@ class SetupScript:
     def _by_name(
         self, each: ast.comprehension, names: dict[str, Any], depth: int
     ) -> dict[str, Any] | None:
-        """A table of requirements by their names, which scripts make of a list of them."""
+        """A table of requirements by name, which scripts create from a list."""
         iterated = each.iter
         while isinstance(iterated, ast.ListComp | ast.GeneratorExp):
             iterated = iterated.generators[0].iter
@@ -402,9 +403,9 @@ class SetupScript:
 
 
 def flattened(value: Any, *, unknown: bool = False) -> list[Any]:
-    """The items of lists in lists; a value that is none as the only one.
+    """The items of nested lists; another value is the only item.
 
-    None means unknown, and is left out unless `unknown`.
+    None means unknown, and is omitted unless `unknown`.
     """
     items: list[Any] = []
     queue = [value]

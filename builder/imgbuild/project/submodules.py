@@ -1,4 +1,4 @@
-"""The submodules of a git repository that are not fetched, by its `.gitmodules`."""
+"""The submodules of a git repository that were not fetched, from its `.gitmodules`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUBMODULES = "a submodule that is not fetched? `git submodule update --init` fet
 
 
 def remedy(sources: ProjectFiles, path: str) -> str | None:
-    """What fetches the submodule that has `path`; None if it is in none that is not fetched."""
+    """The command to fetch the missing submodule that contains `path`; None if there is none."""
     for each in missing(sources):
         if path == each.text or path.startswith(f"{each.text}/"):
             return f"the submodule {each.text}: git submodule update --init {each.text}"
@@ -18,7 +18,7 @@ def remedy(sources: ProjectFiles, path: str) -> str | None:
 
 
 def missing(sources: ProjectFiles) -> list[NotRead]:
-    """The submodules whose folder is empty or not there."""
+    """The submodules whose folder is empty or missing."""
     if not sources.exists(FILE):
         return []
     try:

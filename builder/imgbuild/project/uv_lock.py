@@ -1,6 +1,6 @@
 """uv.lock as locked requirements, through `uv export` or its tables (separate: a file format).
 
-uv runs in a separate folder with the project's pyproject.toml files and its lock alone: offline,
+uv runs in a separate folder with only the project's pyproject.toml files and its lock: offline,
 without configuration, variables and builds.
 """
 
@@ -73,7 +73,7 @@ class UvOptions(msgspec.Struct, rename="kebab"):
 
 
 class UvLock(msgspec.Struct, rename="kebab"):
-    """What a uv.lock has that is read. Source: uv.lock files of uv 0.4 to 0.13."""
+    """The fields of a uv.lock that are read. Source: uv.lock files of uv 0.4 to 0.13."""
 
     version: int
     package: list[UvPackage]
@@ -119,7 +119,7 @@ def _exported(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> dict[str, Any] | None:
-    """What `uv export` makes of the lock, as pylock.toml; None if it cannot."""
+    """The pylock.toml that `uv export` writes for the lock; None if it fails."""
     folder = above(pyproject)
     members = {folder}
     for package in packages:
@@ -172,7 +172,7 @@ def _root(packages: Iterable[UvPackage], reading: Reading, pyproject: str) -> Uv
 def _closure(
     packages: Iterable[UvPackage], root: UvPackage, extras: Iterable[str], groups: Iterable[str]
 ) -> Iterator[tuple[UvPackage, set[str]]]:
-    """The packages that `root` needs on Linux, each with the markers under which they are.
+    """The packages that `root` needs on Linux, each with its markers.
 
     The empty marker is true on all machines.
     """

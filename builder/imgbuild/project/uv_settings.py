@@ -27,7 +27,7 @@ from imgbuild.project.submodules import SUBMODULES
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 
-# Groups by which tools of development are installed, whatever a project's defaults are.
+# Groups of development tools, which are not read even if they are defaults of a project.
 DEVELOPMENT = frozenset([
     "dev", "develop", "development", "test", "tests", "testing", "lint", "linting", "docs",
     "doc", "typing", "style", "ci", "format", "quality",
@@ -46,7 +46,7 @@ NOT_TAKEN_REASON = "a setting of uv that is ignored: targets have their own"
 class UvSettings:
     """`[tool.uv]` of the pyproject.toml `file`, applied to its requirements.
 
-    `extras` and `groups` are those whose requirements are taken.
+    `extras` and `groups` are those whose requirements are read.
     """
 
     def __init__(self, reading: Reading, file: str, document: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ class UvSettings:
         return [name for name in names if normalize(name) not in DEVELOPMENT]
 
     def conflict_sets(self, package: str) -> list[tuple[str, ...]]:
-        """The sets of this package's own extras and groups that exclude each other."""
+        """The sets of this package's extras and groups that exclude each other."""
         sets = []
         for conflict in _list(self.table.get("conflicts")):
             items = [item for item in _list(conflict) if isinstance(item, dict)]
@@ -135,9 +135,9 @@ class UvSettings:
     def _apply(
         self, sources: list[dict[str, Any]], requirement: Requirement, place: Place, kind: Kind
     ) -> str | None:
-        """Add the requirement from each source; those that are an index are only noted.
+        """Add the requirement from each source; indexes are only recorded.
 
-        The marker of the machines where no other source holds; None if there are none.
+        Returns the marker of the machines to which no other source applies; None if there are none.
         """
         general = str(requirement.marker or "")
         left = set(platforms.truths(general))
@@ -168,7 +168,7 @@ class UvSettings:
         kind: Kind,
         marker: str,
     ) -> None:
-        """Add a requirement from a git repository, an address, a folder or the workspace."""
+        """Add a requirement from a git repository, a URL, a folder or the workspace."""
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
         both = platforms.both(str(requirement.marker or ""), marker)
         suffix = f" ; {both}" if both else ""
@@ -224,7 +224,7 @@ class UvSettings:
         )
 
     def _member(self, name: str) -> str | None:
-        """The folder of the workspace's member that has this name."""
+        """The folder of the workspace member with this name."""
         sources = self.reading.sources
         for pattern in _list(self.workspace.get("members")):
             base = sources.root / self.folder
@@ -261,7 +261,7 @@ class UvSettings:
             self.reading.index(url, place, marker, name=name, packages=packages, flat=flat)
 
     def finish(self) -> None:
-        """Add what holds for all requirements: indexes, overrides, constraints and the rest."""
+        """Add settings for all requirements: indexes, overrides, constraints and others."""
         self._rules()
         self.finish_indexes()
         named = {name for name, _ in self._named}
@@ -342,9 +342,9 @@ class UvSettings:
 
 
 def absolute_day(value: object) -> datetime.date | None:
-    """The day of `exclude-newer`: of a moment, the one after it has begun; None if it is relative.
+    """The day of `exclude-newer`; for a time during a day, the next day; None if it is relative.
 
-    What was uploaded on the day of a moment before midnight counts too: uv takes the moment.
+    This includes files uploaded later on the same day, which uv would exclude.
     """
     if isinstance(value, datetime.datetime):
         moment = value
@@ -397,7 +397,7 @@ INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 
 
 def _inverted(marker: str) -> str:
-    """A marker that is true where this one is false; empty if that is more than one comparison."""
+    """A marker that is true if this one is false; empty if it has more than one comparison."""
     match = re.fullmatch(
         r"\s*([\w.]+)\s*(==|!=|<=|>=|<|>|not in|in)\s*(['\"][^'\"]*['\"])\s*", marker
     )
@@ -405,14 +405,14 @@ def _inverted(marker: str) -> str:
 
 
 def _list(value: object) -> list[Any]:
-    """A list as it is, nothing as an empty one, another value as the only item."""
+    """A list unchanged, None as an empty list, any other value as a list of one item."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def _strings(reading: Reading, value: object, place: Place) -> list[str]:
-    """The texts of a list; a problem for each item that is none."""
+    """The texts of a list; a problem for each item that is not a text."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):

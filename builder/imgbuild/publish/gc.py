@@ -99,7 +99,7 @@ def find(
 
 
 def delete(client: Client, repository: Repository, sweep: Sweep) -> Sweep:
-    """Delete the images of `sweep` and what is attached to them; returns what was deleted.
+    """Delete the images of `sweep` and their attachments; returns the deleted ones.
 
     An image that was tagged again in the meantime is kept.
     """

@@ -10,13 +10,13 @@ from imgbuild.system import quoting
 from imgbuild.system.amounts import count, size_text
 
 NAMED = ("torch", "vllm", "trl", "verl", "sglang")  # versions that the page has
-_WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # what a shell leaves as it is
+_WORD = re.compile(r"[\w./:@-]+", re.ASCII)  # text that a shell does not change
 
 
 def lines(listing: Listing) -> Iterator[str]:
     """The page. Each image of a target has its stable tag, its newest dated one and its digest.
 
-    Images of no target, damaged ones, and names that a shell would change are left out.
+    Images without a target, damaged images, and names that a shell would change are omitted.
     """
     entries = _shown(listing)
     if not entries:
@@ -31,7 +31,7 @@ def lines(listing: Listing) -> Iterator[str]:
 def brief(listing: Listing, first: Sequence[str]) -> list[str] | None:
     """A block of commands by tag: of the targets `first`, or of all if none of these is published.
 
-    None if no image of a target is. The block is marked as one that tests of documents do not run.
+    None if no target is published. The block is marked so that tests of documents do not run it.
     """
     entries = {entry.target: entry for entry in sorted(_shown(listing), key=_age)}
     if not entries:
@@ -52,12 +52,12 @@ def brief(listing: Listing, first: Sequence[str]) -> list[str] | None:
 
 
 def _age(entry: ListedTag) -> tuple[bool, str]:
-    """Orders the images of a target: the one with the stable tag last, before it the newest."""
+    """Sort key of a target's images: the one with the stable tag last, the newest before it."""
     return entry.target in entry.tags, max(entry.dates, default="")
 
 
 def _shown(listing: Listing) -> list[ListedTag]:
-    """The intact images of targets whose references every shell takes, by target."""
+    """The intact images whose references need no quoting in any shell, by target."""
     entries = [entry for entry in listing.entries if entry.target and not entry.other]
     safe = [entry for entry in entries if _WORD.fullmatch(_tagged(entry))]
     return sorted(safe, key=lambda each: each.target)
@@ -81,7 +81,7 @@ def _entry(entry: ListedTag) -> Iterator[str]:
 
 
 def _file(entry: ListedTag) -> str:
-    """A name for a file: that of the target as far as every shell takes it."""
+    """A file name: that of the target, without characters that a shell could change."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", entry.target)
 
 

@@ -258,7 +258,8 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
 def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
     """Attach and sign the documents of the lock; returns digests of artifacts and signed manifests.
 
-    Nothing for a base image, which no lock describes. LockStale if the project's lock has changed.
+    Does nothing for a base image, which is not described by a lock. LockStale if the project's lock
+    has changed.
     """
     if plan.only_base or not (work.attach or work.key):
         return (), ()

@@ -164,7 +164,7 @@ class BlobReader:
 
 
 def whole(client: Client, repository: Repository, contents: Collection[bytes]) -> bool:
-    """Whether `repository` has each blob of `contents`."""
+    """Whether `repository` has all blobs of `contents`."""
     return all(client.has(repository, digest_of(content)) == len(content) for content in contents)
 
 

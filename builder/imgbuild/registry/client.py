@@ -183,7 +183,7 @@ class Client:
         return uploads.upload(self.http, repository, source, advance=advance, chunk=self._chunk)
 
     def mount(self, repository: Repository, digest: Digest, size: int, source: Repository) -> bool:
-        """Mount a blob of the repository `source`; False if the registry does not do that."""
+        """Mount a blob of the repository `source`; False if the registry does not support it."""
         return uploads.mount(self.http, repository, digest, size, source)
 
     # -- lists

@@ -120,7 +120,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
 def put(
     http: RegistryHttp, repository: Repository, data: bytes, kind: str, tag: str | None
 ) -> tuple[Digest, bool]:
-    """Store a manifest by its digest, or under `tag`; whether the registry keeps its referrers.
+    """Store a manifest by its digest or `tag`; returns whether the registry keeps its referrers.
 
     IntegrityError if the registry reports another stored digest.
     """

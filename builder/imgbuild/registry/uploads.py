@@ -362,8 +362,8 @@ class _Distrusted(RegistryRefused):
 def _received_size(response: Response) -> int | None:
     """The number of received bytes in the response's Range header; None if missing.
 
-    "0-0" means none, since most registries write that; for one byte it is correct too, but then the
-    upload only starts again.
+    "0-0" is treated as none, which most registries mean by it; if it does mean one byte, the upload
+    merely starts again.
     """
     text = response.headers.get("Range", "").strip().removeprefix("bytes=")
     last = number(text.removeprefix("0-")) if text.startswith("0-") else None

@@ -12,9 +12,9 @@ from imgbuild.values import Arch
 
 
 class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the template besides the Dockerfile's: all wheels at once, in two groups.
+    """The template's values in addition to the Dockerfile's: all wheels at once, in two groups.
 
-    `name` is that of the file, and of the folders that its head names.
+    `name` is the name of the file, and of the folders named in its header.
     """
 
     name: str
@@ -26,8 +26,7 @@ class ApptainerDefinition(msgspec.Struct, frozen=True, kw_only=True):
 def text(dockerfile: Dockerfile, arch: Arch, name: str, images: Path) -> str:
     """The definition file `name`.def of `dockerfile` on `arch`.
 
-    `dockerfile` has all architectures of its lock, so that it has the files that differ between
-    them.
+    `dockerfile` has all architectures of its lock, and so the files that differ between them.
     """
     stage = next(stage for stage in dockerfile.stages if stage.arch == arch.oci)
     definition = ApptainerDefinition(

@@ -1,6 +1,6 @@
 """docker-bake.json: one file for `docker buildx bake` that builds every locked target.
 
-Names in such a file have no dots, so `cu130-vllm0.20.2` is `cu130-vllm0_20_2` there.
+Names in such a file cannot contain dots, so `cu130-vllm0.20.2` becomes `cu130-vllm0_20_2`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def bake(dockerfiles: Iterable[Dockerfile]) -> dict[str, Any]:
 
 
 def base_context(target: str, digest: Digest) -> str:
-    """The base of `target` as a named context, from the project's folder."""
+    """The base of `target` as a named context, relative to the project's folder."""
     return f"oci-layout://{BASES}/{target}@{digest}"
 
 
 def contexts(dockerfile: Dockerfile) -> dict[str, str]:
-    """Named contexts: where `imgbuild build --only` leaves them, from the project's folder."""
+    """Named contexts: where `imgbuild build --only` writes them, below the project's folder."""
     return {
         "base": base_context(dockerfile.target, dockerfile.base.digest),
         "wheels": f"{WHEELS}/{dockerfile.target}",
@@ -42,7 +42,7 @@ def _target(dockerfile: Dockerfile) -> dict[str, Any]:
         "contexts": contexts(dockerfile),
         "args": {"SOURCE_DATE_EPOCH": str(dockerfile.epoch)},
         "network": "none",
-        # A provenance holds the time of the build, and would move the digest.
+        # A provenance has the time of the build, and would change the digest.
         "attest": ["type=provenance,disabled=true"],
         "platforms": [stage.platform for stage in dockerfile.stages],
         "tags": [f"imgbuild:{dockerfile.target}"],

@@ -1,4 +1,4 @@
-"""The wheels that building a package needs, each with its hash, for packages without a wheel."""
+"""The wheels, with hashes, that are needed to build packages without a wheel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from imgbuild.values import Arch
 
 
 def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
-    """What the build of `built` needs, as wheels that run on `arch`.
+    """The build requirements of `built`, as wheels that run on `arch`.
 
-    A lock names those of the machine that built it. Where the target has the same version, the
-    target's own wheel replaces it; InputError if a wheel is for another architecture and has no
+    A lock names the wheels of the machine that built it. If the target has the same version, the
+    target's wheel is used instead; InputError if a wheel is for another architecture and has no
     replacement.
     """
     target_wheels = {(wheel.package, wheel.version): wheel for wheel in lock.arch[arch].wheels}

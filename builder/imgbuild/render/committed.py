@@ -1,4 +1,4 @@
-"""Dockerfiles and files committed beside a lock: written, compared (separate: not on request)."""
+"""Dockerfiles and files committed next to a lock: written, compared (separate: not on request)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/
 def files(
     project: Project, matrix: Matrix, lock: Lock, document: dockerfile.Dockerfile
 ) -> dict[str, bytes]:
-    """Path beside the lock → content of everything that is kept there of one target."""
+    """Path relative to the lock → content, for all rendered files of one target."""
     text = templates.render("dockerfile.j2", document, images=project.images)
     return {DOCKERFILE: text.encode(), **copied(lock, tuple(lock.arch), matrix)}
 
@@ -40,9 +40,9 @@ def copied(lock: Lock, arches: Sequence[Arch], matrix: Matrix) -> dict[str, byte
 
 
 def write(project: Project, target: str, expected: dict[str, bytes]) -> bool:
-    """Make the rendered files of `target` those of `expected`; whether anything changed.
+    """Write the rendered files of `target` as in `expected`; returns whether anything changed.
 
-    Of other files only those are removed that the present Dockerfile names: imgbuild made them.
+    Other files are removed only if the current Dockerfile names them, since imgbuild created those.
     """
     changed = False
     images = project.images.relative_to(project.root).as_posix()
@@ -75,7 +75,7 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
 def _present(folder: OpenFolder) -> set[str]:
     """The files at the places of rendered ones, by their path below `folder`.
 
-    InputError if one of the places is a link, or has something else than files and folders.
+    InputError if one of them is a link, or contains anything but files and folders.
     """
     present = {DOCKERFILE} if folder.require_file(DOCKERFILE) is not None else set()
     for top in PLACES:
@@ -86,7 +86,7 @@ def _present(folder: OpenFolder) -> set[str]:
 
 
 def _named(text: bytes) -> set[str]:
-    """The files beside the Dockerfile `text` that it copies, and the Dockerfile itself."""
+    """The files that the Dockerfile `text` copies from its folder, and the Dockerfile itself."""
     named = {DOCKERFILE}
     for top, quoted in _COPIED.findall(text.decode("utf-8", "replace")):
         tops = PLACES[1:] if "TARGETARCH" in top else (top,)

@@ -1,4 +1,4 @@
-"""YAML that readers of YAML 1.1 and of 1.2 understand alike, by PyYAML."""
+"""YAML, written with PyYAML, that has the same meaning in YAML 1.1 and 1.2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-# Text that no reader takes for anything but text, without quotes; all other text has quotes.
+# Text that every parser reads as text without quotes; all other text is quoted.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
 _WORDS = frozenset(
     {"true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"}

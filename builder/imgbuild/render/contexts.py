@@ -38,7 +38,7 @@ LOCK = ".lock"
 
 
 class Wheels(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of wheels: how many, how many bytes, and how many had to be put there."""
+    """A folder of wheels: their number, their size in bytes, and how many were added."""
 
     target: str
     output: Path
@@ -82,8 +82,8 @@ def base(
 def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> Wheels:
     """Put every wheel of `lock` on `arches` into `folder`, under its name in the lock.
 
-    InputError if it has something else, IntegrityError for a name that is not a wheel's or that two
-    different wheels have.
+    InputError if it has other files, IntegrityError for a name that is not that of a wheel, or that
+    two different wheels have.
     """
     with locked_wheels(lock, arches, folder, inputs) as placed:
         return placed
@@ -93,7 +93,7 @@ def wheels(lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs) -> 
 def locked_wheels(
     lock: Lock, arches: Sequence[Arch], folder: Path, inputs: Inputs
 ) -> Iterator[Wheels]:
-    """As `wheels`, and until the end no other process changes the folder."""
+    """As `wheels`, with the folder locked against other processes until the end."""
     layers = [
         layer
         for arch in arches
@@ -145,7 +145,7 @@ def _expected_digests(lock: Lock, arches: Sequence[Arch]) -> dict[str, Sha256]:
 
 
 def _refuse_others(folder: Path) -> None:
-    """InputError if the folder has anything but wheels, which another program put there."""
+    """InputError if the folder has anything but wheels, since another program put it there."""
     for path in sorted(folder.iterdir()):
         if not _is_wheel(path) and path.name != LOCK:
             message = f"{folder} is not a folder of wheels: it contains {path.name}"
@@ -153,13 +153,13 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _is_wheel(path: Path) -> bool:
-    """Whether `path` is a wheel by its name, or one that was not finished."""
+    """Whether the name of `path` is that of a wheel, or of an incomplete one."""
     named = NAME.fullmatch(path.name) is not None or path.name.startswith(TEMPORARY)
     return named and stat.S_ISREG(path.lstat().st_mode)
 
 
 def _place(path: Path, source: Path, key: Sha256, reporter: Reporter) -> bool:
-    """Make `path` the file `source`, whose hash is `key`; False if it is that already."""
+    """Put the file `source`, whose hash is `key`, at `path`; False if it is already there."""
     with contextlib.suppress(FileNotFoundError):
         if path.samefile(source) or _is_copy(path, source, key):
             return False

@@ -43,9 +43,9 @@ CONTEXT = "base"
 
 
 class Omission(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of which files are left out: `paths` are patterns below the prefix.
+    """A package from which files are omitted: `paths` are patterns below the prefix.
 
-    `rows` are regular expressions of the same files as its RECORD names them.
+    `rows` are regular expressions for the rows of these files in its RECORD.
     """
 
     requirement: str
@@ -57,8 +57,8 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
     def steps(self, folder: str) -> tuple[Quoted, ...]:
         """The commands that remove them from `folder`, which contains only that package.
 
-        A package is installed aside for this: in one folder with others it would replace a file
-        that another one is to keep, and lose it with its own.
+        The package is installed into a separate folder for this: in a common folder it would
+        replace a file of another package, which would then be removed, too.
         """
         paths = " -o ".join(f"-path {quoting.word(f'{folder}/{path}')}" for path in self.paths)
         rows = " ".join(f"-e {quoting.word(f'/{row}/d')}" for row in self.rows)
@@ -70,7 +70,7 @@ class Omission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """A package built from its sdist; `requires` is the file of what its build needs."""
+    """A package built from its sdist; `requires` is the file with its build requirements."""
 
     requirement: str
     env: dict[str, str]
@@ -79,9 +79,9 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer of wheels: requirements installed as they are, and those that lose files.
+    """One layer of wheels: requirements installed unchanged, and those of which files are removed.
 
-    `builds` are there where only their sdists are available.
+    `builds` are packages that are available only as sdists.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without(self) -> tuple[Omission, ...]:
-        """All packages that lose files."""
+        """All packages from which files are removed."""
         built = (build.omission for build in self.builds)
         return (*self.omissions, *(omission for omission in built if omission is not None))
 
@@ -128,9 +128,9 @@ class DockerfileVariable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The base image, as `imgbuild build --only base` makes it.
+    """The base image, as built by `imgbuild build --only base`.
 
-    `reference` is how FROM names it: a named context, or the image in a registry.
+    `reference` is its name in FROM: a named context, or the image in a registry.
     """
 
     name: str
@@ -142,8 +142,8 @@ class DockerfileBase(msgspec.Struct, frozen=True, kw_only=True):
 class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
     """One image, step by step.
 
-    `kept`: it is committed beside its lock; `narrowed` is the flag of `imgbuild` that
-    gives its architectures where the lock has more, and empty otherwise.
+    `kept`: it is committed next to its lock; `narrowed` is the flag of `imgbuild` that selects its
+    architectures if the lock has more, else empty.
     """
 
     target: str
@@ -187,9 +187,9 @@ class Dockerfile(msgspec.Struct, frozen=True, kw_only=True):
 def dockerfile(
     lock: Lock, target_digests: TargetDigests, matrix: Matrix, arches: Sequence[Arch] | None = None
 ) -> Dockerfile:
-    """The steps that make the image of `lock` on `arches`, by default all of its architectures.
+    """The steps that build the image of `lock` on `arches`, by default all of its architectures.
 
-    InputError if they need something that the lock does not have.
+    InputError if they need something that is not in the lock.
     """
     plans = {arch: plan(lock, arch) for arch in arches or lock.arch}
     first = next(iter(plans.values()))
@@ -229,12 +229,12 @@ def dockerfile(
 
 
 def epoch(created: str) -> int:
-    """A configuration's `created` as SOURCE_DATE_EPOCH has it: seconds since 1970."""
+    """A configuration's `created` as for SOURCE_DATE_EPOCH: seconds since 1970."""
     return int(datetime.datetime.fromisoformat(created).timestamp())
 
 
 def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Member]:
-    """The members of the plan's one layer of that kind."""
+    """The members of the plan's only layer of that kind."""
     recipe = next(layer.recipe for layer in planned.layers if isinstance(layer.recipe, kind))
     if isinstance(recipe, VenvRecipe):
         return skeleton.venv_members(recipe)
@@ -242,7 +242,7 @@ def members(planned: Plan, kind: type[VenvRecipe | FilesRecipe]) -> Sequence[Mem
 
 
 def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
-    """A user's own files and links, in folders that are there; IntegrityError if one has changed.
+    """A user's files and links, in existing folders; IntegrityError if one has changed.
 
     InputError for a file that is not text, as rendered files must be.
     """
@@ -261,7 +261,7 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
 
 
 def base_digest(target_digests: TargetDigests, plans: Iterable[Plan]) -> Digest:
-    """The digest of the image that `imgbuild build --only base` leaves."""
+    """The digest of the image that `imgbuild build --only base` writes."""
     records = image_digests.layer_records(target_digests)
     bases = [base_of(planned) for planned in plans]
     return image_digests.top_digest(
@@ -321,7 +321,7 @@ def _install(lock: Lock, name: str, recipe: WheelsRecipe) -> Install:
 
 
 def omission(lock: Lock, wheel: Wheel, paths: tuple[str, ...], python: str) -> Omission:
-    """The files of `wheel` to leave out, which match `paths`, and their rows in RECORD."""
+    """The files of `wheel` to omit, which match `paths`, and their rows in RECORD."""
     site = f"lib/python{python}/site-packages/"
     return Omission(
         requirement=f"{wheel.package}=={wheel.version}",

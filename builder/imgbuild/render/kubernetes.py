@@ -72,7 +72,7 @@ def jobset(container: ContainerSettings, comment: str) -> str:
         "metadata": {"name": name},
         "spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [workers]},
     }
-    return container_yaml.document(value, _comment(container, comment))
+    return container_yaml.document(value, _comment(container, comment, "the JobSet controller"))
 
 
 def rayjob(container: ContainerSettings, comment: str) -> str:
@@ -112,14 +112,14 @@ def rayjob(container: ContainerSettings, comment: str) -> str:
             "rayClusterSpec": cluster,
         },
     }
-    return container_yaml.document(value, _comment(container, comment))
+    return container_yaml.document(value, _comment(container, comment, "the KubeRay operator"))
 
 
 def entrypoint(words: tuple[str, ...]) -> str:
     """A command as the entry point of a RayJob; InputError for a word that would be changed.
 
-    The operator puts the text into a command of bash, which runs `ray job submit`, whose server
-    gives its words, joined, to sh.
+    The operator inserts the text into a bash command that runs `ray job submit`; the Ray server
+    joins the words and passes them to sh.
     """
     wrong = [word for word in words if not _WORD.fullmatch(word)]
     if words and (words[0] in _RESERVED or "=" in words[0]):
@@ -131,13 +131,14 @@ def entrypoint(words: tuple[str, ...]) -> str:
     return " ".join(words)
 
 
-def _comment(container: ContainerSettings, comment: str) -> str:
-    """`comment`, and what the cluster must have before `kubectl apply -f FILE`."""
-    secrets = ", ".join(container.secrets)
+def _comment(container: ContainerSettings, comment: str, operator: str = "") -> str:
+    """`comment`, and the objects that must exist before `kubectl apply -f FILE`."""
+    secrets, repository = ", ".join(container.secrets), container.image.partition("@")[0]
     return "\n".join(
         (
             comment,
-            f"The image must be in its registry: imgbuild push {container.target} HOST/REPOSITORY",
+            *([f"The cluster must have {operator}"] if operator else []),
+            f"The image must be in its registry: imgbuild push {container.target} {repository}",
             f"Two PersistentVolumeClaims: workspace ({container.workdir}), models ({MODELS})",
             *([f"Secret {SECRET}, each key may be absent: {secrets}"] if secrets else []),
             "kernels has compiled code; with a claim in place of emptyDir it outlives the pod.",

@@ -1,6 +1,6 @@
 """`render --online`: a Dockerfile that downloads its inputs (separate: an output format).
 
-The steps that install stay without network and check the same hashes.
+The installation steps still have no network access and check the same hashes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def build_files(lock: Lock, arches: Iterable[Arch]) -> dict[str, bytes]:
 
 
 def reference(dockerfile: Dockerfile, lock: Lock, registry: str | None) -> str:
-    """The published base of `dockerfile`, by digest; InputError if no registry is named for it."""
+    """The published base of `dockerfile`, by digest; InputError if no registry is given for it."""
     if lock.base.kind == "registry":
         return lock.base.image
     if registry is None:

@@ -1,7 +1,7 @@
 """`render --format pylock`: PEP 751's pylock.toml for pip and uv (separate: an output format).
 
 It names hosts, so it is never committed. A package with one version everywhere has one entry with
-its wheels; one that differs has one for each architecture, behind a marker.
+its wheels; a package whose version differs has one entry with a marker for each architecture.
 """
 
 from __future__ import annotations

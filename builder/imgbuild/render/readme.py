@@ -1,4 +1,4 @@
-"""The text of /opt/imgbuild/README: what an image has, its first commands, what it lacks."""
+"""The text of /opt/imgbuild/README: contents of an image, first commands, missing parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = {
 
 
 class ReadmeValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What the template reads; `versions` are of all architectures, `main` names of them."""
+    """The template's values; `versions` are those of all architectures, `main` are names in it."""
 
     target: str
     summary: str
@@ -63,7 +63,7 @@ def readme(lock: Lock, target: Target, images: Path) -> str:
 
 
 def _folded(line: str) -> str:
-    """A line of prose as several of at most WIDTH characters; indented lines as they are."""
+    """A line of prose folded to at most WIDTH characters; indented lines are unchanged."""
     if line.startswith("    ") or len(line) <= WIDTH:
         return line
     indent = "  " if line.startswith("- ") else ""

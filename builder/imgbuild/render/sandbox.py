@@ -1,8 +1,9 @@
 """A restricted Jinja for templates of another author's checkout (separate: a security boundary).
 
-Templates get values of imgbuild and can only write texts: no attribute of Python beyond the
-values, no method that changes or reads anything else, no file but templates. What they write is
-bounded, and so is how often they repeat something. An output without a filter must be a plain word.
+Templates get values of imgbuild and can only produce text: they cannot access other Python
+attributes, call methods that change or read anything else, or read other files than templates. The
+size of the output and the number of repetitions are limited. An output without a filter must be a
+plain word.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _COMPILED: dict[tuple[Any, ...], Any] = {}
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment for one rendering. `filters` are in addition to FILTERS.
 
-    `read` gives the text and the path of a template by its name; None if there is none.
+    `read` returns the text and the path of a template by its name; None if it does not exist.
     """
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
@@ -64,7 +65,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
-            # What `finalize` returns is marked as escaped, for no language is HTML.
+            # The result of `finalize` is marked as escaped, since no language here is HTML.
             autoescape=True,
             finalize=self._written,
             optimized=False,  # or constants would be computed before anything is counted
@@ -74,7 +75,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {name: _of_texts(function) for name, function in filters.items()}
         self.filters |= {"list": self._listed, "join": self._joined, "batch": self._batched}
         self.filters |= {"_each": self._each, "_concat": self._concat}
-        # What is computed from a value counts as the value, and as the result.
+        # A computation on a value counts as the value, and as the result.
         self.filters = self._counting_all(self.filters)
         self.filters["_counted"] = self._counted
         self.tests = self._counting_all(JINJA_TESTS)
@@ -82,7 +83,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._spent = 0
         self._longest = 0  # characters of the longest template
 
-    # -- what templates can reach
+    # -- objects accessible to templates
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Whether a template may read `attr`: a plain value, or a method that may be called."""
@@ -126,7 +127,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             _COMPILED[key] = super().compile(source, name, filename, *more)
         return _COMPILED[key]
 
-    # -- what is counted
+    # -- counted operations
 
     def _spend(self, amount: int) -> None:
         self._spent += amount
@@ -181,7 +182,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return (*source, lambda: True)
 
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
-        """The template `name`; that it is included counts as writing it."""
+        """The template `name`; including it counts as writing it."""
         template = super().get_template(name, *args, **kwargs)
         self._spend(REPETITION + self._longest)
         return template
@@ -216,7 +217,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return whole
 
     def _written(self, value: Any) -> Markup:
-        """What a template writes for `{{ value }}`."""
+        """The output of a template for `{{ value }}`."""
         if isinstance(value, Undefined):
             value = str(value)  # empty if a condition has no else; an unknown name is an error
         if hasattr(value, "__html__"):
@@ -237,7 +238,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _of_texts(function: Callable[..., object]) -> Callable[..., object]:
-    """`function` for plain strings: markupsafe's, which macros return, escape what is added."""
+    """`function` for plain strings: markupsafe's strings, returned by macros, escape added text."""
 
     def _called(*args: Any, **kwargs: Any) -> object:
         return function(*map(_plain, args), **{name: _plain(arg) for name, arg in kwargs.items()})
@@ -252,7 +253,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Counted(NodeTransformer):
-    """Rewrites a template: constants are marked as quoted, loops and values are counted."""
+    """Rewrites a template to mark constants as quoted, and to count loops and values."""
 
     def __init__(self, name: str | None, filename: str | None) -> None:
         self._file = (name, filename)
@@ -280,7 +281,7 @@ class _Counted(NodeTransformer):
         return node
 
     def _value(self, node: nodes.Expr) -> nodes.Node:
-        """A list, a mapping or a part of one, which counts once it is made."""
+        """A list, a mapping or a part of one, which is counted when it is created."""
         self.generic_visit(node)
         if getattr(node, "ctx", "load") != "load":
             return node
@@ -300,7 +301,7 @@ class _Counted(NodeTransformer):
         return nodes.Filter(node, "_counted", [], [], None, None, lineno=node.lineno)
 
     def _named(self, node: nodes.Node) -> nodes.Node:
-        """A statement with the name of a template, which stays a constant."""
+        """A statement with the name of a template, which is kept as a constant."""
         return node
 
     visit_Include = visit_Import = visit_FromImport = visit_Extends = _named  # noqa: N815

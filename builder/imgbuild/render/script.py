@@ -1,7 +1,7 @@
 """`render --format script`: a shell script that installs a lock (separate: an output format).
 
-Packages that lose files, and those without a wheel, come after all others: each is installed aside
-or built then.
+Packages from which files are removed, and those without a wheel, come after all others: each is
+installed into a separate folder, or built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """A package as a line of requirements, for the default index or a folder of wheels.
 
-    `there` is the same with its address, for a package that only another index has.
+    `there` is the same line with a URL, for a package that only another index has.
     """
 
     plain: str
@@ -38,8 +38,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
     """A package that is installed by a separate step.
 
-    It loses files, or has no wheel: then `requires` is what its build needs beside the packages
-    that are installed already, and `env` its environment.
+    Files are removed from it, or it has no wheel: then `requires` are its build requirements in
+    addition to the packages installed before, and `env` is the environment of the build.
     """
 
     package: str
@@ -103,7 +103,7 @@ def script(lock: Lock, target_digests: TargetDigests, arch: Arch, addresses: Add
 
 
 def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
-    """What is left out of which package."""
+    """The files to omit, by package."""
     wheels = installed_wheels(resolution)
     omit = omitted(lock.drop, wheels)
     return {
@@ -116,7 +116,7 @@ def _omissions(lock: Lock, resolution: Resolution) -> dict[str, Omission]:
 def _line(
     lock: Lock, package: str, version: str, files: Sequence[LockedFile], addresses: Addresses
 ) -> Line:
-    """A package with the hashes of `files`, of which an index has the first."""
+    """A package with the hashes of `files`, the first of which is on an index."""
     hashes = [file.sha256 for file in files]
     there = ""
     if package in lock.indexes or (lock.project and package in lock.project.sources):
@@ -159,7 +159,7 @@ def _environment(lock: Lock) -> dict[str, str]:
 
 
 def _links(lock: Lock) -> dict[str, str]:
-    """Links below the environment, by their path there."""
+    """Links below the environment, by their path in it."""
     prefix = lock.settings.prefix + "/"
     return {
         path.removeprefix(prefix): to
@@ -169,7 +169,7 @@ def _links(lock: Lock) -> dict[str, str]:
 
 
 def _moved(lock: Lock, value: str) -> str:
-    """A value in double quotes, in which the image's folders are the script's."""
+    """A value in double quotes, with the image's folders replaced by the script's."""
     quoted = quoting.double(value)
     for folder, name in ((lock.settings.prefix, "$venv"), (lock.settings.cache, "$cache")):
         if quoted == folder or quoted.startswith(folder + "/"):

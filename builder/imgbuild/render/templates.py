@@ -1,4 +1,4 @@
-"""Templates of `images/templates/` and a project's own: loading, filters, quoting, rendering.
+"""Templates of `images/templates/` and of projects: loading, filters, quoting, rendering.
 
 A project may be another author's, so its templates run in `sandbox`. An unknown name in a template
 is an error, not an empty text.
@@ -21,17 +21,17 @@ from imgbuild.system.quoting import Quoted
 DATA = files.data("templates")
 FOLDER = "templates"  # below `images`
 APPTAINER = "apptainer.j2"
-# The files whose language can hold no line breaks in a word; all others are shell scripts.
+# The files whose language allows no line breaks in a word; all others are shell scripts.
 ONE_LINE = ("dockerfile.j2", APPTAINER)
 SIZE = 256 << 10  # bytes of a template
 HINT = "correct the template, or remove it to use imgbuild's own"
 
 
 def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: object) -> str:
-    """The text of template `name`, in which `value`'s fields are names.
+    """The rendered template `name`; its variables are the fields of `value`.
 
-    A file of that name in `images`/templates is read instead of imgbuild's own; InputError if it
-    cannot be read, or uses what templates may not use.
+    A file of that name in `images`/templates replaces imgbuild's template; InputError if it cannot
+    be read, or uses something that is not allowed in templates.
     """
     from imgbuild.render.sandbox import Sandbox  # Jinja is slow to load
 
@@ -50,7 +50,7 @@ def render(name: str, value: msgspec.Struct, *, images: Path | None, **more: obj
 
 
 def filters(name: str) -> dict[str, Callable[..., object]]:
-    """The filters that quote, for the language of the template `name`."""
+    """The quoting filters for the language of the template `name`."""
     lines = name not in ONE_LINE
     quoting_filters: dict[str, Callable[..., object]] = {
         "word": lambda text: quoting.word(text, lines=lines),
@@ -75,7 +75,7 @@ def filters(name: str) -> dict[str, Callable[..., object]]:
 
 
 def project_templates(images: Path) -> tuple[str, ...]:
-    """The templates in `images` that imgbuild does not have, or not with that content.
+    """The templates in `images` that imgbuild does not have, or has with other content.
 
     Links to folders are not followed: rendering refuses a template that is reached through one.
     """
@@ -92,7 +92,7 @@ def project_templates(images: Path) -> tuple[str, ...]:
 
 
 def slug(name: str) -> str:
-    """A target's name where dots may not be."""
+    """A target's name for places where dots are not allowed."""
     return name.replace(".", "_")
 
 
@@ -104,14 +104,14 @@ def _same(folder: Path, name: str) -> bool:
 
 
 def _braces(text: str, instead: str) -> Quoted:
-    """`text` without the `{{` in which Apptainer looks for an argument of the build."""
+    """`text` without `{{`, which Apptainer would read as a build argument."""
     while "{{" in text:
         text = text.replace("{{", instead)
     return Quoted(text)
 
 
 def _label(text: str) -> Quoted:
-    """A value of %labels: the rest of a line, in which nothing can be quoted."""
+    """A value of %labels: the rest of a line, which has no quoting."""
     quoting.word(text)  # InputError for control characters
     if "{{" in text:
         message = f"{text!r} has {{{{, which a label of Apptainer cannot have"
@@ -135,7 +135,7 @@ def _source(images: Path | None, name: str) -> tuple[str, str] | None:
 def _read(top: Path, name: str) -> str | None:
     """The text of the template at `name` below `top`; None if there is none.
 
-    InputError for links, what is not a file of text, and names that are no path below `top`.
+    InputError for links, for anything but text files, and for names that are not paths below `top`.
     """
     path = top / name
     try:
@@ -158,7 +158,7 @@ def _read(top: Path, name: str) -> str | None:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """File and line of the template where `error` arose."""
+    """File and line of the template at which `error` occurred."""
     if isinstance(line := getattr(error, "lineno", None), int):  # a syntax error of Jinja
         return f"{getattr(error, 'filename', None) or name}:{line}"
     frames = [

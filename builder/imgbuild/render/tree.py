@@ -24,21 +24,21 @@ class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
 
     def command(self, *, owners: bool) -> Quoted:
-        """The command that makes them."""
+        """The command that creates them."""
         other = owners and (self.uid or self.gid)
         owner = ("-o", str(self.uid), "-g", str(self.gid)) if other else ()
         return quoting.words(("install", "-d", "-m", self.mode, *owner, *self.paths))
 
 
 class TreeLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A symbolic link and what it holds."""
+    """A symbolic link and its target."""
 
     path: str
     target: str
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A file; `source` is its path beside the Dockerfile. `by_arch`: one file per architecture."""
+    """A file; `source` is its path in the build context. `by_arch`: one file per architecture."""
 
     path: str
     source: str
@@ -55,7 +55,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layer adds, in the order in which a shell makes it."""
+    """The members that a layer adds, in the order in which a shell creates them."""
 
     folders: tuple[TreeFolder, ...]
     parents: tuple[str, ...]
@@ -65,11 +65,11 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     def steps(
         self, context: str, *, owners: bool = True, arch: str | None = None
     ) -> tuple[Quoted, ...]:
-        """The commands that make it, from a folder `context` with the files.
+        """The commands that create it, from a folder `context` with the files.
 
-        Without `owners` all files belong to the user who runs them. `arch` is the engines' name of
-        the one architecture they are for; without it $TARGETARCH has it. Like a layer, they replace
-        files and links; if there is a folder instead, they fail and change nothing.
+        Without `owners` all files belong to the user who runs the commands. `arch` is the engines'
+        name of the architecture; without it, $TARGETARCH is used. Like a layer, the commands
+        replace files and links; if a folder exists at the path, they fail and change nothing.
         """
         return (
             *(folder.command(owners=owners) for folder in self.folders),
@@ -80,7 +80,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
-    """The members of one layer; architectures differ in nothing but the text of files."""
+    """The members of one layer; architectures differ only in the content of files."""
     first = next(iter(members.values()))
     folders: dict[tuple[str, int, int], list[str]] = {}
     for member in first:
@@ -116,7 +116,7 @@ def tree(members: Mapping[Arch, Sequence[Member]]) -> Tree:
 
 
 def sources(members: Mapping[Arch, Sequence[Member]]) -> dict[str, bytes]:
-    """The files of a layer by their path beside the Dockerfile."""
+    """The files of a layer by their path in the Dockerfile's folder."""
     contents: dict[str, bytes] = {}
     for arch, every in members.items():
         for member in every:

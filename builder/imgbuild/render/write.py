@@ -1,6 +1,6 @@
 """`imgbuild render`: every format of a lock, to files, a folder or stdout.
 
-lock and digests → render → files beside the lock, a folder, or stdout
+lock and digests → render → files next to the lock, a folder, or stdout
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from imgbuild.render import (
 )
 from imgbuild.render.addresses import Addresses, addresses
 from imgbuild.render.dockerfile import Dockerfile, dockerfile
-from imgbuild.system import boundary
+from imgbuild.system import boundary, quoting
 from imgbuild.system.folder import OpenFolder
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
@@ -46,7 +46,7 @@ CONTAINERS = (*LOCAL, "k8s-job", "jobset", "kuberay", "skypilot")
 
 
 class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write: the format; for a Dockerfile also whether, and from where, it downloads.
+    """The output format; for a Dockerfile also whether, and from which base, it downloads.
 
     `container` is for the formats of `CONTAINERS`.
     """
@@ -58,7 +58,7 @@ class RenderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts of one target by file name; `place` is where they were written, if they were."""
+    """The texts of one target by file name; `place` is where they were written, if anywhere."""
 
     target: str
     form: str
@@ -67,14 +67,14 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All of them, as they go to stdout."""
+        """All texts, as written to stdout."""
         return "".join(self.files.values()).removesuffix("\n")
 
 
 def keep(
     project: Project, matrix: Matrix, chosen: Iterable[Lock], reporter: Reporter = SILENT
 ) -> list[Rendered]:
-    """Write Dockerfiles beside their locks, and the bake file of all targets."""
+    """Write Dockerfiles next to their locks, and the bake file of all targets."""
     rendered, ready = [], {}
     for lock in chosen:
         ready[lock.target] = document = _dockerfile(project, matrix, lock)
@@ -97,7 +97,7 @@ def keep_new(
 ) -> None:
     """Write the Dockerfiles of targets that were just locked, or report why one has none.
 
-    Then those of an earlier lock are removed too.
+    In that case the Dockerfiles of an earlier lock are removed.
     """
     ready = {}
     for name in names:
@@ -133,7 +133,7 @@ def check(
 def render(
     project: Project, matrix: Matrix, chosen: Sequence[Chosen], options: RenderOptions
 ) -> list[Rendered]:
-    """The requested format of each lock; one bake file is for all of them."""
+    """The requested format of each lock; a bake file is for all of them."""
     if options.form == "bake":
         dockerfiles = [_dockerfile(project, matrix, lock, arches) for lock, arches in chosen]
         text = codec.encode(bake.bake(dockerfiles)).decode()
@@ -150,7 +150,7 @@ def render(
 
 
 def leave(rendered: Sequence[Rendered], output: Path) -> list[Rendered]:
-    """Write what was rendered to `output`: a file for one text, else a folder."""
+    """Write the rendered texts to `output`: a file for one text, else a folder."""
     left = []
     for rendering in rendered:
         if len(rendered) == 1 and len(rendering.files) == 1:
@@ -207,7 +207,7 @@ def _container(
 ) -> dict[str, str]:
     """A container of the image, by digest; InputError without a registry, unless it is local.
 
-    For Compose and dev containers the name that `imgbuild load` gives the image also serves.
+    For Compose and dev containers, the name used by `imgbuild load` is also allowed.
     """
     lock, arches = chosen
     digests = image_digests.read_digests(project.images, lock)
@@ -225,7 +225,7 @@ def _container(
         message = f"--format {options.form}: the image must be in a registry"
         raise InputError(message, hint="add --registry HOST/REPOSITORY, where it was pushed")
     container = settings.settings(lock, arches, image, digest, options.container)
-    comment = f"{lock.target}; made by: imgbuild render {lock.target} --format {options.form}"
+    comment = f"{lock.target}; made by: {_command(lock.target, arches, options, whole=whole)}"
     match options.form:
         case "compose":
             return {"compose.yaml": compose.compose(container, comment)}
@@ -241,10 +241,27 @@ def _container(
             return {f"{lock.target}-sky.yaml": skypilot.task(container, comment)}
 
 
+def _command(target: str, arches: Sequence[Arch], options: RenderOptions, *, whole: bool) -> str:
+    """The command that renders a container with these options, without its output."""
+    start = options.container
+    words = ["imgbuild", "render", target, "--format", options.form]
+    words += [] if whole else ["--arch", arches[0]]
+    words += ["--registry", options.registry] if options.registry else []
+    words += ["--gpus", start.gpus] if start.gpus else []
+    words += ["--gpu", start.gpu] if start.gpu else []
+    words += ["--nodes", str(start.nodes)] if start.nodes > 1 else []
+    words += ["--shared", str(start.shared)] if start.shared else []
+    words += [word for port in start.ports for word in ("--port", str(port))]
+    words += [word for name in start.env for word in ("--env", name)]
+    words += ["--rdma", start.rdma] if start.rdma else []
+    words += ["--", *start.command] if start.command else []
+    return " ".join(map(quoting.word, words))
+
+
 def _context(
     project: Project, matrix: Matrix, chosen: Chosen, options: RenderOptions
 ) -> dict[str, str]:
-    """A folder that `docker build` takes: the Dockerfile and all that it copies."""
+    """A build context for `docker build`: the Dockerfile and all files that it copies."""
     lock, arches = chosen
     dockerfile = msgspec.structs.replace(_dockerfile(project, matrix, lock, arches), kept=False)
     files = {
@@ -291,7 +308,7 @@ def _bake(
 ) -> bytes | None:
     """The bake file of all targets that have a Dockerfile; None if there is none.
 
-    `ready` are the Dockerfiles that need not be made again, by target.
+    `ready` are the Dockerfiles that need not be rendered again, by target.
     """
     dockerfiles = []
     for name in project.locked_targets():
@@ -307,13 +324,13 @@ def _bake(
 
 
 def _name(chosen: Chosen) -> str:
-    """The name of a text for one architecture, which is part of it if its target has several."""
+    """The file name of a text for one architecture, which it contains if the target has several."""
     lock = chosen[0]
     return lock.target if len(lock.arch) == 1 else f"{lock.target}-{_single_arch(chosen)}"
 
 
 def _single_arch(chosen: Chosen) -> Arch:
-    """The architecture of a text for one; InputError if there are several."""
+    """The architecture of a text for a single one; InputError if there are several."""
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]

@@ -1,9 +1,9 @@
-"""The answer of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
+"""The result of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
 
     request → as_of → first solve (which torch, which CUDA) → target → settle → reasons → row
 
-A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Nothing is
-written but the cache.
+A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Only the
+cache is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imgbuild.learn.loop import READABLE
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Base, Matrix, PackageIndex, Target
+from imgbuild.matrix.model import Base, DebianBase, Matrix, PackageIndex, Target
 from imgbuild.project_paths import Project
 from imgbuild.report import Relation, Report, Severity
 from imgbuild.resolve import (
@@ -42,7 +42,7 @@ from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.reasons import links, reasons_of
 from imgbuild.resolve.request import ResolveRequest
-from imgbuild.solve import sdist_wheel
+from imgbuild.solve import sdist_wheel, standalone
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -58,7 +58,7 @@ class ChosenVersion(msgspec.Struct, frozen=True, kw_only=True):
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no solution on one architecture, and suggestions.
 
-    `outdated` are packages that only have versions over a year older than the others.
+    `outdated` are packages whose only possible versions are over a year older than the others.
     """
 
     message: str
@@ -71,7 +71,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class ArchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result on one architecture: packages, or a refusal.
 
-    `warnings` are those of the audit, and packages that fell far behind their newest version, with
+    `warnings` are those of the audit, and packages that are far behind their newest version, with
     the cause.
     """
 
@@ -84,11 +84,10 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The result on each requested architecture; `target` and `row` if one has a solution.
 
     If locked targets satisfy the request and nothing was solved, they are in `locked`, and `arch`
-    is empty. `requested` are the requested packages.
-    `driver` is the oldest driver that runs programs of its CUDA release, "" where that is unknown.
-    `indexes` are those of the user's files that `row` names, by name.
-    The packages of `row` passed the `checks` of the audit; `unchecked` are those that need shared
-    objects, from whole wheels. Both are empty if there is no solution.
+    is empty. `requested` are the requested packages. `driver` is the oldest driver that runs
+    programs of its CUDA release, "" if that is unknown. `indexes` are those of the user's files
+    that `row` names, by name. The packages of `row` passed the `checks` of the audit; `unchecked`
+    are those that need shared objects, from whole wheels. Both are empty if there is no solution.
     """
 
     name: str
@@ -107,7 +106,7 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def of_locks(
     ask: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
 ) -> ResolveAnswer:
-    """The answer that consists of `locked`, targets that satisfy the request."""
+    """The result that consists of `locked`, targets that satisfy the request."""
     python = matrix.bases[request.base_of(ask, matrix)].python
     return ResolveAnswer(name="", python=python, arch={}, requested=ask.packages, locked=locked)
 
@@ -121,9 +120,9 @@ def answer(
 ) -> ResolveAnswer:
     """Resolve a request on each architecture; `learned` are the constraints from locks.
 
-    Without an `as_of` one is derived from the pins; if that leaves no solution, all that has been
-    uploaded is considered. InputError if the request contradicts the matrix; FetchFailed if an
-    index does not answer.
+    Without an `as_of` one is derived from the pins; if that leaves no solution, all uploaded files
+    are considered. InputError if the request contradicts the matrix; FetchFailed if an index does
+    not respond.
     """
     ask = request.applying(ask, matrix)
     request.check(ask, matrix)
@@ -142,12 +141,12 @@ def answer(
 def dated(
     ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
 ) -> ResolveAnswer:
-    """The answer to a request whose `as_of` is set."""
+    """The result of a request whose `as_of` is set."""
     memory = LearnedMemory(learned)
     while True:
         previous = memory.learned_constraints
         each = outcomes_on(ask, matrix, memory, context)
-        # What was learned on one architecture holds for those that were resolved before it.
+        # Constraints learned on one architecture apply to those that were resolved before it.
         if memory.learned_constraints == previous or not any(
             constraints.violations(memory.learned_constraints, resolution.versions)
             for resolution in each.found.values()
@@ -185,7 +184,7 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 def outcomes_on(
     ask: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
-    """Resolve on one architecture after the other; `memory` gains what is learned."""
+    """Resolve on one architecture after the other; `memory` collects learned constraints."""
     base = matrix.bases[request.base_of(ask, matrix)]
     target: Target | None = None
     resolutions: dict[Arch, Resolution] = {}
@@ -202,6 +201,9 @@ def outcomes_on(
                 target=target,
             )
             python_support.refuse(query)
+            if isinstance(base, DebianBase) and base.standalone is not None:
+                # Fetched first: solving takes minutes, and its result needs the archive.
+                standalone.resolve(base.standalone, arch, context)
             solved = search.find(query)
         except NoSolution as error:
             outcomes[arch] = ArchOutcome(refused=refused(error))

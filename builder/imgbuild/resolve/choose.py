@@ -1,4 +1,4 @@
-"""Which locked target is nearest to what a project demands: what is met, added, contradicted."""
+"""Finds the locked target nearest to a project's requirements: met, added, contradicted ones."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from imgbuild.values import Arch, Bytes
 Form = Literal["extends", "like"]
 
 OTHER_CUDA = 50  # another CUDA release than the project names costs as much as this weight
-# What a contradiction costs; an addition costs twice that of an engine, half that of others.
+# The cost of a contradiction; an addition costs twice that of an engine, half that of others.
 # Another version of one of these packages needs other versions of many.
 WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"
-FIRST = 6  # targets of which additions are looked at
+FIRST = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
 
 
 class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a locked target on one architecture.
+    """The known properties of a locked target on one architecture.
 
-    `python` is as exact as it is known. `recommended` is the stack that it is recommended for.
-    `tested` is the highest tier that passed, "" without a test record. `size` are the bytes that a
-    pull transfers. `unfit` are the reasons why it does not run on the machine in question.
+    `python` is as exact as known. `recommended` is the stack for which it is recommended. `tested`
+    is the highest tier that passed, "" without a test record. `size` are the bytes that a pull
+    transfers. `unfit` are the reasons why it does not run on the machine in question.
     """
 
     target: str
@@ -56,10 +56,10 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A package of which a target has a version that is not accepted, and what demands another.
+    """A package with an unacceptable version in a target, and the origin of the requirement.
 
-    `wanted` is a specifier, or where the package must come from. `places` are lines of the project;
-    `by` a package that is added, with its version.
+    `wanted` is a specifier, or the required source of the package. `places` are lines of the
+    project; `by` is an added package, with its version.
     """
 
     package: str
@@ -74,7 +74,7 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A target as the start of a project's image, and what has to be added or changed.
+    """A target as the start of a project's image, and the packages to add or change.
 
     `form` is "extends" if nothing of the target changes, on a Python that the project accepts, and
     it was tested; else "like". `met` and `added` are packages.
@@ -94,6 +94,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     size: Bytes
     tested: str
     unfit: tuple[str, ...] = ()
+    retired: bool = False
 
 
 # Demands that differ by Python: markers.
@@ -102,7 +103,7 @@ Conflicts = Callable[[LockedFacts, Sequence[PackageDemand]], Sequence[TargetChan
 
 
 def python_accepted(declared: Declared, python: str) -> bool:
-    """Whether the project accepts Python `python` ("3.11.2"); of a pinned patch any patch will do.
+    """Whether the project accepts Python `python` ("3.11.2"); for a pinned patch, any patch.
 
     A specifier that cannot be read accepts it.
     """
@@ -136,7 +137,7 @@ def candidate(
     declared: Declared,
     more: Sequence[TargetChange] = (),
 ) -> Candidate:
-    """The target of `facts` for `demands`; `more` are changes that additions need."""
+    """The target of `facts` for `demands`; `more` are changes that additions require."""
     met, added, changed = [], [], []
     for demand in demands:
         has = facts.versions.get(demand.package)
@@ -167,6 +168,7 @@ def candidate(
         size=facts.size,
         tested=facts.tested,
         unfit=facts.unfit,
+        retired=facts.retired,
     )
 
 
@@ -188,8 +190,8 @@ def ranked(
 ) -> list[Candidate]:
     """The candidates, the nearest first; `demands` are those on a Python, `cuda` releases.
 
-    `conflicts` finds what the additions of a target contradict in it; it is called for the `first`
-    targets, which are then sorted again.
+    `conflicts` finds the packages of a target that contradict its additions; it is called for the
+    `first` targets, which are then sorted again.
     """
     facts = list(targets)
     classes: dict[int, list[LockedFacts]] = {}
@@ -257,14 +259,14 @@ class _Order:
         return changed + added + other_cuda
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
-        """How well the recommendation of a target fits: that for a package of the project first."""
+        """Sort key for a target's recommendation: one for a package of the project comes first."""
         if facts.recommended in demanded:
             return 3
         return 2 if facts.recommended == DEFAULT_STACK else 1 if facts.recommended else 0
 
 
 def _distance(change: TargetChange) -> int:
-    """By how many minor releases the version that a target has is off, at most 10."""
+    """The difference of a target's version in minor releases, at most 10."""
     try:
         bounds = [each.version.removesuffix(".*") for each in SpecifierSet(change.wanted)]
         return min([10, *(abs(_number(bound) - _number(change.has)) for bound in bounds)])
@@ -279,9 +281,9 @@ def _reversed_day(day: str) -> int:
 def _of_torch(
     facts: Sequence[LockedFacts], cuda: Collection[str], demands: DemandsFor
 ) -> list[LockedFacts]:
-    """Of a project that pins torch: the targets with that minor release, else the nearest ones.
+    """For a project that pins torch: the targets with that minor release, else the nearest ones.
 
-    Nearest are those of the declared CUDA release if there are any, else of the nearest torch.
+    The nearest ones are those of the declared CUDA release, if any, else of the nearest torch.
     """
     pins = {
         each.target: pin

@@ -1,8 +1,8 @@
 """The shortest explanation of a conflict: each step is a fact that was read.
 
-A resolver proves that nothing fits, in as many steps as it took. Here one package after another is
-followed that can have one version only, until no version satisfies two demands: users can check
-that reason, and it names the requested package to change.
+A resolver's derivation has as many steps as the resolver took. This module instead follows packages
+that can have only one version, one after another, until no version satisfies two demands: users can
+check this reason, and it names the requested package to change.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STEPS = 6  # of an explanation
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """`package` must be one of `spec`. `asker` is the package that requires it, "" for the user.
 
-    `learned`: not declared by the asker, but proved from its code. What `extras` of it require is
-    demanded as well.
+    `learned`: not declared by the asker, but derived from its code. The requirements of the
+    package's `extras` are demanded as well.
     """
 
     package: str
@@ -45,7 +45,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequirementConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """Why demands contradict each other; `requests` are the packages whose demands led there.
+    """Why demands contradict each other; `requests` are the packages whose demands led to it.
 
     `cuda`: the CUDA release is one of the reasons.
     """
@@ -75,13 +75,13 @@ class PackageFacts:
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
     def knowing(self, learned: Sequence[Constraint]) -> PackageFacts:
-        """The same facts with other `learned` ones; what was read is not read again."""
+        """The same facts with other `learned` ones; nothing is read twice."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
         return facts
 
     def versions(self, package: str) -> tuple[Version, ...] | None:
-        """What may be used of `package`, newest first; None if its index does not answer."""
+        """The usable versions of `package`, newest first; None if its index does not respond."""
         if package not in self._versions:
             try:
                 offered = {offer.wheel.version for offer in self.catalogue.offers(package)}
@@ -93,16 +93,16 @@ class PackageFacts:
         return self._versions[package]
 
     def look_up(self, packages: Iterable[str]) -> None:
-        """Read the pages of `packages`, side by side."""
+        """Read the pages of `packages` in parallel."""
         unread = [package for package in dict.fromkeys(packages) if package not in self._versions]
         each(unread, lambda package, _: self.versions(package), threads=READERS)
 
     def read_ahead(self, package: str, versions: Iterable[Version]) -> None:
-        """Read METADATA of these versions, side by side."""
+        """Read METADATA of these versions in parallel."""
         each(tuple(versions), lambda version, _: self.requires(package, version), threads=READERS)
 
     def fitting(self, package: str, spec: str) -> tuple[Version, ...] | None:
-        """Those of its versions that `spec` allows, newest first; None as for `versions`."""
+        """The versions of the package that `spec` allows, newest first; None as for `versions`."""
         versions = self.versions(package)
         if versions is None:
             return None
@@ -113,7 +113,7 @@ class PackageFacts:
     def requires(
         self, package: str, version: Version, extras: frozenset[str] = frozenset()
     ) -> tuple[Demand, ...]:
-        """What `package` at `version` demands: METADATA of its wheel, and what was learned."""
+        """The requirements of `package` at `version`: METADATA of its wheel, and learned ones."""
         key = (package, version, extras)
         if key not in self._requires:
             self._requires[key] = (
@@ -172,7 +172,7 @@ def learned_words(entry: Constraint, version: str) -> str:
 
 
 def window_words(entry: Constraint) -> str:
-    """A window that a package declares and only warns of, as a sentence."""
+    """A version window that a package declares but only warns about, as a sentence."""
     return (
         f"{entry.package} {entry.read_in} names {entry.needs} as what it is made for"
         f" ({entry.file}:{entry.line})"
@@ -180,7 +180,7 @@ def window_words(entry: Constraint) -> str:
 
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
-    """Some wheels name in their version what they are compiled for."""
+    """The demand on torch of a wheel whose version states the torch it is compiled for."""
     tag = build_tag(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
@@ -235,7 +235,7 @@ class _Search:
         return None
 
     def run_compiled(self, requests: Iterable[Demand]) -> RequirementConflict | None:
-        """Follow only names of versions (`+cu124torch2.6`), whether an index has them or not."""
+        """Follow only local versions (`+cu124torch2.6`), whether an index has them or not."""
         pending = []
         for requested in requests:
             pin = _exact(requested.spec)
@@ -250,12 +250,12 @@ class _Search:
 
     @property
     def torch(self) -> TorchBuild | None:
-        """The newest torch that the demands allow; None if none of them is of torch."""
+        """The newest torch that the demands allow; None if none of them is on torch."""
         left = self.left(TORCH, self.demands[TORCH]) if TORCH in self.demands else None
         return next((b for b in self.facts.torches if left and b.version == left[0]), None)
 
     def left(self, package: str, demands: Sequence[Demand]) -> tuple[Version, ...] | None:
-        """The versions that all demands allow; None if it cannot be known."""
+        """The versions that all demands allow; None if this cannot be determined."""
         if package == TORCH and self.facts.torches:
             allowed = tuple(b.version for b in self.facts.torches if self._fits(b))
             return tuple(v for v in allowed if all(_allows(d.spec, v) for d in demands))
@@ -303,7 +303,7 @@ class _Search:
         steps[demand.words] = None
 
     def _last(self, package: str, core: Sequence[Demand]) -> list[str]:
-        """The last reasons: which versions of `package` exist instead of the demanded ones."""
+        """The final reasons: the versions of `package` that exist instead of the demanded ones."""
         catalogue = self.facts.catalogue
         spec = ",".join(demand.spec for demand in core if demand.spec)
         pin = _exact(spec)
@@ -388,7 +388,7 @@ def _unknown_cuda(
 def torch_of(
     facts: PackageFacts, requests: Iterable[Demand], cuda: str | None
 ) -> TorchBuild | None:
-    """The newest torch that `requests`, free of conflicts, allow; None if none is of torch."""
+    """The newest torch that `requests`, which have no conflict, allow; None if none is on torch."""
     search = _Search(facts, cuda)
     search.run(tuple(requests))
     return search.torch

@@ -1,4 +1,4 @@
-"""Pins of a project that require what other lines of it exclude, by METADATA alone."""
+"""Pins of a project that require versions excluded by its other lines, from METADATA alone."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def contradictions(
     demands: Iterable[PackageDemand],
     declared: Declared,
 ) -> list[Obstacle]:
-    """The pins whose METADATA no version of another demanded package meets.
+    """The pins whose METADATA no version of another demanded package satisfies.
 
-    `required` are pins with what they require. What an override decides is left to the
-    solver, and so is what is installed without dependencies.
+    `required` are pins with their requirements. Overridden packages and packages installed without
+    dependencies are left to the solver.
     """
     lines = declared.requirements
     free = {each.package for each in lines if each.no_deps}
@@ -46,7 +46,7 @@ def contradictions(
         if pin.package not in free
         for needed in requirements
         if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
-        if not (pin.locked and other.locked)  # the tool that locked them knew better
+        if not (pin.locked and other.locked)  # the tool that locked them has more information
         if not agreement.compatible(
             parse_requirement(f"{other.package}{other.spec}"),
             parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker

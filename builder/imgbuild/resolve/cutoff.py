@@ -1,7 +1,7 @@
 """The default `as_of`, the cut-off date of uploads, of a request (separate: one rule).
 
-Packages that work together are released at about the same time, so that a solver that may take
-everything of later years finds package sets that have not been tried.
+Packages that work together are released at about the same time, so that a solver that may use files
+of later years finds package sets that nobody has tried.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def derived(
 
     A version without a date in its index counts as uploaded before the first `as_of` of a lock that
     has it. Today if nothing is pinned, or the date of a pin is unknown. For a range the date is
-    moved until one of its versions is available. FetchFailed if an index does not answer.
+    moved until one of its versions is available. FetchFailed if an index does not respond.
     """
     today = request.today()
     if all(requested.pin is None for requested in ask.requests):

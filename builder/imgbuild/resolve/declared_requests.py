@@ -1,4 +1,4 @@
-"""What the files of a project ask `imgbuild resolve` for, as requested packages."""
+"""The requirements in a project's files as requested packages of `imgbuild resolve`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from imgbuild.wheel.tags import Tags
 
 
 class SplitDemands(msgspec.Struct, frozen=True, kw_only=True):
-    """The demands of files: packages of an index, bounds of others, and what has an address.
+    """The demands of files: packages of an index, bounds of others, and packages by URL.
 
-    Where no file but a lock file names packages, all of the lock file's are `named`.
+    If only a lock file names packages, all of its packages are `named`.
     """
 
     named: tuple[PackageDemand, ...]
@@ -44,7 +44,7 @@ def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
 
 
 def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | None:
-    """The Python to resolve for: that of `ask`, else the first of the bases that files accept.
+    """The Python for the resolution: that of `ask`, else the first of the bases that files accept.
 
     InputError if they accept none.
     """
@@ -63,7 +63,7 @@ def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | 
 def requested(
     declared: Declared, ask: ResolveRequest, matrix: Matrix
 ) -> tuple[RequestedPackage, ...]:
-    """The packages that files name, with a marker where only some architectures of `ask` do.
+    """The packages in the files, with a marker if they are only for some architectures of `ask`.
 
     InputError if their versions differ between architectures.
     """
@@ -95,9 +95,9 @@ def _on(arches: Iterable[Arch]) -> str:
 def combined(
     named: Sequence[RequestedPackage], of_files: Sequence[RequestedPackage]
 ) -> tuple[RequestedPackage, ...]:
-    """The packages that are named themselves, and those of files; bounds of both hold.
+    """The packages named directly, and those of files; the bounds of both apply.
 
-    A version that must not change stays as it is; the resolver refuses it if a file excludes it.
+    A version that must not change is kept; the resolver refuses it if a file excludes it.
     """
     requests = {item.package: item for item in named}
     for item in of_files:

@@ -1,4 +1,4 @@
-"""What a project's files demand of each package on one Python, joined from all their lines."""
+"""The requirements of a project's files on each package for one Python, from all their lines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A package, the versions that are accepted, and the lines that require them.
 
     `spec` has no local parts: a build for a CUDA release counts as its public version. `installed`
-    is false for a package that is only bounded. `locked`: the version is of a lock file. `source`
-    is a URL or the path of a folder, "" for a package of an index. `conda`: only conda's part of a
-    file names it.
+    is false for a package that only has a bound. `locked`: the version is from a lock file.
+    `source` is a URL or the path of a folder, "" for a package of an index. `conda`: only conda's
+    part of a file names it.
     """
 
     package: str
@@ -45,7 +45,7 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return SpecifierSet(self.spec)
 
     def allows(self, version: str | Version) -> bool:
-        """Whether `version` is accepted, as a pre-release too."""
+        """Whether `version` is accepted, even if it is a pre-release."""
         return self.versions.contains(version, prereleases=True)
 
     @property
@@ -63,8 +63,8 @@ class PackageDemand(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDemand, ...]:
     """The demands of `declared` on a machine with `markers` (PEP 508), sorted by package.
 
-    An override decides over everything, a lock file over ranges. The packages of the project
-    itself are left out, and those that it excludes.
+    An override takes precedence over everything, a lock file over ranges. The packages of the
+    project itself, and those that it excludes, are omitted.
     """
     lines: dict[str, list[DeclaredRequirement]] = {}
     for item in declared.requirements:
@@ -82,13 +82,13 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDema
 
 
 def holds_with(marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str]) -> bool:
-    """Whether a condition of METADATA is true on a machine, for a package with `extras`."""
+    """Whether a marker in METADATA is true on a machine, for a package with `extras`."""
     environments = ({**markers, "extra": extra} for extra in ("", *extras))
     return marker is None or any(marker.evaluate(each) for each in environments)
 
 
 def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, ...]:
-    """The CUDA releases that the files mean on a machine with `markers`, each once."""
+    """The CUDA releases implied by the files on a machine with `markers`, each once."""
     names = (item.name for item in declared.cuda if holds(item.marker, markers))
     return tuple(dict.fromkeys(names))
 
@@ -112,7 +112,7 @@ def _joined(package: str, items: list[DeclaredRequirement]) -> PackageDemand:
 
 
 def _public(item: DeclaredRequirement) -> Iterable[Specifier]:
-    """The bounds of a line; those of a wheel by URL are its file's version."""
+    """The bounds of a line; for a wheel by URL, the version in its file name."""
     requirement = item.requirement
     if requirement.url is not None:
         version = addresses.wheel_version(requirement.url)

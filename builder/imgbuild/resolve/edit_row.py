@@ -1,4 +1,4 @@
-"""Changes what a row of a user's `matrix.yaml` adds, with comments and order kept.
+"""Changes the additions of a row in a user's `matrix.yaml`; keeps comments and order.
 
 Only `edited` reads and writes with ruamel.yaml, which keeps comments.
 """
@@ -31,10 +31,10 @@ Row = Any  # a mapping of ruamel.yaml
 def add(
     path: Path, name: str, requirements: Sequence[Requirement], system: Sequence[str]
 ) -> list[str]:
-    """Add to row `name` of the matrix at `path`; what changed, one line each.
+    """Add to row `name` of the matrix at `path`; returns the changes, one line each.
 
-    A requirement takes the place of that for the same package. InputError if the matrix could not
-    be read afterwards; then it stays as it was.
+    A requirement replaces an earlier one for the same package. InputError if the matrix would be
+    invalid afterwards; then it is not changed.
     """
     changes: list[str] = []
 
@@ -56,9 +56,9 @@ def add(
 
 
 def remove(path: Path, name: str, packages: Sequence[str], system: Sequence[str]) -> list[str]:
-    """Remove from row `name` of the matrix at `path`; what changed, one line each.
+    """Remove from row `name` of the matrix at `path`; returns the changes, one line each.
 
-    InputError for what the row does not add.
+    InputError for a package that the row does not add.
     """
     changes: list[str] = []
 
@@ -127,7 +127,7 @@ def _append(row: Row, key: str, value: str) -> None:
 
 
 class RowMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that get another published target: from `old` to `new`, whose copy is at `lock`.
+    """Rows to move to another published target: from `old` to `new`, whose copy is at `lock`.
 
     `form` is the key of each row, "extends" or "like". `forget` are keys that are removed from
     rows. `keep_old`: other rows still use `old`. `image`: the entry keeps its `image`.
@@ -144,7 +144,7 @@ class RowMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved(path: Path, data: bytes, move: RowMove) -> bytes:
-    """The matrix `data` of `path` with `move` done; nothing is written."""
+    """The matrix `data` of `path` after `move`; nothing is written."""
 
     def _edit(document: Row) -> None:
         for name, form in move.rows.items():
@@ -198,7 +198,7 @@ def _written(path: Path, data: bytes, edit: Callable[[Row], None]) -> bytes:
 def edited(
     text: str, edit: Callable[[Any], None], what: str, *, hint: str, indented: bool = True
 ) -> str:
-    """The YAML document `text` after `edit`, with its comments; InputError names it as `what`.
+    """The YAML document `text` after `edit`, with its comments; `what` names it in an InputError.
 
     `indented`: the items of its lists are indented below their key.
     """

@@ -1,4 +1,4 @@
-"""The torch that a project's image gets: by its engine where it is open, and its CUDA release."""
+"""The torch of a project's image, if need be from its inference engine, and its CUDA release."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imgbuild.values import normalize
 TORCH = "torch"
 # Each release of these is built for one torch; the first of them that is pinned decides.
 ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
-NEWEST = frozenset({"<", "<=", "!="})  # bounds that mean the newest version that they accept
+NEWEST = frozenset({"<", "<=", "!="})  # bounds that imply the newest version that they accept
 BUILDS = 8  # releases of torch of which the CUDA release is read
 
 
@@ -28,9 +28,9 @@ def with_torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> tuple[PackageDemand, ...]:
-    """`demands` with the only torch that an engine accepts which they pin, or bound from above.
+    """`demands`, plus the only torch accepted by an engine that they pin or bound from above.
 
-    `metadata` gives METADATA of the newest version that a demand accepts, empty if there is none.
+    `metadata` returns METADATA of the newest version that a demand accepts, empty if there is none.
     """
     by_name = {demand.package: demand for demand in demands}
     own = by_name.get(TORCH, PackageDemand(package=TORCH, installed=False))
@@ -47,7 +47,7 @@ def with_torch(
 
 
 def decides(demand: PackageDemand) -> bool:
-    """Whether a demand means one version: an exact one, or the newest that it accepts."""
+    """Whether a demand determines one version: an exact one, or the newest that it accepts."""
     operators = {each.operator for each in demand.versions}
     return demand.pin is not None or bool(operators - {"!="} and operators <= NEWEST)
 
@@ -76,7 +76,7 @@ def build(
 def required(
     demand: PackageDemand, metadata: bytes, markers: Mapping[str, str]
 ) -> list[Requirement]:
-    """What METADATA of a package requires with its extras, and with those that they require."""
+    """The requirements in METADATA of a package with its extras, and with extras of those."""
     machine = tuple(sorted(markers.items()))
     return list(_required(demand.package, demand.extras, metadata, machine))
 
@@ -101,7 +101,7 @@ def _torch(
     markers: Mapping[str, str],
     metadata: Callable[[PackageDemand], bytes],
 ) -> PackageDemand | None:
-    """The torch that an engine pins."""
+    """The torch pinned by an engine."""
     for needed in required(engine, metadata(engine), markers):
         bound = PackageDemand(package=TORCH, spec=str(needed.specifier), places=engine.places)
         if normalize(needed.name) == TORCH and bound.pin:

@@ -1,7 +1,7 @@
 """Why a target of the matrix has no solution: a short conflict, and versions that would fit.
 
-For a target that extends a published one the reasons start from what that one has, which cannot
-change, and from the request.
+For a target that extends a published one, the reasons start from the published packages, which
+cannot change, and from the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imgbuild.resolve.suggest import QuickLook, Suggestions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
 
-TRIED = 24  # versions of a package for which a range was asked
+TRIED = 24  # versions of a package that was requested with a range
 
 
 def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
@@ -31,7 +31,7 @@ def explained(error: NoSolution, problem: SolveProblem) -> NoSolution:
             return _of_target(error, problem)
         return _of_added(error, problem, overlay.published)
     except ImgbuildError:
-        return error  # what stopped the explanation is not a reason of the failure
+        return error  # an error of the explanation is not the reason of the failure
 
 
 def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
@@ -82,7 +82,7 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
 
 
 def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Demand, ...]:
-    """What is published, and what is requested in addition."""
+    """The published packages, and the packages requested in addition."""
     versions = base_target.lock.arch[problem.arch].versions
     target = problem.target
     specs = {package: f"=={pin}" for package, pin in target.pins.items()}
@@ -103,7 +103,7 @@ def _demands(base_target: PublishedTarget, problem: SolveProblem) -> tuple[Deman
 def _conflict(
     facts: PackageFacts, demands: Sequence[Demand], cuda: str, row: str
 ) -> RequirementConflict | None:
-    """The first contradiction, also where every version of a range leads to one."""
+    """The first contradiction, including one to which every version of a range leads."""
     plain = conflict.conflict(facts, demands, cuda, row=row)
     if plain is not None:
         return plain
@@ -135,7 +135,7 @@ def _near(
     base_target: PublishedTarget,
     arch: Arch,
 ) -> tuple[str, ...]:
-    """What could be added instead, according to METADATA.
+    """Versions that could be added instead, according to METADATA.
 
     Comparing its code with all published packages would be an audit of the whole target.
     """

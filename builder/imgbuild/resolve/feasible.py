@@ -34,12 +34,12 @@ Cause = Literal["name", "version", "source", "python", "late", "index"]
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """A demand that cannot be met: why, and what is nearest.
+    """A demand that cannot be met, the reason, and the nearest alternative.
 
-    `cause`: the index has no such package, or no such version; it has an sdist alone; no wheel for
-    this Python or machine; only files after the cut-off, or yanked ones; the index of a file does
-    not answer. `version` is the newest that the demand allows, "" if there is none. `conda`: the
-    package is one of conda, without a counterpart.
+    `cause`: the index has no such package or version; only an sdist; no wheel for this Python or
+    machine; only files after the cut-off, or yanked ones; the index of a file does not respond.
+    `version` is the newest that the demand allows, "" if there is none. `conda`: the package is one
+    of conda, without a counterpart.
     """
 
     package: str
@@ -53,7 +53,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The demand, the reason and what is nearest, without the places."""
+        """The demand, the reason and the nearest alternative, without the places."""
         near = f"; nearest: {' or '.join(self.nearest)}" if self.nearest else ""
         return f"{self.demand}: {self.reason}{near}"
 
@@ -97,7 +97,7 @@ class IndexPages:
         """Fetch the pages of `packages`, several at once; FetchFailed if the index fails."""
         names = sorted(set(packages))
         if names:
-            indexes = self._indexes  # before the threads, which would each make it
+            indexes = self._indexes  # before the threads start, each of which would create it
             threads.each(names, lambda name, _: indexes.files(name), threads=THREADS)
 
     def files(self, package: str) -> tuple[IndexFile, ...]:
@@ -116,7 +116,7 @@ class IndexPages:
         return self._allowed[key]
 
     def catalogue(self, tags: Tags, sdists: Iterable[str] = ()) -> Catalogue:
-        """What may be used for `tags`; of `sdists` and those of the matrix also what is built."""
+        """The files usable for `tags`, including builds of `sdists` and of the matrix's sdists."""
         rules = Rules(as_of=self._as_of, tags=tags, pins={})
         return Catalogue(
             self._indexes,
@@ -158,7 +158,8 @@ class IndexPages:
     def first_day(self, demand: PackageDemand, tags: Tags) -> datetime.date | None:
         """The day after the first upload that meets `demand`; None if that is unknown.
 
-        Of several versions the newest counts that was uploaded first: a lower one would do as well.
+        Of several versions, the first upload of the newest counts, although a lower one would
+        suffice.
         """
         rules = Rules(as_of=datetime.date.max, tags=tags, pins=_pins(demand))
         files = self.allowed(demand)
@@ -168,7 +169,7 @@ class IndexPages:
 
 
 def _pins(demand: PackageDemand) -> dict[str, str]:
-    """The exact version of `demand`, if it has one: a yanked file is used for that only."""
+    """The exact version of `demand`, if it has one: a yanked file is used only for a pin."""
     return {demand.package: demand.pin} if demand.pin else {}
 
 
@@ -253,7 +254,7 @@ def _newest(versions: Sequence[Version]) -> Version | None:
 
 
 def _number(demand: PackageDemand, newest: Version | None) -> Version:
-    """The version that others are near to: the pin, else what the demand would take."""
+    """The version to which others are compared: the pin, else the best that the demand allows."""
     if demand.pin is not None:
         return Version(demand.pin)
     bounds = [each.version.removesuffix(".*") for each in demand.versions]
@@ -268,10 +269,10 @@ def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
 
 
 def _text(catalogue: Catalogue, demand: PackageDemand, newest: Version) -> str:
-    """The reason of `refusal` without the names, which the obstacle has, and its nearest."""
+    """The reason of `refusal`, without the names in the obstacle, and the nearest version."""
     text = refusal.of_range(catalogue, demand.package, f"=={newest}")
     text = text.removeprefix(f"{demand.package} {newest}: ")
-    return text.replace(f", and sdists: of the matrix does not list {demand.package}", "")
+    return text.replace(f", and the matrix does not list {demand.package} under `sdists`", "")
 
 
 def _span(files: Sequence[IndexFile]) -> str:
@@ -281,5 +282,5 @@ def _span(files: Sequence[IndexFile]) -> str:
 
 
 def similar(package: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Packages of locked targets whose name is similar to one that the index lacks."""
+    """Packages of locked targets with names similar to packages that are missing on the index."""
     return tuple(difflib.get_close_matches(package, sorted(set(names)), n=1, cutoff=0.8))

@@ -1,7 +1,7 @@
-"""The text of a first `matrix.yaml`, with constant comments, and of a target as a row of one.
+"""The text of a first `matrix.yaml`, with constant comments, and of a target as a row.
 
-Names, versions and addresses come from a lock, which others may have written, and from the command
-line. YAML's own writer quotes them; the text is read again and compared.
+Names, versions and URLs come from a lock, which may be untrusted, and from the command line. The
+YAML library quotes them; the text is parsed again and compared.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ REASON = "requested with imgbuild init"
 
 
 class WantedExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user adds; `files` are pairs of a path here and one in the image.
+    """A user's additions; `files` are pairs of a path on this machine and one in the image.
 
-    `like`: the published target is not held at its versions. `requirements` are files of the
-    project, `add` are lines as PEP 508 has them, `names` packages of repositories by address.
-    `exclude` maps packages to reasons, `sdists` too, `relax` to the version that is taken and the
-    reason. `indexes` maps packages to names of `index_rows`.
+    `like`: versions of the published target may change. `requirements` are files of the project,
+    `add` are PEP 508 lines, `names` maps URLs of repositories to packages. `exclude` and `sdists`
+    map packages to reasons, `relax` to the selected version and the reason. `indexes` maps packages
+    to names of `index_rows`.
     """
 
     name: str
@@ -101,7 +101,7 @@ class _Block(dict[str, Any]):
 
 
 class _Writer(yaml.SafeDumper):
-    """Writes texts that YAML could read otherwise in double quotes."""
+    """Writes texts in double quotes if YAML could misread them."""
 
 
 def _text(writer: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -128,10 +128,10 @@ for kind in (dict, _Block):
 def text(
     extension: WantedExtension, below: PublishedTarget, folder: str, origin: str, image: str
 ) -> str:
-    """A matrix for `extension`, with examples of what else can be added.
+    """A matrix for `extension`, with examples of other additions.
 
-    `folder` has the copy of the published target `below`, `origin` is where it was copied from,
-    `image` where its layers are, or "".
+    `folder` has the copy of the published target `below`, `origin` is the source of the copy,
+    `image` the location of its layers, or "".
     """
     published = {"lock": folder, "from": origin} | ({"image": image} if image else {})
     first = {"like" if extension.like else "extends": below.name, "summary": extension.summary}
@@ -165,7 +165,7 @@ def text(
 
 
 def _declared(extension: WantedExtension) -> dict[str, Any]:
-    """What the files of a project require and exclude, by key of a row, without empty ones."""
+    """The requirements and exclusions of a project's files, by key of a row, without empty ones."""
     relax = {
         package: {**({"spec": f"=={version}"} if version else {}), "reason": reason}
         for package, (version, reason) in extension.relax.items()
@@ -187,7 +187,7 @@ def _declared(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _added(extension: WantedExtension) -> dict[str, Any]:
-    """What is added, by key of a row; keys without a value are left out."""
+    """The additions, by key of a row; keys without a value are omitted."""
     _refuse_extras(extension.packages)
     requires = {
         package.package: {**({"spec": package.spec} if package.spec else {}), "reason": REASON}
@@ -208,7 +208,7 @@ def _added(extension: WantedExtension) -> dict[str, Any]:
 
 
 def _refuse_extras(packages: Sequence[RequestedPackage]) -> None:
-    """InputError for what a row of a matrix cannot have."""
+    """InputError for extras that a row of a matrix cannot have."""
     for package in packages:
         if package.extras or package.marker:
             marker = f"; {package.marker}" if package.marker else ""
@@ -240,7 +240,7 @@ def index_lines(indexes: Mapping[str, PackageIndex]) -> list[str]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """A value of a matrix as what YAML can write, without the keys that may be left out."""
+    """A value of a matrix in a form that YAML can write, without keys with default values."""
     match value:
         case msgspec.Struct():
             return {
@@ -268,5 +268,5 @@ def _entry(depth: int, key: str, value: object) -> str:
 
 
 def _head(depth: int, key: str) -> str:
-    """The line of a key whose value follows."""
+    """The line of a key whose value is on the next lines."""
     return _entry(depth, key, None).removesuffix(" null\n") + "\n"

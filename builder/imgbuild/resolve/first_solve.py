@@ -1,7 +1,7 @@
-"""The first solve of a request: which torch fits it, and with it which CUDA release.
+"""The first solve of a request, which determines torch and thereby the CUDA release.
 
-uv runs once without the rule of one CUDA release, but with only those versions of torch that
-are built for the requested release, or for any: never a CPU build.
+uv runs once without the rule of one CUDA release, but only with versions of torch built for the
+requested release, or for any release: never with a CPU build.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from imgbuild.values import Arch
 
 
 class LearnedMemory:
-    """What is learned while a request is resolved: used at once, not written to a file.
+    """Constraints learned while a request is resolved: used immediately, not written to a file.
 
-    `learned_constraints` is the strongest of what is known, which is enough to resolve; `seen` is
-    all of it, each with its own evidence and its own versions. `preferred` are ranges of extras
-    that are kept as long as there is a solution, by their pair.
+    `learned_constraints` are the strongest ones, which suffice to resolve; `seen` are all of them,
+    each with its evidence and versions. `preferred` are ranges of extras that are kept as long as
+    there is a solution, by package pair.
     """
 
     def __init__(self, learned_constraints: Sequence[Constraint]) -> None:
@@ -52,7 +52,7 @@ class LearnedMemory:
 
     @property
     def learned_constraints(self) -> tuple[Constraint, ...]:
-        """What was learned, and the ranges that are preferred."""
+        """The learned constraints, and the preferred ranges."""
         return (*self._learned, *itertools.chain(*self.preferred.values()))
 
     def keep(self, learned: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -61,13 +61,13 @@ class LearnedMemory:
         return self.learned_constraints
 
     def drop(self, check: str) -> bool:
-        """Forget the constraints of one check; whether there were any."""
+        """Remove the constraints of one check; returns whether there were any."""
         before = self._learned
         self._learned = tuple(entry for entry in before if entry.check != check)
         return self._learned != before
 
     def prefer(self, first: FirstSolve, versions: Mapping[str, str]) -> bool:
-        """Add the ranges of extras that `versions` violate; whether there are new ones."""
+        """Add the ranges of extras that `versions` violate; returns whether there are new ones."""
         specs = {demand.package: demand.spec for demand in first.demands}
         before = len(self.preferred)
         for pair in preferences.violated(first.facts, versions):
@@ -77,7 +77,7 @@ class LearnedMemory:
         return len(self.preferred) > before
 
     def give_up(self) -> bool:
-        """Forget the range that was added last, since no set keeps it; whether there was one."""
+        """Remove the range added last, since no set keeps it; returns whether there was one."""
         if not self.preferred:
             return False
         pair, _ = self.preferred.popitem()
@@ -85,7 +85,7 @@ class LearnedMemory:
         return True
 
     def see(self, seen: QuickAudit) -> bool:
-        """Add the result of a quick audit; whether it has a new constraint."""
+        """Add the result of a quick audit; returns whether it has a new constraint."""
         before = self.learned_constraints
         self.windows = seen.windows
         self.seen += tuple(entry for entry in seen.learned if entry not in self.seen)
@@ -93,7 +93,7 @@ class LearnedMemory:
 
 
 class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of uv's first solve; `torch` is None if it is not among it."""
+    """The result of uv's first solve; `torch` is None if the result does not contain it."""
 
     chosen: tuple[uv.ChosenPackage, ...]
     facts: PackageFacts
@@ -108,9 +108,9 @@ class FirstSolve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A request on one architecture; `target` is what another one led to, to be respected.
+    """A request on one architecture; `target` is the result of another one, to be respected.
 
-    what is learned meanwhile is added to `memory`.
+    Constraints that are learned in the meantime are added to `memory`.
     """
 
     ask: ResolveRequest
@@ -165,7 +165,7 @@ def solve_first(query: Query) -> FirstSolve:
 
 
 def available(query: Query) -> PackageFacts:
-    """What `query` may use; wheels of sdists are built on request."""
+    """The files that `query` may use; wheels of sdists are built on request."""
     matrix, memory, context = query.matrix, query.memory, query.context
     name = query.ask.name or "request"
     problem = SolveProblem(
@@ -181,7 +181,7 @@ def available(query: Query) -> PackageFacts:
 
 
 def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Context) -> PackageFacts:
-    """The facts for finding conflicts; reads METADATA of every torch that may be used."""
+    """The facts for finding conflicts; reads METADATA of every usable torch."""
 
     def _read(file: IndexFile) -> bytes:
         return metadata(file, context.http, context.store)
@@ -190,7 +190,7 @@ def facts_of(catalogue: Catalogue, learned: Sequence[Constraint], context: Conte
 
 
 def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
-    """`matrix` with one target more."""
+    """`matrix` with one more target."""
     return msgspec.structs.replace(matrix, targets={**matrix.targets, name: target})
 
 
@@ -234,7 +234,7 @@ def _audit_hint(demands: Sequence[Demand]) -> str | None:
 
 
 def _provisional(query: Query) -> Target:
-    """A target that fills the addresses of indexes; "0.0" means that CUDA is unknown yet."""
+    """A target that completes the URLs of indexes; "0.0" means that CUDA is not known yet."""
     ask, matrix, cuda = query.ask, query.matrix, query.cuda
     return Target(
         summary="",
@@ -286,7 +286,7 @@ def _unless_pinned(gaps: Gaps, pins: Mapping[str, str]) -> Callable[[str, Versio
 
 
 def floors(first: FirstSolve) -> tuple[Constraint, ...]:
-    """Constraints that ask for newer versions of requested packages; see `gaps.floors`."""
+    """Constraints that require newer versions of requested packages; see `gaps.floors`."""
     if first.torch is None:
         return ()
     torch = str(first.torch.version)

@@ -1,7 +1,7 @@
 """Versions before a gap in a package's wheels, and packages far behind their newest.
 
-No resolver should go back to the former. Of the latter, requested packages that are months behind
-get a warning with the cause, and a package set with one that is over a year behind is refused.
+A resolver should not select versions before a gap. Requested packages that are months behind get a
+warning with the cause; a package set with a package that is over a year behind is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BEHIND = datetime.timedelta(days=120)  # a requested package that is further beh
 class Gaps:
     """Finds versions before a gap: over a year in which no release had a file for the machine.
 
-    tensordict has wheels for Linux aarch64 from 0.8.0 on; 0.1.2 of two years before fits any
-    machine, and a resolver that may take nothing in between goes back to it without an error.
+    tensordict has wheels for Linux aarch64 from 0.8.0 on; version 0.1.2, two years older, fits any
+    machine, and a resolver that finds no other usable version selects it without an error.
     """
 
     def __init__(self, indexes: Indexes, tags: Tags, built: Collection[str]) -> None:
@@ -79,7 +79,7 @@ class Gaps:
 def fallen(
     facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
 ) -> tuple[str, ...]:
-    """The requests that came out months behind their newest version, each with the cause."""
+    """The requests whose selected version is months behind the newest one, each with the cause."""
     return tuple(
         words
         for requested in demands
@@ -89,7 +89,7 @@ def fallen(
 
 
 class OldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that is over a year behind the others of its set, and the reasons in words."""
+    """A package that is over a year behind the others of its set, and the reasons as text."""
 
     package: str
     reasons: tuple[str, ...]
@@ -104,8 +104,8 @@ def outdated(
 ) -> tuple[OldVersion, ...]:
     """The packages of `versions` that are over a year older than the newest requested one.
 
-    Left out are pinned ones, those of CUDA, those whose newest version is about as old, and those
-    that are not requested and whose newer version contradicts what the set has of other packages.
+    This excludes pinned packages, those of CUDA, those whose newest version is about as old, and
+    those that are not requested and whose newer version contradicts other packages of the set.
     `chosen` has the packages that require each one.
     """
     catalogue, pins = facts.catalogue, conflict.pins_of(demands)
@@ -151,8 +151,9 @@ def floors(
 ) -> tuple[Constraint, ...]:
     """Constraints that keep the solver from old versions of requested packages with this torch.
 
-    A package gets one if a version that is months newer does not contradict the requested packages
-    before it. The solver goes back in whatever package it decides last, not in the least important.
+    A package gets a constraint if a version that is months newer does not contradict the requested
+    packages before it. The reason: a solver chooses old versions of the package that it decides
+    last, not of the least important one.
     """
     settled = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
     bounds = []
@@ -245,7 +246,7 @@ def _cause(
     versions: Mapping[str, str],
     cuda: str | None,
 ) -> tuple[str, ...]:
-    """Why `requested` cannot have the version of `top` with the other requested packages."""
+    """Why the version of `top` is not possible with the other packages of `requested`."""
     package = requested.package
     others = [
         conflict.demand(

@@ -1,4 +1,4 @@
-"""Where the Python files of a project import a module, read without running them."""
+"""Finds imports of a module in a project's Python files without running them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
 def sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, ...]]:
     """Each of `modules` → where the files below `folder` import it or a part of it.
 
-    Files that no parser reads are left out, and of very large projects those after the first 2,000.
+    Files that cannot be parsed are omitted, and in very large projects, those after the first
+    2,000.
     """
     sites: dict[str, list[ImportSite]] = {module: [] for module in modules}
     for path in _files(folder):

@@ -1,8 +1,8 @@
 """A first `matrix.yaml` that extends a published target, and a copy of that target's lock.
 
-lock.json and digests.json are copied to a folder beside the matrix. They are part of the user's
+lock.json and digests.json are copied to a folder next to the matrix. They are part of the user's
 repository, so that nothing else is needed to review, check and build a lock. The schema of the
-matrix is written beside it for editors, and a .gitignore.
+matrix, for editors, and a .gitignore are written, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ IGNORED = "# Commit the other files of this folder: locks, digests, what they ex
 
 
 def name_for(word: str) -> str:
-    """The name of the target: `word`, or for the path of the current folder that folder's name.
+    """The name of the target: `word`, or the name of the current folder if `word` is its path.
 
     InputError for another path, or if `word` cannot be a name.
     """
@@ -81,11 +81,11 @@ def require_target(project: Project, target: str) -> None:
 
 
 def recommended(project: Project, stacks: Mapping[str, str], arch: Arch) -> str:
-    """The target to extend where a user names none.
+    """The target to extend if the user names none.
 
-    `stacks` has each target and the stack that it is recommended for, or "". The one for vLLM
-    comes first, then others that are recommended, then those that passed a higher tier of smoke
-    tests on `arch`; the first of several. NothingSelected if none is locked for `arch`.
+    `stacks` has each target and the stack for which it is recommended, or "". The one for vLLM
+    comes first, then other recommended ones, then those that passed a higher tier of smoke tests on
+    `arch`; ties are resolved by order. NothingSelected if none is locked for `arch`.
     """
     target_digests = project.locked_targets()
     rank = {}
@@ -108,9 +108,9 @@ def copied(
 
     `folder` is in `below`, the user's repository, and links between the two are not followed.
 
-    `place` is an address or a path: the folder with both files, one with a folder TARGET that has
-    them, or a project; or INSTALLED. InputError if it has none, or another target's: then `folder`
-    stays as it was.
+    `place` is a URL or a path of a folder with both files, of a folder with a subfolder TARGET that
+    has them, or of a project; or INSTALLED. InputError if it has no such files, or those of another
+    target; `folder` is then not changed.
     """
     place, files = _lock_files(place, target, http)
     with tempfile.TemporaryDirectory() as scratch:
@@ -129,7 +129,7 @@ def copied(
 
 
 def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, bytes]]:
-    """Where lock and digests of `target` are, and their bytes."""
+    """The location of lock and digests of `target`, and their bytes."""
     place = str(CATALOGUE) if place == INSTALLED else place.rstrip("/")
     places = [place, f"{place}/{target}", f"{place}/images/{target}"]
     for each in places:
@@ -157,10 +157,10 @@ def _read(place: str, http: Http) -> bytes | None:
 def begin(
     path: Path, extension: WantedExtension, *, extends: str, place: str, image: str, http: Http
 ) -> PublishedTarget:
-    """Write a new matrix to `path` and copy the target that it extends, from `place`, beside it.
+    """Write a new matrix to `path`, and copy the target that it extends from `place` next to it.
 
-    A copy that is there already, of the same bytes, is used. InputError if the matrix or another
-    copy is there, or something cannot be read; then nothing is left behind.
+    An existing copy with the same bytes is used. InputError if the matrix or a different copy
+    exists, or something cannot be read; no new file remains in that case.
     """
     folder = path.parent / FOLDER / extends
     refuse_existing(path)
@@ -185,7 +185,7 @@ def begin(
 
 
 def refuse_existing(path: Path) -> None:
-    """InputError if there is a matrix at `path` already."""
+    """InputError if a matrix already exists at `path`."""
     if path.exists():
         message = f"{path} already exists"
         hint = "add to it: imgbuild add PACKAGE, or edit it; or begin in another folder"
@@ -193,7 +193,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def write(path: Path, matrix: str) -> None:
-    """Write a new matrix to `path`, if it is one that can be read; InputError otherwise."""
+    """Write a new matrix to `path` if it is valid; InputError otherwise."""
     codec.write_bytes(path, matrix.encode())
     try:
         published.load(path)
@@ -206,7 +206,7 @@ def write(path: Path, matrix: str) -> None:
 
 
 def write_beside(folder: Path) -> list[Path]:
-    """Write the schema for editors and a .gitignore into `.imgbuild`, where they are absent."""
+    """Write the schema for editors and a .gitignore into `.imgbuild` if they do not exist."""
     inner = folder / project_paths.FOLDER
     contents = {
         inner / first_matrix.SCHEMA: published_extension(),
@@ -227,7 +227,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refresh(path: Path, http: Http) -> list[Renewed]:
-    """Copy what the matrix at `path` extends again; InputError if it has no source."""
+    """Copy the targets that the matrix at `path` extends again; InputError if one has no source."""
     renewed = []
     for name, item in published.published(path).items():
         if not item.origin:
@@ -251,9 +251,9 @@ def _digest(folder: Path) -> str:
 
 
 def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
-    """`HERE:THERE` words as pairs; InputError for others, and for files that are not here.
+    """`HERE:THERE` words as pairs; InputError for other words, and for missing files.
 
-    A matrix names files by their path below its own folder, however they are named here.
+    A matrix names files by their path below its folder, regardless of how the words name them.
     """
     pairs = []
     for word in words:

@@ -1,4 +1,4 @@
-"""Locked targets that satisfy a request: the answer that needs neither an index nor a solver."""
+"""Locked targets that satisfy a request: a result that needs neither an index nor a solver."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
 def nearest_target(ask: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
     """The current target that has all requested packages, at most MOST_OTHER at another version.
 
-    Those with the fewest differences are first, then those of `satisfying`'s order by date; None if
-    there is none. Of an `as_of` nothing is demanded.
+    Targets with the fewest differences come first, then newer ones, as in `satisfying`; None if
+    there is none. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(ask, as_of=None)
     near: list[tuple[int, str, NearTarget]] = []

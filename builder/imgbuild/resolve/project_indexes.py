@@ -1,6 +1,6 @@
-"""Which packages of a project come from the indexes that its files name.
+"""The packages of a project that come from the indexes in its files.
 
-These are the packages that a file assigns to an index, and those of which an index has files that
+These are the packages that a file assigns to an index, and those for which an index has files that
 the default index lacks, even if the default index has other files of the package.
 """
 
@@ -36,10 +36,10 @@ ATTEMPTS = 2  # the index of a project may be reachable only for its authors
 
 
 class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
-    """The indexes that are used, by the name that a matrix gives them, and what comes from them.
+    """The indexes in use, by their names in a matrix, and their packages.
 
-    `addresses` are those of `indexes` for this machine. `notes` state which packages each has,
-    `failures` which could not be read; what would come from one of these is in `obstacles`.
+    `addresses` are the URLs of `indexes` on this machine. `notes` state the packages of each index,
+    `failures` the indexes that could not be read; packages of those are in `obstacles`.
     """
 
     indexes: dict[str, PackageIndex] = {}
@@ -53,7 +53,7 @@ class ProjectIndexes(msgspec.Struct, frozen=True, kw_only=True):
 class _Index:
     """An index whose pages are read; after a failure it has no files.
 
-    `url` is its address in a matrix.
+    `url` is its URL in a matrix.
     """
 
     def __init__(self, declared: DeclaredIndex, name: str, folder: Path, http: Http) -> None:
@@ -77,7 +77,7 @@ class _Index:
             threads.each(names[1:], lambda name, _: self.files(name), threads=8)
 
     def files(self, *packages: str) -> tuple[IndexFile, ...]:
-        """The files of packages; none if the index does not answer."""
+        """The files of packages; none if the index does not respond."""
         try:
             if not self.failure:
                 return tuple(file for name in packages for file in self._indexes.files(name))
@@ -99,7 +99,7 @@ class _Index:
         return bool(files) and all(file.uploaded is not None for file in files)
 
     def metadata(self, wheel: IndexFile, context: Context) -> bytes:
-        """METADATA of a wheel; empty if the index does not answer."""
+        """METADATA of a wheel; empty if the index does not respond."""
         try:
             return metadata(wheel, context.http, context.store)
         except ImgbuildError as error:
@@ -117,10 +117,10 @@ def find(
     folder: Path,
     taken: Collection[str] = (),
 ) -> ProjectIndexes:
-    """The indexes of `declared` that `demands` need, `pages` being those of the default index.
+    """The indexes of `declared` that `demands` need; `pages` are those of the default index.
 
     `published` are packages of published targets, which are looked up only if the default index
-    does not meet the demand. `folder` is the project's, `taken` are names that other indexes have.
+    does not meet the demand. `folder` is the project's, `taken` are the names of other indexes.
     """
     http = Http(offline=pages.context.http.offline, attempts=ATTEMPTS)
     names = _names(declared, taken)
@@ -155,7 +155,7 @@ def find(
 
 
 def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPages) -> set[str]:
-    """Give each package to the first index with a file of it that the default index lacks."""
+    """Assign each package to the first index with a file of it that the default index lacks."""
     left = set(packages)
     for index in indexes:
         index.read(left)
@@ -166,7 +166,7 @@ def _assign(indexes: Sequence[_Index], packages: Collection[str], pages: IndexPa
 
 
 def _other(files: Sequence[IndexFile], pages: IndexPages, package: str) -> bool:
-    """Whether `files` are others than those of the default index, of which it may be a copy."""
+    """Whether `files` differ from those of the default index, which the index may mirror."""
     if not files:
         return False
     hashes = {file.name: file.sha256 for file in pages.files(package)}
@@ -184,7 +184,7 @@ def _follow(
     pages: IndexPages,
     tags: Tags,
 ) -> None:
-    """Look up what packages of an index require in their METADATA, except `excluded`."""
+    """Look up the requirements in METADATA of an index's packages, except `excluded`."""
     seen, new = set(excluded), {name for index in general for name in index.packages}
     for _ in range(DEPTH):
         required: set[str] = set()

@@ -26,7 +26,7 @@ OTHER = f"a base can take another Python from a standalone build: {HOW_TO}"
 
 
 def bases_text(pythons: Collection[str]) -> str:
-    """Which releases of Python the bases of a matrix have, and how to get another."""
+    """The releases of Python in the bases of a matrix, and how to get another one."""
     return f"the bases have Python {' or '.join(sorted(pythons, key=Version))}; {OTHER}"
 
 
@@ -79,7 +79,7 @@ def refuse(query: Query) -> None:
 def _of_package(
     package: str, catalogue: Catalogue, release_catalogue: ReleaseCatalogue
 ) -> Iterator[str]:
-    """The versions of `package` for the Python, and which commonly used names these lack."""
+    """The versions of `package` for the Python, and the commonly used names missing in them."""
     python = catalogue.rules.tags.python
     files = [offer.wheel for offer in catalogue.offers(package)]
     versions = [file.version for file in files if file.version and not file.version.is_prerelease]
@@ -100,7 +100,7 @@ def _of_package(
 
 
 def _lacking(package: str, version: Version, release_catalogue: ReleaseCatalogue) -> Iterator[str]:
-    """The first commonly used name of `package` that `version` lacks, and what added it."""
+    """The first commonly used name that `version` of `package` lacks, and its first version."""
     release = release_catalogue.release(package, str(version))
     module = package.replace("-", "_")
     names = [entry.name for entry in policy.load().entries if entry.name.startswith(f"{module}.")]

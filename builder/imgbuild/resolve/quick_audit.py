@@ -1,7 +1,7 @@
 """A quick audit of the requested packages before the whole package set is solved.
 
-Only their own modules are read, by ranges of the wheels on the index; everything else counts as
-unknown, so that a finding holds for every package set with these versions.
+Only their own modules are read, by ranges of the wheels on the index; everything else is treated as
+unknown, so that a finding applies to every package set with these versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 CHECKS: Final = ("imports", "calls", "support")
-LESSONS: Final = 12  # more errors of a few packages say the same again
+LESSONS: Final = 12  # more errors of a few packages would be repetitions
 # The relation of an entry whose name does not imply it, and those that `f(x)` may have.
 PLAIN: Final = {"imports": Relation.MODULE, "calls": Relation.ATTRIBUTE}
 OF_CALLS: Final = (Relation.KEYWORD, Relation.ARGUMENT, Relation.REGISTERED)
@@ -74,7 +74,7 @@ def audit_requested(
 def _releases(
     release_catalogue: ReleaseCatalogue, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, PackageRelease]]:
-    """The wheels of `versions`, without those whose index does not answer or has none."""
+    """The wheels of `versions`, without those whose index does not respond or lacks a wheel."""
     for package, version in versions.items():
         with contextlib.suppress(FetchFailed):
             release = release_catalogue.release(package, version)
@@ -85,7 +85,7 @@ def _releases(
 def learned_from(
     errors: Iterable[Finding], release_catalogue: ReleaseCatalogue, pinned: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """A constraint from each error: a refusal shows all, so they are not merged."""
+    """A constraint from each error; not merged, because a refusal shows all of them."""
     entries: dict[tuple[str, str, str], Constraint] = {}
     for error in errors:
         evidence = error.evidence
@@ -101,7 +101,7 @@ def learned_from(
 
 
 def windows(findings: Iterable[Finding]) -> tuple[Constraint, ...]:
-    """The windows that packages declare and only warn of, as entries of their one version."""
+    """The version windows that packages only warn about, each as an entry for its one version."""
     return tuple(
         Constraint(
             package=evidence.package,
@@ -127,10 +127,10 @@ def widened(
     catalogue: Catalogue,
     context: Context,
 ) -> tuple[Constraint, ...]:
-    """`entries`, those of `packages` with all versions that they hold for.
+    """`entries`; those of `packages` are extended to all versions to which they apply.
 
-    For a pinned package an entry is learned for the pinned version alone, so other versions would
-    seem to fit.
+    For a pinned package an entry is learned only for the pinned version, so that other versions
+    would seem compatible.
     """
     originals = tuple(entries)
     if not any(entry.package in packages for entry in originals):
@@ -147,7 +147,7 @@ def widened(
 
 
 def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """The evidence that an entry was learned from; None if its kind cannot be determined."""
+    """The evidence from which an entry was learned; None if its kind cannot be determined."""
     if entry.missing or not entry.read_in or entry.check not in PLAIN:
         return None
     evidence = Evidence(
@@ -164,7 +164,7 @@ def evidence_of(entry: Constraint, release_catalogue: ReleaseCatalogue) -> Evide
 
 
 def _of_call(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidence | None:
-    """For `f(x)`: whether x is refused, left out or taken, by the two versions that clashed."""
+    """For `f(x)`: whether x is rejected, missing or accepted, from the two conflicting versions."""
     release = release_catalogue.release(evidence.package, evidence.version)
     if release is None:
         return None

@@ -1,7 +1,7 @@
-"""What additions without an exact version need that a target has in another version.
+"""Packages that additions without an exact version require in another version than a target's.
 
-A target is extended only if some version of each addition fits it. The newest versions of all and
-those before the target's day are looked at, not every release.
+A target is extended only if some version of each addition fits it. Only the newest versions and the
+newest ones before the target's date are examined, not every release.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THREADS = 8
 def range_conflicts(
     additions: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[TargetChange]:
-    """What the newest version of each of `additions` needs changed, if none of them fits."""
+    """The changes that the newest version of each of `additions` requires, if no version fits."""
     open_ranges = [each for each in additions if not each.pin and not each.source]
     pages.read(each.package for each in open_ranges)
     changes: dict[str, TargetChange] = {}
@@ -42,7 +42,7 @@ def range_conflicts(
 def changes_for(
     demand: PackageDemand, version: str, required: Iterable[Requirement], has: Mapping[str, str]
 ) -> list[TargetChange]:
-    """What `version` of the package of `demand` requires that differs from the versions `has`."""
+    """The requirements of the demanded package's `version` that differ from the versions `has`."""
     return [
         TargetChange(
             package=package,
@@ -67,7 +67,7 @@ def _of(
     for wheel in dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS])):
         try:
             text = pages.metadata(wheel)
-        except ImgbuildError as error:  # the solver will say so if it matters
+        except ImgbuildError as error:  # the solver reports it if it matters
             pages.context.reporter.detail(f"{wheel.name}: {error.message}")
             return []
         required = engine_torch.required(demand, text, tags.markers)

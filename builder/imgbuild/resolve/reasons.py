@@ -1,4 +1,4 @@
-"""Why a resolution has each package, and at that version (separate: only explanations)."""
+"""Why a resolution contains each package in its version (separate: only explanations)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[RequirementLink, ...]:
-    """Which of the packages of `metadata` require which, including requested extras."""
+    """The requirements between the packages of `metadata`, including requested extras."""
     read = {package: cuda_releases.requirements(data) for package, data in metadata.items()}
     extras: dict[str, set[str]] = {package: {""} for package in metadata}
     requirement_links: dict[tuple[str, str, str], RequirementLink] = {}
@@ -55,9 +55,9 @@ def reasons_of(
     requirement_links: Sequence[RequirementLink],
     learned: Iterable[Constraint],
 ) -> dict[str, tuple[str, ...]]:
-    """Package → why it is present and at that version, the strongest reason first.
+    """Package → the reasons for its presence and its version, the strongest first.
 
-    `origins` maps packages to the origin of the request, in words: "requested: vllm==0.9.2".
+    `origins` maps packages to the origin of the request as text: "requested: vllm==0.9.2".
     """
     relevant = [
         entry

@@ -1,4 +1,4 @@
-"""Git repositories that a project names: which of them cannot be fetched, all at once."""
+"""Git repositories that a project names: reports all that cannot be fetched at once."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ PYTHON = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package and the accepted versions. `have`: it is already installed and must not change.
 
-    `row` is the target of the matrix that requests it; empty for the user. `extras` are
-    requested as well; with a `marker` it counts only on machines for which that holds.
+    `row` is the target of the matrix that requests it; empty for the user. `extras` are requested
+    as well; with a `marker` it applies only to machines for which that is true.
     """
 
     package: str
@@ -41,11 +41,11 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The package with its extras, as a requirement names it."""
+        """The package with its extras, as in a requirement."""
         return f"{self.package}[{','.join(self.extras)}]" if self.extras else self.package
 
     def applies(self, markers: Mapping[str, str]) -> bool:
-        """Whether it counts on a machine with `markers`."""
+        """Whether it applies to a machine with `markers`."""
         return not self.marker or Marker(self.marker).evaluate({**markers, "extra": ""})
 
     @property
@@ -63,7 +63,7 @@ class RequestedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole request of a user. None for what imgbuild chooses.
+    """The whole request of a user. None means that imgbuild chooses the value.
 
     `cuda` is "12.4"; `indexes` maps packages to names of the matrix's indexes, `index_rows` are
     those of the user's files. `row` is the target of the matrix that requests it, "" for the user.
@@ -89,7 +89,7 @@ class ResolveRequest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(requested.package for requested in self.requests)
 
     def on(self, markers: Mapping[str, str]) -> ResolveRequest:
-        """The request without the packages that do not count on a machine with `markers`."""
+        """The request without the packages that do not apply to a machine with `markers`."""
         requests = tuple(each for each in self.requests if each.applies(markers))
         return msgspec.structs.replace(self, requests=requests)
 
@@ -105,12 +105,12 @@ def read(
 ) -> tuple[tuple[RequestedPackage, ...], str | None]:
     """The requests of the words `wants` and `have`, and the CUDA that a `have` names (`+cu124`).
 
-    A local part of what the user has is dropped where no other index is `assigned` to the package:
-    the default index has no such names. Whether its build is the same then depends on the CUDA
-    release.
+    The local part of an installed version is dropped unless another index is `assigned` to the
+    package, since the default index has no such versions. Whether the build is the same then
+    depends on the CUDA release.
     """
     requests: dict[str, RequestedPackage] = {}
-    builds: dict[str, str] = {}  # CUDA → what names it
+    builds: dict[str, str] = {}  # CUDA → the request that names it
     for word, owned in [(word, True) for word in have] + [(word, False) for word in wants]:
         for part in BETWEEN.split(word):
             requested, named = _requested(part.strip(), owned=owned, keep=set(assigned))
@@ -175,7 +175,7 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
 
 
 def _ordered(requirement: Requirement) -> str:
-    """The specifier with lower bounds first, as people write it."""
+    """The specifier with lower bounds first, as is usual."""
     return ",".join(
         sorted(map(str, requirement.specifier), key=lambda text: (text[0] != ">", text))
     )
@@ -233,7 +233,7 @@ def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
 
 
 def cuda_of(text: str | None, named: str | None) -> str | None:
-    """The requested CUDA release: `--cuda`, else what `--have` names."""
+    """The requested CUDA release: `--cuda`, else the one in `--have`."""
     if text is None:
         return named
     plain = text.lower().removeprefix("cu")
@@ -262,7 +262,7 @@ def today() -> datetime.date:
 
 
 def check(ask: ResolveRequest, matrix: Matrix) -> None:
-    """InputError if the matrix has no such base or has a target of that name already.
+    """InputError if the matrix has no such base, or already has a target of that name.
 
     The same if an index needs a CUDA release and none is requested.
     """
@@ -279,9 +279,9 @@ def check(ask: ResolveRequest, matrix: Matrix) -> None:
 
 
 def applying(ask: ResolveRequest, matrix: Matrix) -> ResolveRequest:
-    """The request without packages that count on none of its architectures.
+    """The request without packages that apply to none of its architectures.
 
-    InputError if none counts on one of them.
+    InputError if no package applies to one of the architectures.
     """
     base = matrix.bases[base_of(ask, matrix)]
     counting: set[str] = set()

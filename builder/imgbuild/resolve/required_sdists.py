@@ -1,7 +1,7 @@
-"""Packages of Python code that additions require and that are published only as sdists.
+"""Pure Python packages that additions require and that are published only as sdists.
 
-Without them a solver goes back to a version of the addition from before the requirement, or there
-is no solution. What sdists require is read from their PKG-INFO or `requires.txt`; nothing is run.
+Without them a solver selects a version of the addition from before the requirement, or finds no
+solution. The requirements of sdists are read from their PKG-INFO or `requires.txt`; nothing is run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ THREADS = 8
 def required_sdists(
     additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
 ) -> list[Obstacle]:
-    """What `additions` require in their newest versions, directly or not, as obstacles.
+    """The requirements of the newest versions of `additions`, direct or not, as obstacles.
 
-    Left out are the packages `have`, those of the additions themselves, and sdists that compile
-    code: which version of an addition does without them is left to the solver.
+    This excludes the packages `have`, the additions themselves, and sdists that compile code: the
+    solver has to find versions of additions that do not need them.
     """
     level = [each for each in additions if each.installed and not each.source][:PACKAGES]
     seen = {*have, *(each.package for each in additions)}
@@ -56,7 +56,7 @@ def required_sdists(
 
 
 def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
-    """METADATA of the newest wheel that meets `demand`, else of the newest sdist; or nothing."""
+    """METADATA of the newest wheel that meets `demand`, else of the newest sdist, if any."""
     wheel = pages.newest(demand, tags)
     try:
         if wheel is not None:
@@ -65,6 +65,6 @@ def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
         final = [file for file in sdists if file.version and not file.version.is_prerelease]
         newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
         return sdist_code.read(newest, pages.context).requires if newest is not None else b""
-    except ImgbuildError as error:  # the solver will say so if it matters
+    except ImgbuildError as error:  # the solver reports it if it matters
         pages.context.reporter.detail(f"{demand.package}: {error.message}")
         return b""

@@ -1,4 +1,4 @@
-"""What an sdist would compile and what it requires, by its members, without running any of it."""
+"""The code that an sdist would compile and its requirements, by its members; nothing is run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ NO_MODULES = re.compile(
     r"(tests?|testing|samples?|examples?|docs?|scripts|tools)/|[^/]*\.egg-info/"
     r"|(setup|conftest|versioneer|noxfile|tasks|fabfile)\.py\Z"
 )
+NATIVE = "only an sdist that needs a compiler exists: name a wheel of it by URL"
 MODULES = (".py", ".pyi", ".pth")
 PLACEHOLDER = "only an sdist without a module exists, a placeholder: name a wheel of it by URL"
-Content = Literal["python", "native", "cuda", "placeholder"]
+Content = Literal["python", "native", "cuda", "placeholder", "unread"]
 INFO = ("PKG-INFO", "requires.txt")  # in the folder of the metadata, which has any name
 
 
 class SdistContent(msgspec.Struct, frozen=True):
-    """What building an sdist compiles, and its requirements as `Requires-Dist` lines.
+    """The code that a build of an sdist compiles, and its requirements as `Requires-Dist` lines.
 
     A placeholder has neither code nor requirements: the package is published elsewhere.
     """
@@ -41,7 +42,7 @@ class SdistContent(msgspec.Struct, frozen=True):
     requires: bytes = b""
 
 
-UNREAD = SdistContent("native")  # of one that cannot be looked into
+UNREAD = SdistContent("unread")  # of one that cannot be looked into
 
 
 def read(file: IndexFile, context: Context) -> SdistContent:
@@ -62,7 +63,7 @@ def read(file: IndexFile, context: Context) -> SdistContent:
 
 
 def code_of(obstacle: Obstacle, pages: IndexPages) -> Content:
-    """What building the package of `obstacle` compiles; "native" if its sdist is not there."""
+    """The code that a build of the package of `obstacle` compiles; "unread" without its sdist."""
     files = (
         file
         for file in pages.files(obstacle.package)

@@ -61,9 +61,9 @@ def find(query: Query) -> SolvedTarget:
 
 
 def _find_newer(query: Query) -> SolvedTarget:
-    """As `find`, for the ranges that are preferred now.
+    """As `find`, for the currently preferred ranges.
 
-    For requested packages that came out months older than necessary, newer versions are tried
+    For requested packages whose versions are months older than necessary, newer versions are tried
     first.
     """
     try:
@@ -77,7 +77,7 @@ def _find_newer(query: Query) -> SolvedTarget:
 def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
     """As `find`; with `floors`, requested packages have newer versions.
 
-    What is learned while it is solved may call for another torch: then it starts again.
+    If learned constraints require another torch, it starts again.
     """
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     base = request.base_of(ask, matrix)
@@ -111,7 +111,7 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
 
 
 def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
-    """What the code of the requested packages requires of each other."""
+    """The constraints on each other in the code of the requested packages."""
     named = [requested.package for requested in ask.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
     pinned = [requested.package for requested in ask.requests if requested.pin is not None]
@@ -145,9 +145,10 @@ def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve)
 
 
 def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple[Target, Settled]:
-    """`target`, with what the requested extras require, and its packages.
+    """`target` with the requirements of the requested extras, and its packages.
 
-    What is learned may lead to other versions, whose extras require something else: then again.
+    Learned constraints may lead to other versions, whose extras have other requirements: then it is
+    repeated.
     """
     ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
     name = request.name_of(ask, matrix, target.cuda, first.versions)
@@ -168,7 +169,7 @@ def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple
 def with_extras(
     query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
-    """`target` with what the requested extras require at `versions`."""
+    """`target` with the requirements of the requested extras at `versions`."""
     required = _of_extras(query.ask.requests, versions, first.facts)
     more = {package: each for package, each in required.items() if package not in target.pins}
     return msgspec.structs.replace(target, requires={**more, **target.requires})
@@ -192,9 +193,9 @@ def flashinfer_of(
 def _of_extras(
     requests: Iterable[RequestedPackage], versions: Mapping[str, str], facts: PackageFacts
 ) -> dict[str, Wanted]:
-    """Package → what the extras of `requests` require of it, the extras of other packages included.
+    """Package → the requirements on it of the extras of `requests`, including nested extras.
 
-    `versions` are those of the package set. Without packages that are requested themselves; rows
+    `versions` are those of the package set. Packages that are requested directly are omitted; rows
     of a matrix name no extras.
     """
     markers = facts.catalogue.rules.tags.markers
@@ -222,7 +223,7 @@ def _of_extras(
 
 
 def _of_extra(metadata: bytes, extra: str, markers: Mapping[str, str]) -> Iterable[Requirement]:
-    """The requirements that hold with `extra` and not without it."""
+    """The requirements that apply only with `extra`."""
     plain = {**markers, "extra": ""}
     return (
         requirement

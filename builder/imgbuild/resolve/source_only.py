@@ -1,7 +1,8 @@
 """Packages that are published as source and compile CUDA code, such as flash-attn.
 
 Their own projects publish wheels outside of the index, whose file names follow a pattern of that
-project. None of them is fetched here: what the file must be called follows from what it must fit.
+project. None of them is fetched here: the file name follows from Python, CUDA, torch and the
+machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NEW_ABI = (2, 7)
 
 
 class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a project publishes wheels, how their files are called, and how to do without.
+    """Where a project publishes wheels, the names of their files, and settings that avoid them.
 
     `pattern` has the fields of `WheelNeeds`; "" if no pattern is known. `module` is imported.
     `without` are settings with which a program does not need the package.
@@ -95,7 +96,7 @@ NIGHTLY = re.compile(r"\.dev\d+|\+g[0-9a-f]{6,}")
 
 
 class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compiled wheel must fit: `python` ("3.11"), `cuda` ("12.4"), a torch, a machine."""
+    """The environment of a compiled wheel: `python` ("3.11"), `cuda` ("12.4"), torch, machine."""
 
     python: str
     cuda: str
@@ -127,10 +128,10 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a package has no wheel, and what can be done, in order.
+    """Why a package has no wheel, and remedies in order.
 
-    `targets` have it. `imports` are where files of the project import it; `needed_by` are
-    packages of the set that require it.
+    `targets` contain it. `imports` are the places where files of the project import it; `needed_by`
+    are packages of the set that require it.
     """
 
     package: str
@@ -145,7 +146,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remedies(self) -> list[str]:
-        """What can be done, in order, and what needs the package, one line each."""
+        """The remedies, in order, and the dependents of the package, one line each."""
         lines = []
         if self.file:
             lines.append(
@@ -174,7 +175,7 @@ def is_source_project(package: str) -> bool:
 
 
 def is_nightly(version: str) -> bool:
-    """Whether a version is one of a daily build, which indexes of releases do not have."""
+    """Whether a version is that of a nightly build, which indexes of releases do not have."""
     return NIGHTLY.search(version) is not None
 
 
@@ -187,7 +188,7 @@ def advice(
     imports: Sequence[ImportSite] = (),
     needed_by: Sequence[str] = (),
 ) -> Advice:
-    """What can be done about `package` at `version` (the one that would be chosen)."""
+    """The advice for `package` at `version` (the one that would be chosen)."""
     project = PROJECTS.get(package)
     return Advice(
         package=package,
@@ -206,6 +207,6 @@ def advice(
 
 
 def module_of(package: str) -> str:
-    """The module that `package` is imported as."""
+    """The name under which `package` is imported."""
     project = PROJECTS.get(package)
     return project.module if project is not None else package.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Answers of `imgbuild resolve` in the cache: what was solved once today is not solved again."""
+"""Results of `imgbuild resolve` in the cache: a request is solved at most once a day."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def answer(
     *,
     again: bool = False,
 ) -> ResolveAnswer:
-    """The answer of `answers.answer`, from the cache unless `again`.
+    """The result of `answers.answer`, from the cache unless `again`.
 
-    It is found again on the same day (UTC), for the same request, matrix, locks, constraints,
-    default index and code. Errors are not kept.
+    A cached result is valid on the same day (UTC), for the same request, matrix, locks,
+    constraints, default index and code. Errors are not kept.
     """
     key = key_of(ask, project, matrix, learned)
     data = None if again else context.store.fact(FACT, key)
@@ -53,7 +53,7 @@ def answer(
 def key_of(
     ask: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
-    """A hash of everything that an answer depends on."""
+    """A hash of everything on which a result depends."""
     locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (

@@ -66,7 +66,7 @@ class Suggestions:
         self.clashing: set[Key] = set()  # requests whose code is incompatible
 
     def find(self, cuda: str | None) -> tuple[str, ...]:
-        """Suggestions that change one request, the same CUDA first; else several requests."""
+        """Suggestions that change one request, with the same CUDA first; else several requests."""
         changeable = [
             requested
             for requested in self.requests
@@ -88,10 +88,10 @@ class Suggestions:
         return [texts[side] for side in (0, 1) for texts in both if texts[side]]
 
     def _neighbours(self, requested: Demand, cuda: str | None) -> tuple[str, str]:
-        """The next newer and the next older version of a package without a conflict, in words.
+        """The next newer and the next older version of a package without a conflict, as text.
 
-        An older one is left out if it is further away, in releases, than the newer one: it fits
-        mostly because it declares less.
+        An older one is omitted if it is further away, in releases, than the newer one: usually it
+        fits only because it declares less.
         """
         newer, older = _sides(self.facts, requested, self.found)
         text, distance = self._neighbour(requested, newer[:TRIED], cuda)
@@ -101,7 +101,7 @@ class Suggestions:
     def _neighbour(
         self, requested: Demand, side: Sequence[Version], cuda: str | None
     ) -> tuple[str, int]:
-        """The first version of `side` without a conflict, in words, and its place from 1.
+        """The first version of `side` without a conflict, as text, and its position, from 1.
 
         "" and 0 if there is none.
         """
@@ -147,9 +147,9 @@ class Suggestions:
         return []
 
     def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
-        """The packages whose code was read; None if they contradict what `requests` pin.
+        """The packages whose code was read; None if it contradicts the pins of `requests`.
 
-        Constraints that it gives are applied, and these requests are not tried again.
+        Resulting constraints are applied, and these requests are not tried again.
         """
         look = self.check(conflict.pins_of(requests))
         if not look.clashes:
@@ -162,7 +162,7 @@ class Suggestions:
     def _text_of(
         self, summary: str, requests: Sequence[Demand], cuda: str | None, read: frozenset[str]
     ) -> str:
-        """A suggestion in words: with its torch, and what was not read of its packages."""
+        """A suggestion as text: with its torch, and the packages that were not read."""
         text = _with_torch(summary, conflict.torch_of(self.facts, requests, cuda))
         unread = [w.package for w in requests if w.package not in read and w.package != TORCH]
         if not unread:
@@ -221,7 +221,7 @@ class Suggestions:
 def _sides(
     facts: PackageFacts, requested: Demand, clash: RequirementConflict
 ) -> tuple[list[Version], list[Version]]:
-    """The versions that `requested` leaves out, newer and older than it names, each nearest first.
+    """The versions outside of `requested`, newer and older ones, each nearest first.
 
     If the package's own files are missing, an older version must also be of about the same time.
     """
@@ -278,7 +278,7 @@ def targets(
     *,
     apart_from: str = "",
 ) -> tuple[str, ...]:
-    """The target of the matrix on `arch` that has most of what is requested, in words."""
+    """The target of the matrix on `arch` with most of the requested packages, as text."""
     specs = {requested.package: requested.spec for requested in requests}
     names = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
     return tuple(near.words(matrix, name, arch) for name in names[:1])

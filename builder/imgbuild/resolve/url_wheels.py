@@ -48,7 +48,7 @@ def nearest(
 
 
 def _misses(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
-    """In how many of Python and torch a target differs from the name of the wheel."""
+    """How many of Python and torch differ between a target and the name of the wheel."""
     name = _file(demand)
     if not name:
         return 0
@@ -60,6 +60,6 @@ def _misses(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
 
 
 def _file(demand: PackageDemand) -> str:
-    """The file name of a wheel that is demanded by address or path, else ""."""
+    """The file name of a wheel that is required by URL or path, else ""."""
     name = addresses.file_name(demand.source) if demand.installed else ""
     return name if name.endswith(".whl") else ""

@@ -1,8 +1,8 @@
 """`data/compare.yaml`: which differences between two images are accepted, with reasons.
 
-Input: `data/compare.yaml`, differences. Output: the same differences, each with the reason of
-the entry that accepts it. An entry may name a comparison for two contents: then
-they are read, and what is not alike is not accepted.
+Input: `data/compare.yaml`, differences. Output: the same differences, each with the reason of the
+entry that accepts it. An entry may name a comparison for two contents: then the contents are read,
+and accepted only if the comparison succeeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from imgbuild.errors import InputError
 from imgbuild.system import boundary, yaml_data
 
 FILE = "data/compare.yaml"
-# Bytes of one file whose text is compared; of a larger one nothing is kept, and it is not alike.
+# Bytes of one file whose text is compared; a larger one is not stored, and counts as different.
 LIMITS = {"record": 16 << 20, "launcher": 16 << 10}
 # Every line of the script that imgbuild or uv writes for an entry point. uv's takes off the endings
 # that such a script has on Windows alone.
@@ -48,9 +48,9 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One entry of the list.
 
     In `path` a * means any part of one name, ** for any part of a path; "configuration" is the
-    image's configuration. `field` is what differs, with the same stars. With `only`, what differs
-    is there on one side alone, and that is one of these builders. `like` names how contents
-    must be the same:
+    image's configuration. `field` is the field that differs, with the same wildcards. With `only`,
+    the entry applies to paths on one side only, and only if that side is one of these builders.
+    `like` names how contents must be the same:
 
     - record: the same rows in any order, except files whose own difference is accepted;
     - launcher: the same interpreter, which calls the same function, with no other line;
@@ -65,7 +65,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that differs, and why that is accepted (empty: it is not)."""
+    """One difference, and why it is accepted (empty: it is not)."""
 
     path: str
     field: str
@@ -75,13 +75,13 @@ class FileDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def builders() -> tuple[Accepted, ...]:
-    """The accepted differences between the images that two builders make of one plan."""
+    """The accepted differences between the images that two builders create from one plan."""
     text = resources.files("imgbuild").joinpath(FILE).read_text(encoding="utf-8")
     return _accepted(text, FILE)
 
 
 def read(path: Path) -> tuple[Accepted, ...]:
-    """The list in the file at `path`; InputError names what is wrong with it."""
+    """The list in the file at `path`; InputError with its problems."""
     try:
         text = boundary.content(path).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -104,9 +104,9 @@ def _accepted(text: str, file: str) -> tuple[Accepted, ...]:
 
 
 class Acceptor:
-    """Judges differences by a list, and keeps count of which entries were needed.
+    """Compares differences with a list, and records the entries that were needed.
 
-    `names` are those of the two sides; `watch` keeps the contents that entries ask to be alike.
+    `names` are those of the two sides; `watch` stores the contents that entries compare.
     """
 
     def __init__(self, accepted: Sequence[Accepted], names: tuple[str, str]) -> None:
@@ -118,7 +118,7 @@ class Acceptor:
         self._used: set[int] = set()
 
     def watch(self, side: int) -> Callable[[str], Callable[[bytes], object] | None]:
-        """For `Merged.add` of `side` (0 or 1): what keeps the content of a path, if needed."""
+        """A callback for `Merged.add` of `side` (0 or 1) that stores contents that are needed."""
         limits = [
             (path, LIMITS[entry.like])
             for path, entry in zip(self._paths, self._accepted, strict=True)
@@ -144,7 +144,7 @@ class Acceptor:
     def judge(self, differences: Iterable[FileDifference]) -> tuple[FileDifference, ...]:
         """The differences in the same order, with a reason where an entry accepts them."""
         judged = [self._judged(each, ("", "launcher"), {}) for each in differences]
-        # Folders and RECORD speak of other files, whose own differences must be judged first.
+        # Folders and RECORD refer to other files, whose differences must be compared first.
         for like in ("folder", "record"):
             by_path = _by_path(judged)
             judged = [
@@ -153,7 +153,7 @@ class Acceptor:
         return tuple(judged)
 
     def unused(self) -> tuple[Accepted, ...]:
-        """The entries that accepted nothing, except those of other builders."""
+        """The entries that accepted no difference, except those of other builders."""
         return tuple(
             entry
             for place, entry in enumerate(self._accepted)
@@ -183,7 +183,7 @@ class Acceptor:
         return difference
 
     def _only(self, difference: FileDifference) -> str | None:
-        """The only side that has what differs; None if both have it."""
+        """The only side that has the path or field; None if both have it."""
         if difference.left is None:
             return self._names[1]
         return self._names[0] if difference.right is None else None
@@ -202,7 +202,7 @@ class Acceptor:
 
 
 def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
-    """For each path one of its differences: one that nothing accepts, if there is one."""
+    """For each path one of its differences: if possible, one that no entry accepts."""
     by_path: dict[str, FileDifference] = {}
     for each in judged:
         if each.path not in by_path or not each.reason:
@@ -211,7 +211,7 @@ def _by_path(judged: Iterable[FileDifference]) -> dict[str, FileDifference]:
 
 
 def _is_harmless_folder(difference: FileDifference, by_path: Mapping[str, FileDifference]) -> bool:
-    """Whether a folder that one side lacks holds only what is accepted, or such folders."""
+    """Whether a folder that one side lacks has only accepted entries, or such folders."""
     if not _is_folder(difference):
         return False
     below = (each for path, each in by_path.items() if path.startswith(f"{difference.path}/"))
@@ -232,7 +232,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def _launched(script: bytes) -> tuple[str, str, str] | None:
-    """Interpreter, module and function of a script that does nothing but call it; None for others.
+    """Interpreter, module and function of a script that only calls the function; else None.
 
     No line is skipped: a script with an additional or different line does not match.
     """
@@ -245,7 +245,7 @@ def _launched(script: bytes) -> tuple[str, str, str] | None:
 def _same_record(
     path: str, left: bytes, right: bytes, by_path: Mapping[str, FileDifference]
 ) -> bool:
-    """Whether two RECORDs agree on every file that is the same."""
+    """Whether two RECORDs have the same rows for all files without a difference."""
     mine, theirs = _rows(left), _rows(right)
     site = posixpath.dirname(posixpath.dirname(path))
     for name in mine.keys() | theirs.keys():

@@ -1,8 +1,8 @@
 """`diff --files`: whether two images have the same files, configuration and behaviour.
 
-Input: two images and a list of accepted differences. Output: a `Comparison`: every difference
-of paths, types, modes, owners, link targets, attributes, content and configuration, each with the
-reason if it is accepted. Times are not compared, nor how files are cut into layers.
+Input: two images and a list of accepted differences. Output: a `Comparison`: every difference of
+paths, types, modes, owners, link targets, attributes, content and configuration, each with the
+reason if it is accepted. Times and the division into layers are not compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIGURATION = "configuration"  # in place of a path
 
 
 class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the images: its digest, how many paths it has, the bytes of all files."""
+    """One of the images: its digest, the number of its paths, the size of all files in bytes."""
 
     name: str
     path: str
@@ -35,7 +35,7 @@ class CompareSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences of two images. `unused` are entries of the list that accepted nothing."""
+    """The differences of two images. `unused` are entries of the list that matched nothing."""
 
     left: CompareSide
     right: CompareSide
@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> tuple[FileDifference, ...]:
-        """The differences that no accepted reason covers."""
+        """The differences that are not accepted."""
         return tuple(each for each in self.differences if not each.reason)
 
 
@@ -57,9 +57,9 @@ def compare(
     names: tuple[str, str],
     reporter: Reporter = SILENT,
 ) -> Comparison:
-    """Compare two images; `names` are what they are called in the answer.
+    """Compare two images; `names` are their names in the result.
 
-    Both are read at once, each layer as a stream. IntegrityError if a layer is damaged.
+    Both are read in parallel, each layer as a stream. IntegrityError if a layer is damaged.
     """
     acceptor = Acceptor(accepted, names)
     trees = _merged((left, right), acceptor, reporter)
@@ -133,7 +133,7 @@ def _nodes(
     if node.kind != other.kind:
         yield _difference(path, "type", node.kind, other.kind)
         return
-    if node.kind != "symlink" and node.mode != other.mode:  # nobody asks for the mode of a link
+    if node.kind != "symlink" and node.mode != other.mode:  # the mode of a link has no effect
         yield _difference(path, "mode", f"{node.mode:04o}", f"{other.mode:04o}")
     if (node.uid, node.gid) != (other.uid, other.gid):
         yield _difference(path, "owner", _owner(node), _owner(other))

@@ -1,7 +1,7 @@
-"""Which package of a package set needs which, and what bounds the version of one.
+"""The dependencies within a package set, and the bounds on the version of a package.
 
-The requirements are those of the wheels' METADATA, as `images/packages.json` has them; what the
-target itself requires is in its lock.
+The requirements are those of the wheels' METADATA, recorded in `images/packages.json`; those of the
+target itself are in its lock.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ REPEATED = " (*)"  # after a package whose dependencies are above
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     """One requirement: `package` needs `needs`, by `requirement` in its METADATA.
 
-    `spec` is the specifier in it, "" for any version; `extra` the extra of `package` that it
-    belongs to. The marker, which applies, is left out.
+    `spec` is its specifier, "" for any version; `extra` is the extra of `package` that declares it.
+    The marker, which applies, is omitted.
     """
 
     package: str
@@ -43,7 +43,7 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a target and what they need; `roots` are those that the target names.
+    """The packages of a target and their dependencies; `roots` are named by the target.
 
     `packages` is package → version, `roots` package → specifier.
     """
@@ -56,10 +56,10 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers that another version of one package changes, and what a pull of them downloads.
+    """The layers that change with another version of one package, and their download size.
 
-    `position` (from 1) and `name` are of the layer with the package, `others` the packages that it
-    has in addition; `layers` and `size` include imgbuild's own files, where these list versions.
+    `position` (from 1) and `name` are those of the layer with the package, `others` its other
+    packages; `layers` and `size` include the layer of imgbuild's files if these list versions.
     """
 
     position: int
@@ -73,9 +73,9 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a package of a target has its version.
 
     `target_spec` is the target's own specifier, None if the target does not name it; `dependents`
-    are the packages that need it; `bounds` what all of them allow together; `learned` the
-    constraints on it; `as_of` the day before which its file was uploaded; `layer` what another
-    version alone would change, None for a target without digests.
+    are the packages that need it; `bounds` are the combined bounds; `learned` the constraints on
+    it; `as_of` the day before which its file was uploaded; `layer` has the layers that only another
+    version would change, None for a target without digests.
     """
 
     target: str
@@ -133,7 +133,7 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
 
 
 def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:
-    """What bounds `package`, a normalized name that `graph` has."""
+    """The bounds on `package`, a normalized name in `graph`."""
     dependents = tuple(
         dependent
         for dependent in graph.dependencies
@@ -159,7 +159,7 @@ def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
 
 
 def _together(specs: Iterable[SpecifierSet]) -> str:
-    """One specifier for all of `specs`: of lower and of upper bounds the tightest alone."""
+    """One specifier for all of `specs`, with only the tightest lower and upper bounds."""
     parts = {part for spec in specs for part in spec}
     tightest: list[Specifier] = []
     for operators, closer in (((">", ">="), max), (("<", "<="), min)):
@@ -175,7 +175,7 @@ def _together(specs: Iterable[SpecifierSet]) -> str:
 
 
 def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -> bool:
-    """Whether a constraint requires versions of `package`, or rules out other ones of it."""
+    """Whether a constraint requires versions of `package`, or excludes other versions of it."""
     if constraint.other == package:
         return constraint.concerns(versions)
     other = versions.get(constraint.other)
@@ -184,7 +184,7 @@ def _bounds(constraint: Constraint, package: str, versions: Mapping[str, str]) -
 
 
 def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> PackageLayer | None:
-    """The layers that another version of a package changes; None for a package of no layer."""
+    """The layers that another version of a package changes; None for a package without a layer."""
     lists_versions = [
         layer
         for layer in planned.layers
@@ -262,7 +262,7 @@ class DependencyTree:
             yield from self._below(name, "", "", "", 0)
 
     def reached(self, roots: Sequence[str]) -> set[str]:
-        """The packages below `roots`, these included, as deep as the tree is shown."""
+        """The packages below and including `roots`, down to the depth of the displayed tree."""
         names, edge, level = set(roots), list(roots), 0
         while edge and (self._depth is None or level < self._depth):
             edge = list(

@@ -1,7 +1,7 @@
 """The two sides of `imgbuild diff`: targets, locks on disk, images in registries.
 
 A name that exists as a path is a lock; one with a slash or a colon is an image reference; any other
-is a target of the project, as it is or at a git revision.
+is a target of the project, in its current state or at a git revision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DIGESTS_FILE = "digests.json"
 
 
 def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SILENT) -> DiffSide:
-    """The image that `text` names; InputError or LockStale if there is none."""
+    """The image that `text` names; InputError or LockStale if it does not exist."""
     path = Path(text)
     if path.exists():
         return _on_disk(path, text)
@@ -47,7 +47,7 @@ def side(text: str, client: Client, matrix: Path | None, reporter: Reporter = SI
 
 
 def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
-    """`side` with the named architectures alone, or all if none is; NothingSelected without any."""
+    """`side` with only the architectures `arches`, or all; NothingSelected if none is left."""
     if not arches:
         return side
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}

@@ -1,4 +1,4 @@
-"""Findings of audits for programs: SARIF 2.1.0 for code scanning, and GitHub's annotations."""
+"""Machine-readable audit findings: SARIF 2.1.0 for code scanning, and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _escaped(value: str, table: Mapping[str, str]) -> str:
 
 
 def sarif(reports: Iterable[Report], *, notes: bool) -> dict[str, Any]:
-    """One run of SARIF 2.1.0 with all findings; a finding in a wheel has no place in a file."""
+    """One run of SARIF 2.1.0 with all findings; a finding in a wheel has no location."""
     results = [_result(report, finding) for report, finding in _shown(reports, notes=notes)]
     listed = kinds.load()
     rules = [

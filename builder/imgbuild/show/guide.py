@@ -1,6 +1,6 @@
-"""`imgbuild show TARGET --guide`: the image's README, then what only the catalogue has.
+"""`imgbuild show TARGET --guide`: the image's README, then data that only the catalogue has.
 
-Digest and sizes follow from the README among others, and test records from the digest.
+The README cannot contain that data: digest and sizes depend on it, and test records on the digest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from imgbuild.system import quoting
 from imgbuild.system.amounts import size_text
 
 WIDTH = 100
+COMPOSE = " --format compose "
 SLURM = "imgbuild slurm "
 PAGE = " (docs/reference/test-runs.md)"  # of the repository; an installed tool has --tests
 KUBERNETES = ("imgbuild push ", "imgbuild render ")
-PULL = "docker pull "  # how the command begins that fetches an image from a registry
+PULL = "docker pull "  # the start of the command that pulls an image from a registry
 ADDITION = re.compile(r"## Add a package\n.*?(?=\n## |\Z)", re.DOTALL)
 
 
@@ -33,7 +34,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guide(readme: str, page: Page, *, user_packages: bool) -> Guide:
-    """The guide of a target. In an image without `user_packages` pip is for root alone."""
+    """The guide of a target. In an image without `user_packages`, only root can use pip."""
     if not user_packages:
         name = page.row.target
         text = (
@@ -58,15 +59,7 @@ def lines(guide: Guide) -> Iterator[str]:
         yield from _item(f"{arch}: not available, {reason}")
     if pulls := [command for command in page.commands if command.startswith(PULL)]:
         yield from ("", *(f"    {command}" for command in pulls))
-    if clusters := [command for command in page.commands if command.startswith(SLURM)]:
-        sif = f"imgbuild build {shlex.quote(page.row.target)} --format sif"
-        yield from ("", "On a Slurm cluster, with Apptainer:", "", f"    {sif}")
-        yield from (f"    {command}" for command in clusters)
-        yield "    sbatch job.sh"
-    if pods := [command for command in page.commands if command.startswith(KUBERNETES)]:
-        yield from ("", "In Kubernetes, with the claims that job.yaml names:", "")
-        yield from (f"    {command}" for command in pods)
-        yield "    kubectl apply -f job.yaml"
+    yield from _commands(page)
     yield from ("", "## Tests", "")
     if page.row.tested:
         tested = page.row.tested.replace(PAGE, "")
@@ -82,8 +75,28 @@ def lines(guide: Guide) -> Iterator[str]:
         yield from ("", "Skipped cases and their reasons:", "", f"    {cases}")
 
 
+def _commands(page: Page) -> Iterator[str]:
+    """How the image runs with an engine, on a Slurm cluster and in Kubernetes."""
+    if compose := [command for command in page.commands if COMPOSE in command]:
+        name = shlex.quote(page.row.target)
+        yield from ("", "With Docker; --dry-run prints the command of the engine:", "")
+        yield f"    imgbuild load {name}"
+        yield f"    imgbuild run {name} --gpus all -- python train.py"
+        yield from (f"    {command}" for command in compose)
+    if clusters := [command for command in page.commands if command.startswith(SLURM)]:
+        sif = f"imgbuild build {shlex.quote(page.row.target)} --format sif"
+        yield from ("", "On a Slurm cluster, with Apptainer:", "", f"    {sif}")
+        yield from (f"    {command}" for command in clusters)
+        yield "    sbatch job.sh"
+    pods = [command for command in page.commands if command.startswith(KUBERNETES)]
+    if pods := [command for command in pods if COMPOSE not in command]:
+        yield from ("", "In Kubernetes, with the claims that job.yaml names:", "")
+        yield from (f"    {command}" for command in pods)
+        yield "    kubectl apply -f job.yaml"
+
+
 def _facts(image: PageImage) -> Sequence[str]:
-    """Size of the download, size on disk, what the machine needs."""
+    """The download size, the size on disk, and the requirements on the machine."""
     needs = [f"NVIDIA driver {image.driver}"] if image.driver else []
     needs += [f"glibc {image.glibc}"] if image.glibc else []
     needs += [f"a GPU of {gpus}"] if (gpus := capabilities(image)) else []

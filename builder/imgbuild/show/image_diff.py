@@ -1,4 +1,4 @@
-"""What changed between two images, in packages and in bytes to pull.
+"""The differences between two images, in packages and in bytes to pull.
 
 Input: two locked targets of a target, or two sides of any kind. Output: a `Diff`.
 """
@@ -24,7 +24,7 @@ FEW = 20  # packages of a kind that a summary lists
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One package that was added, removed or changed; then `before` or `after` may be empty."""
+    """One package that was added (`before` is empty), removed (`after` is empty) or changed."""
 
     kind: str  # "wheel", "deb" or "interpreter"
     package: str
@@ -41,9 +41,9 @@ class HostChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed on one architecture. `pull` is the bytes of layers that the old image lacks.
+    """The changes on one architecture. `pull` are the bytes of layers that the old image lacks.
 
-    `hosts` are the properties that differ, of those that are known of both images.
+    `hosts` are the differing properties among those known for both images.
     """
 
     changes: tuple[Change, ...]
@@ -54,7 +54,7 @@ class ArchDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in one target, or from the image `before` to `target`.
+    """The changes of one target, or from the image `before` to `target`.
 
     `absent` are architectures that only the old image has, `new` those that it lacks.
     """
@@ -67,7 +67,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer of a side: its name for people, its digest, and what pulling it downloads."""
+    """A layer of a side: its display name, its digest, and its download size."""
 
     name: str
     digest: Digest
@@ -75,10 +75,9 @@ class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SideContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A side on one architecture: kind and name of each package → version, layers, bytes of all.
+    """A side on one architecture: kind and name of each package → version, layers, total size.
 
-    `properties` are CUDA, Python, GPUs and the oldest driver, "" where unknown; empty without a
-    lock.
+    `properties` are CUDA, Python, GPUs and the oldest driver, "" if unknown; empty without a lock.
     """
 
     packages: Mapping[tuple[str, str], str]
@@ -88,7 +87,7 @@ class SideContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of two images. If it is not `complete`, only packages that its labels name are known."""
+    """One of two images. If it is not `complete`, only the packages in its labels are known."""
 
     name: str
     arch: Mapping[Arch, SideContent]
@@ -96,7 +95,7 @@ class DiffSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff(old: tuple[Lock, TargetDigests] | None, new: tuple[Lock, TargetDigests]) -> Diff:
-    """Compare two locked targets of a target; `old` None means that there was none."""
+    """Compare two locked targets of a target; `old` is None if there was none."""
     return between(side(*old) if old else None, side(*new))
 
 
@@ -120,7 +119,7 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
 
 
 def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
-    """CUDA, Python, and what the image needs of a host."""
+    """CUDA, Python, and the image's requirements on a host."""
     floors = image.floors if image is not None else None
     capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
     return {
@@ -151,7 +150,7 @@ def between(old: DiffSide | None, new: DiffSide) -> Diff:
 
 
 def _compared(old: DiffSide | None, new: DiffSide, arch: Arch) -> set[tuple[str, str]]:
-    """The packages to compare: all, or those that the labels name of a side that has no lock."""
+    """The packages to compare: all, or those in the labels of a side that has no lock."""
     compared = [
         (side.complete, side.arch[arch].packages)
         for side in (old, new)
@@ -207,15 +206,15 @@ def _layers(names: Sequence[str]) -> str:
 
 
 def words(diff: Diff) -> list[str]:
-    """The difference as lines for people, with every package."""
+    """The difference as lines of text, with every package."""
     return _lines(diff, _changes)
 
 
 def summary(diff: Diff) -> list[str]:
-    """The same, with all packages of a kind only where few differ: else the main ones, and numbers.
+    """The same, with the main packages and counts for kinds of which many packages differ.
 
-    Of an architecture that only the new image has, only the size is given; packages that are those
-    of the architecture before are not repeated.
+    For an architecture that only the new image has, only the size is given; packages equal to those
+    of the previous architecture are not repeated.
     """
     shown: list[ArchDiff] = []
 
@@ -232,7 +231,7 @@ def summary(diff: Diff) -> list[str]:
 
 
 def is_short(diff: Diff) -> bool:
-    """Whether the summary leaves out packages."""
+    """Whether the summary omits packages."""
     return any(len(changes) > FEW for part in diff.arch.values() for _, changes in _kinds(part))
 
 

@@ -1,7 +1,7 @@
-"""The variables of an image: value, reason, source, and who sets each.
+"""The variables of an image: value, reason, source, and origin of each.
 
-Input: the matrix, a target's lock if there is one. Output: an `Environment`: what the image
-holds, by its lock, and what is set when it runs, by `set` in data/variables.yaml.
+Input: the matrix, and a target's lock if it exists. Output: an `Environment`: the variables in the
+image, from its lock, and those set when it runs, from `set` in data/variables.yaml.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Setter = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable of the image. `by` is what sets it: a place of the matrix, a mode.
+    """A variable of the image. `by` is its origin: a place in the matrix, a mode.
 
     `differs` names the value that the matrix has now, if it is different.
     """
@@ -55,7 +55,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeVariable(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable that is set when the image runs; `value` and `when` are in words.
+    """A variable that is set when the image runs; `value` and `when` are descriptions.
 
     `when` is empty if it always applies.
     """
@@ -79,7 +79,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Variables of the table that are set by the same and for the same reason."""
+    """Variables of the table with the same setter and the same reason."""
 
     by: Setter
     names: tuple[str, ...]
@@ -91,7 +91,7 @@ class VariableRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def rows() -> tuple[VariableRow, ...]:
-    """The part `set` of the table: what is set when an image runs."""
+    """The part `set` of the table: the variables set when an image runs."""
     tables = yaml_data.load(files.data("variables.yaml"), dict[str, Any])
     return msgspec.convert(tables["set"], tuple[VariableRow, ...])
 
@@ -99,7 +99,7 @@ def rows() -> tuple[VariableRow, ...]:
 def environment(
     matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | None
 ) -> Environment:
-    """The variables of target `name`: what its image holds, and what is set when it runs."""
+    """The variables of target `name`: those in its image, and those set when it runs."""
     expected = {
         key: (by, variable)
         for by, part in _of_matrix(matrix, name).items()
@@ -130,7 +130,7 @@ def environment(
 
 
 class _Packages(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of an image, and where each version is from; not `complete` without a lock."""
+    """The packages of an image with the origin of each version; not `complete` without a lock."""
 
     versions: Mapping[str, str]
     places: Mapping[str, str]
@@ -154,10 +154,10 @@ def _packages(matrix: Matrix, name: str, arches: Sequence[Arch], lock: Lock | No
 
 
 def _sources(given: Iterable[str], have: _Packages) -> tuple[str, ...]:
-    """The sources that are about the versions of `have`.
+    """The sources that apply to the versions of `have`.
 
-    If none is about the version of a package, those about others are kept, with that version and
-    where it is from.
+    If none applies to the version of a package, those for other versions are kept, with that
+    version and its origin.
     """
     cited = [(source, *_cited(source)) for source in given]
     exact = {package for _, package, version in cited if have.versions.get(package) == version}
@@ -225,7 +225,7 @@ def _locked(lock: Lock, expected: Mapping[str, tuple[str, Variable]]) -> tuple[S
 def _of_arches(
     settings: Sequence[Setting], lock: Lock, arches: Sequence[Arch]
 ) -> tuple[Setting, ...]:
-    """`settings` with what the image's architecture and its `user_packages` change of them."""
+    """`settings` with the changes for the image's architecture and its `user_packages`."""
     base = {item.name: item for item in settings}
     values: dict[tuple[str, str], list[Arch]] = {}
     for arch in arches:

@@ -16,7 +16,7 @@ NAME = 30  # columns of a name at most
 
 
 class LayerBar(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: its name, what is in it in a word or two, and what a pull of it downloads."""
+    """A layer: its name, its contents in one or two words, and its download size."""
 
     name: str
     contents: str
@@ -54,7 +54,7 @@ def lines(layers: Sequence[LayerBar], width: int, *, blocks: bool = True) -> lis
 
 
 def _bar(share: float, width: int, *, blocks: bool) -> str:
-    """A bar of `share` (0 to 1) of `width` columns; what is not empty has at least an eighth."""
+    """A bar of `share` (0 to 1) of `width` columns; at least an eighth of a column if not empty."""
     if not blocks:
         return "#" * (round(share * width) or (share > 0))
     eighths = round(share * width * 8) or int(share > 0)

@@ -26,7 +26,7 @@ FLASHINFER = {
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
 ALSO = ("transformers", "ray", "accelerate", "datasets", "peft", "triton", "flash-attn", "xformers")
-# What a line of a log begins with: process, level, time.
+# The prefix of a line in a log: process, level, time.
 SITE_PACKAGES = re.compile(r"/\S+/site-packages/")
 ORIGIN = re.compile(
     r"(\((\w+ )?pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|[DIWE])\b[: ]*)?"
@@ -37,10 +37,10 @@ ORIGIN = re.compile(
 class PageImage(msgspec.Struct, frozen=True, kw_only=True):
     """The image of one architecture.
 
-    `size` is what a pull downloads, `unpacked` what the layers take on disk, without those of a
-    base in a registry that does not report it; `gpu` the compute capabilities for which
-    all libraries have code, `gpu_ptx` those for which some have only PTX, `driver` the oldest
-    driver; `runs` the latest run of each tier of smoke tests on each kind of GPU.
+    `size` is the download size, `unpacked` the size of the layers on disk, without those of a base
+    in a registry that does not report it; `gpu` the compute capabilities for which all libraries
+    have code, `gpu_ptx` those for which some have only PTX, `driver` the oldest driver; `runs` the
+    latest run of each tier of smoke tests on each kind of GPU.
     """
 
     arch: Arch
@@ -61,8 +61,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A target: its row in the matrix, the digest and images of its lock, commands for it.
 
     `digest` is None and `images` are empty for a target without a lock. `security` is the date of
-    the security updates in a base of Debian packages, "none" if it takes none, else "". `also`
-    are locked versions of other packages.
+    the security updates in a base of Debian packages, "none" if it has none, else "". `also` are
+    locked versions of other packages.
     """
 
     row: TableRow
@@ -74,9 +74,17 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page(
-    row: TableRow, lock: Lock | None, target_digests: TargetDigests | None, registry: str | None
+    row: TableRow,
+    lock: Lock | None,
+    target_digests: TargetDigests | None,
+    registry: str | None,
+    *,
+    writable: bool = True,
 ) -> Page:
-    """The page of a target; `lock` and `target_digests` are None if it has no current lock."""
+    """The page of a target; `lock` and `target_digests` are None if it has no current lock.
+
+    `writable`: whether the matrix is in a checkout, where the target can be locked.
+    """
     runs = {image.arch: image.runs for image in row.images}
     images = []
     if lock is not None and target_digests is not None:
@@ -96,13 +104,13 @@ def page(
         security=min(dates, default="none" if debian else ""),
         digest=target_digests.digest if target_digests else None,
         images=tuple(images),
-        commands=tuple(_commands(row, lock, target_digests, registry)),
+        commands=tuple(_commands(row, lock, target_digests, registry, writable=writable)),
         also=_also(row, lock) if lock else {},
     )
 
 
 def _also(row: TableRow, lock: Lock) -> dict[str, str]:
-    """Packages of ALSO that are no pins, and their versions; both if architectures differ."""
+    """Packages of ALSO that are not pinned, and their versions; both if architectures differ."""
     named: dict[str, str] = {}
     for package in ALSO:
         versions = {each.versions.get(package, "") for each in lock.arch.values()} - {""}
@@ -132,17 +140,27 @@ def _image(
 
 
 def _commands(
-    row: TableRow, lock: Lock | None, target_digests: TargetDigests | None, registry: str | None
+    row: TableRow,
+    lock: Lock | None,
+    target_digests: TargetDigests | None,
+    registry: str | None,
+    *,
+    writable: bool,
 ) -> Iterator[str]:
     name = shlex.quote(row.target)
-    if lock is None or target_digests is None:
+    if (lock is None or target_digests is None) and writable:
         yield f"imgbuild lock {name}"
+        return
+    if lock is None or target_digests is None:
+        yield f"imgbuild lock {name}  # in a clone of imgbuild"
+        yield f"imgbuild init --lock CLONE --extends {name}  # in a project's folder"
         return
     yield f"imgbuild build {name}"
     yield f"imgbuild load {name}"
     has_torch = all("torch" in locked.versions for locked in lock.arch.values())
     command = "python -c 'import torch'" if has_torch else "python --version"
     yield f"imgbuild run {name} -- {command}"
+    yield f"imgbuild render {name} --format compose -- python train.py > compose.yaml"
     yield f"imgbuild build {name} --format sif"
     yield f"imgbuild slurm {name} --gpus 8 -- python train.py > job.sh"
     place = registry or "HOST/REPOSITORY"
@@ -180,7 +198,7 @@ def lines(page: Page) -> Iterator[str]:
 
 
 def _command(command: str) -> list[str]:
-    """A command to copy; one that is too long is continued by a backslash."""
+    """A command to copy; a long one is continued with a backslash."""
     folded = textwrap.wrap(
         command, WIDTH - INDENT - 2, initial_indent="  ", subsequent_indent="    ",
         break_long_words=False, break_on_hyphens=False,
@@ -229,7 +247,7 @@ def _image_lines(image: PageImage) -> Iterator[str]:
 
 
 def capabilities(image: PageImage) -> str:
-    """The GPUs that the image runs on, "" if nothing is known of them."""
+    """The GPUs on which the image runs, "" if unknown."""
     able = sorted({*image.gpu, *image.gpu_ptx}, key=lambda text: [*map(int, text.split("."))])
     later = (
         f" ({', '.join(image.gpu_ptx)}: some code is compiled at the first use)"

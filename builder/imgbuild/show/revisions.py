@@ -25,10 +25,10 @@ class _Digest(msgspec.Struct, frozen=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that gave a target another digest, or removed it (None).
+    """A commit that changed the digest of a target, or removed it (None).
 
-    `date` is that of the commit in its own time zone, `subject` the first line of its message,
-    `size` what a pull of each architecture downloads.
+    `date` is that of the commit in its time zone, `subject` the first line of its message, `size`
+    the download size of each architecture.
     """
 
     commit: str
@@ -63,7 +63,7 @@ def history(project: Project, target: str) -> tuple[Revision, ...]:
 
 
 def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]]:
-    """The target and git's object of each images/TARGET/`name` at `commit`."""
+    """The target and the git object of each images/TARGET/`name` at `commit`."""
     for line in _git(project, "ls-tree", "-r", commit, "--", "images").splitlines():
         about, _, path = line.partition("\t")
         target, _, file = path.removeprefix("images/").partition("/")
@@ -72,7 +72,7 @@ def _blobs(project: Project, commit: str, name: str) -> Iterator[tuple[str, str]
 
 
 def _git(project: Project, command: git.Reading, *words: str) -> str:
-    """What git prints in the folder that has `images`."""
+    """The output of git in the folder that has `images`."""
     done = git.run(digest_history.folder_of(project), command, *words)
     if done.status != 0:
         errors = done.stderr.strip().splitlines()
@@ -82,7 +82,7 @@ def _git(project: Project, command: git.Reading, *words: str) -> str:
 
 
 def _commit(project: Project, revision: str) -> str:
-    """The commit that `revision` names; InputError if there is none, or no repository."""
+    """The commit that `revision` names; InputError if it, or the repository, does not exist."""
     commit = git.run(project.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if commit.status == 0:
         return commit.stdout.strip()

@@ -11,7 +11,7 @@ from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch
 
 SAME = "="  # marks a row whose values are equal
-# What is compared of the images of an architecture.
+# The compared properties of an architecture's images.
 _IMAGE: dict[str, Callable[[PageImage], str]] = {
     "digest": lambda image: short(image.digest),
     "to pull": lambda image: size_text(image.size),
@@ -30,7 +30,7 @@ _IMAGE: dict[str, Callable[[PageImage], str]] = {
 
 
 def rows(left: Page, right: Page) -> list[tuple[str, str, str, str]]:
-    """A head and rows of: "=" if the values are equal, what is compared, left, right."""
+    """A header, and rows of: "=" if the values are equal, the name of the value, left, right."""
     compared = [*_versions(left, right), *_images(left, right)]
     return [
         ("", "", left.row.target, right.row.target),

@@ -1,7 +1,7 @@
 """The state of each target: locked, stale, not locked, or needing more than the default index.
 
-Also the targets that a verb for many may take on. A target that needs something is never skipped
-without a message; if it is named, it is tried.
+Also selects the targets that a verb for several targets can process. A target that needs more is
+never skipped without a message; if it is named, it is tried.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FACT = "current-targets"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one target. `reasons`: what it needs, or why its lock is stale."""
+    """The state of one target. `reasons`: its needs, or why its lock is stale."""
 
     target: str
     condition: Condition
@@ -63,8 +63,8 @@ def states(
 ) -> dict[str, State]:
     """The state of each of `names`, as `state`.
 
-    For each target that is locked, `store` has a hash of all that this follows from, so that it is
-    determined again only after a change. None, or a cache that cannot be written: every time.
+    For each locked target, `store` has a hash of all inputs of the state, so that it is determined
+    again only after a change. If `store` is None or read-only, it is determined every time.
     """
     place = str(project.matrix.resolve())
     before = _stored(store, place)
@@ -96,9 +96,9 @@ def _stored(store: Store | None, place: str) -> dict[str, Sha256]:
 
 
 def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
-    """A hash of everything that decides whether the lock of `name` is current.
+    """A hash of everything that determines whether the lock of `name` is current.
 
-    None if a file cannot be read, or for an extension: published files decide there, too.
+    None if a file cannot be read, or for an extension, which also depends on published files.
     """
     if project_row(matrix, name) is not None:
         return None
@@ -119,7 +119,7 @@ def inputs_hash(project: Project, matrix: Matrix, name: str) -> Sha256 | None:
 
 
 def needs(matrix: Matrix, name: str) -> tuple[str, ...]:
-    """What target `name` needs besides the default index: other servers, wheels of users."""
+    """The needs of target `name` in addition to the default index: other servers, users' wheels."""
     target = matrix.targets[name]
     base = matrix.bases[target.base]
     entries = []
@@ -153,7 +153,7 @@ def lock_remedy(matrix: Matrix, name: str) -> str:
 
 
 def fetched(folder: Path) -> frozenset[str]:
-    """The packages that have a wheel in `folder`; none if there is no such folder."""
+    """The packages that have a wheel in `folder`; none if the folder does not exist."""
     owners = (pages.owner(path.name) for path in folder.glob("*.whl"))
     return frozenset(owner for owner in owners if owner)
 
@@ -167,7 +167,7 @@ def within_reach(
 ) -> list[Selected]:
     """`selected` without the targets that need another server, unless named; a warning for each.
 
-    The only target is not left out. NothingSelected if none is left.
+    The only target is kept. NothingSelected if none is left.
     """
     reachable, passed = [], []
     for item in selected:

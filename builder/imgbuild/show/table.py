@@ -35,11 +35,11 @@ NONE = "-"
 
 
 class TableImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A locked image: its manifest's digest, what a pull downloads in bytes, its test records.
+    """A locked image: its manifest's digest, its download size in bytes, its test records.
 
-    `driver` is the oldest that runs it, "" if unknown.
-    `runs` are those that count, of each tier on each kind of GPU the latest; `tested` has the same
-    in words, with the digests of images of equal configuration, or that there is not a test record.
+    `driver` is the oldest that runs it, "" if unknown. `runs` are the latest valid run of each tier
+    on each kind of GPU; `tested` has the same as text, with the digests of images of equal
+    configuration, or a note that there is no test record.
     """
 
     arch: Arch
@@ -54,8 +54,8 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One target. `pins` maps packages to versions; `exclude` maps architectures to reasons.
 
     `indexes` maps packages to indexes other than the default. `state` is its state (see
-    `imgbuild.show.status`), `reasons` why it is not further; both are empty unless computed.
-    `images` are those of its digests.
+    `imgbuild.show.status`), `reasons` why it is not locked or current; both are empty unless
+    computed. `images` are those of its digests.
     """
 
     target: str
@@ -79,7 +79,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
-    """A row for each selected target, with the architectures that were selected."""
+    """A row for each selected target, with the selected architectures."""
     return tuple(
         TableRow(
             target=item.name,
@@ -110,11 +110,11 @@ def ordered(table: Sequence[TableRow]) -> list[TableRow]:
 def narrow(
     table: Sequence[TableRow], width: int | None, columns_of: Sequence[str] = ()
 ) -> list[list[str]]:
-    """The cells of a table that fits `width` characters, at least 80; the first line is the head.
+    """The cells of a table that fits `width` characters, at least 80; the first line is the header.
 
-    A wide terminal gets the columns of `MORE` that fit, after those of `columns_of`. Where all does
-    not fit, the months of tests are left out, and then versions are cut. None if there is no
-    terminal: the usual columns, with whole versions.
+    A wide terminal gets the columns of `MORE` that fit, after those of `columns_of`. If not
+    everything fits, the months of tests are omitted, and then versions are cut. If `width` is None
+    (no terminal), the usual columns with whole versions are used.
     """
     columns = {
         "name": [
@@ -143,7 +143,7 @@ def narrow(
 def _with(
     columns: Mapping[str, list[str]], before: str, head: str, cells: list[str]
 ) -> dict[str, list[str]]:
-    """`columns` with one more, which is before the column `before`."""
+    """`columns` with one more, inserted before the column `before`."""
     wider: dict[str, list[str]] = {}
     for name, column in columns.items():
         if name == before:
@@ -159,15 +159,15 @@ def _fits(columns: Mapping[str, list[str]], width: int) -> bool:
 
 
 def _brief(version: str) -> str:
-    """A version without its post-release and local part, which an ellipsis replaces."""
+    """A version whose post-release and local part are replaced by an ellipsis."""
     public = version.partition(".post")[0].partition("+")[0]
     return public if public == version else f"{public}…"
 
 
 def record(row: TableRow, *, brief: bool = False) -> str:
-    """What passed the highest tier, and when: "H200 2026-11", "cpu"; "failed" if a tier failed.
+    """GPUs and month of the highest passed tier: "H200 2026-11", "cpu"; "failed" if a tier failed.
 
-    Without a test record: whether there is an image, and whether it is for arm64 alone.
+    Without a test record: whether there is an image, and whether it is only for arm64.
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
@@ -190,7 +190,7 @@ def markdown(table: Sequence[TableRow]) -> list[str]:
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table, whose first row is the head."""
+    """A Markdown table, whose first row is the header."""
     head, *body = lines
     lines = [head, ["---"] * len(head), *body]
     return [
@@ -202,7 +202,7 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cells(table: Sequence[TableRow]) -> list[list[str]]:
-    """The head and a line for each row; some columns are left out where no row has a value."""
+    """The header and a line for each row; some columns are omitted if no row has a value."""
     columns: dict[str, list[str]] = {
         "target": [row.target + (RETIRED if row.retired else "") for row in table],
         "recommended": [row.recommended or NONE for row in table],
@@ -227,7 +227,7 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
 
 
 def _to_pull(row: TableRow) -> str:
-    """What a pull downloads, of the first architecture: "4.2 GB"."""
+    """The download size of the first architecture: "4.2 GB"."""
     sizes = {image.arch: image.size for image in row.images}
     size = sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
     return f"{size / 1e9:.1f} GB" if size else NONE
@@ -260,12 +260,12 @@ def test_runs(row: TableRow) -> list[str]:
 
 
 def short(digest: Digest) -> str:
-    """The first digits of a digest, as tables have it."""
+    """The first digits of a digest, for tables."""
     return digest.partition(":")[2][:DIGITS]
 
 
 def also_pinned(row: TableRow) -> str:
-    """The pins that have no column: "sglang 0.5.12, ray 2.58.0"."""
+    """The pins without a column: "sglang 0.5.12, ray 2.58.0"."""
     return ", ".join(f"{name} {pin}" for name, pin in row.pins.items() if name not in OWN_PLACE)
 
 
@@ -274,7 +274,7 @@ def _driver(image: ImageDigests) -> str:
 
 
 def _summary(runs: Sequence[RecordedRun], digest: Digest) -> str:
-    """The runs in words, and which of them were of an image with another digest."""
+    """The runs as text, with the digests of images other than the current one."""
     other = records.other_digests(runs, digest)
     return "; ".join(map(words, runs)) + (f" ({'; '.join(other)})" if other else "") or NO_RECORD
 

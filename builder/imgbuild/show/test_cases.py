@@ -13,7 +13,7 @@ REASON = 160  # characters of a reason, of a case that was skipped
 
 
 def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
-    """A head, and a row for each run: without GPUs first, then by GPU and tier."""
+    """A header, and a row for each run: without GPUs first, then by GPU and tier."""
     ordered = sorted(runs, key=lambda run: (_gpus(run) != NO_GPU, _gpus(run), _tier(run)))
     return [
         HEAD,
@@ -35,9 +35,9 @@ def rows(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
 
 
 def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """The skipped cases of each run by reason, or that its record has only their number.
+    """The skipped cases of each run by reason, or a note that its record has only their number.
 
-    Of modules that cannot be imported the reason is why, without the error. It is cut after REASON
+    For modules that cannot be imported, the reason omits the error itself. It is cut after REASON
     characters.
     """
     for run in sorted(runs, key=_tier):
@@ -72,7 +72,7 @@ def _tier(run: RecordedRun) -> int:
 
 
 def _models(run: RecordedRun) -> str:
-    """The GPUs of a run without memory and form: "2 H100"."""
+    """The GPUs of a run without memory and form factor: "2 H100"."""
     names = [name.removeprefix("NVIDIA ").partition(" ")[0] for name in run.gpu]
     kinds = {name: names.count(name) for name in sorted(names)}
     return " and ".join(f"{n} {name}" if n > 1 else name for name, n in kinds.items()) or NO_GPU

@@ -1,8 +1,8 @@
 """SIF, Apptainer's file format: reads and writes header, descriptors and objects.
 
 A SIF is little endian. The header has 128 bytes, each of the 48 descriptors 585; a descriptor has
-offset and size of its object, and the file system starts at a multiple of 4096. The file depends on
-the image alone: the id is nil, and all times are that of the image.
+offset and size of its object, and the file system starts at a multiple of 4096. The file depends
+only on the image: the id is nil, and all times are that of the image.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def convert(
     `layers`, bottom first, replace those of a layout without layer files; the bytes of the result
     depend on their content, not on their compression.
 
-    ToolMissing if there is no mksquashfs, IntegrityError if a layer is damaged.
+    ToolMissing without mksquashfs, IntegrityError if a layer is damaged.
     """
     tool = squashfs.find()
     image = read(layout, arch, lock)

@@ -37,7 +37,7 @@ def members(image: SifSource, tree: Merged) -> list[Member]:
 
 
 def environment(image: SifSource) -> str:
-    """One NAME=VALUE a line; enroot replaces ${NAME} by the host's value."""
+    """One NAME=VALUE per line; enroot replaces ${NAME} with the host's value."""
     return "".join(f"{item}\n" for item in image.settings.env or () if "\n" not in item)
 
 

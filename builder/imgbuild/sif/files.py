@@ -1,9 +1,9 @@
 """The files that Apptainer expects in a SIF: environment, entry point, labels, mount points.
 
 Apptainer clears the caller's environment, sources `env/*.sh` sorted by name, applies `--env` and
-APPTAINERENV_… after `99-base.sh`, and then restores those of the caller's variables that no file
-has set. So the image's values take precedence, as in Docker, and a variable that a file sets to an
-empty value hides the caller's.
+APPTAINERENV_… after `99-base.sh`, and then restores the caller's variables that no file has set. So
+the image's values take precedence, as in Docker, and a variable that a file sets to an empty value
+hides the caller's.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def definition(image: SifSource) -> str:
 def environment(image: SifSource) -> str:
     """The image's environment as a shell script, with values quoted.
 
-    HOME is left out: Apptainer uses that of the caller or --home. So are the variables of
+    HOME is omitted, since Apptainer uses that of the caller or --home, and so are the variables of
     `left_out`.
     """
     lines = ["#!/bin/sh"]
@@ -186,7 +186,7 @@ def _texts(image: SifSource) -> dict[str, tuple[str | bytes, int]]:
 
 
 def _inspected(image: SifSource) -> bytes:
-    """The metadata of `apptainer inspect`, which then starts no container."""
+    """The metadata for `apptainer inspect`, which then does not start a container."""
     scripts = ("env/10-docker2singularity.sh", "env/90-environment.sh")
     texts = _texts(image)
     attributes = {

@@ -41,7 +41,7 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 def find() -> Tool:
-    """The mksquashfs of this machine; ToolMissing if there is none or it cannot read a tar."""
+    """The mksquashfs of this machine; ToolMissing if it is missing or cannot read a tar."""
     program = process.find(PROGRAM, remedy=REMEDY)
     answer = process.run([program, "-version"], check=False)
     match = re.search(r"mksquashfs version (\d+)\.(\d+)(\S*)", answer.stdout + answer.stderr)

@@ -1,7 +1,7 @@
-"""The data that answers questions in the browser, `data.js`.
+"""The data for the site's forms in the browser, `data.js`.
 
-What depends on a rule is computed here with the rule's own code: which GPUs an image runs on, the
-order of images, the architecture of a machine by its GPU. The browser compares versions alone.
+Results of imgbuild's rules are computed here: the GPUs on which an image runs, the order of images,
+the architecture of a machine by its GPU. The browser only compares versions.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ def _unlocked(target: SiteTarget) -> dict[str, Any]:
 
 
 def compared_data(catalogue: SiteCatalogue, images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the comparison of two images needs besides `data.js`.
+    """The data for the comparison of two images, in addition to `data.js`.
 
     `debian`: package → version → number of a set; `sets`: the lists of packages in each; `lists`:
-    the list of each image, -1 for none. `layers`: a name and the sizes of the layers that have it,
-    numbered in this order; `stacks`: the numbers of the layers of each image.
+    the list of each image, -1 for none. `layers`: a name and the sizes of the layers with this
+    name, numbered in this order; `stacks`: the numbers of the layers of each image.
     """
     locked = _locked(catalogue)
     pages = [(each, arch) for each in catalogue.debian for arch in Arch]
@@ -216,14 +216,15 @@ def _images(
 
 
 def tested_on(image: PageImage) -> list[str]:
-    """The kinds of GPU on which a tier passed."""
+    """The types of GPU on which a tier passed."""
     return sorted({name for run in image.runs if run.good for name in names_of_run(run)})
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:
-    """The image of target `number` on `arch`. `gpus` is None if nothing is known of them.
+    """The image of target `number` on `arch`. `gpus` is None if they are unknown.
 
-    `olderDriver` is the remark on drivers between `driver` and `driverFull`, with {} for theirs.
+    `olderDriver` is the remark on drivers between `driver` and `driverFull`; {} is replaced by the
+    driver.
     """
     floors = target_needs.floors[arch]
     known = bool(floors.gpu or floors.gpu_ptx)
@@ -242,7 +243,7 @@ def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) 
 
 
 def _able(target_needs: TargetNeeds, arch: Arch) -> tuple[list[str], list[str]]:
-    """The capabilities that doctor accepts for an image, and those with kernels as PTX alone."""
+    """The capabilities that doctor accepts for an image, and those with kernels only as PTX."""
     able, later = [], []
     for capability in gpu_names.capabilities():
         gpu = HostGpu(name="GPU", capability=capability)

@@ -1,6 +1,6 @@
 """Reads everything that a site shows from a project: matrix, locks, digests, test records.
 
-Nothing is fetched. A lock that is out of date is shown as such, without digest and layers.
+Nothing is fetched. A lock that is out of date is marked as such, without digest and layers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from imgbuild.smoke.records import LISTED
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Sha256
 
-# Packages for which people choose an image, in the order of the filter.
+# Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
@@ -155,7 +155,7 @@ def _target(
         versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
         layers=tuple(_layers(lock, target_digests)) if lock and target_digests else (),
-        commands=commands.commands(lock, target_digests, repository)
+        commands=commands.commands(lock, target_digests, repository, rendered=not row.retired)
         if lock and target_digests
         else (),
         waivers=target.waive,
@@ -229,10 +229,10 @@ def _updates(
     wheels: Sequence[tuple[str, ...]],
     named: Collection[str],
 ) -> Iterable[UpdateCost]:
-    """What an update of each of `named` replaces, and of any other package in a group.
+    """The layers replaced by an update of each of `named`, or of any other package in a group.
 
-    The layer of imgbuild's own files has the versions of all packages in images with a README or
-    settings for packages of users.
+    The layer of imgbuild's files contains the versions of all packages in images with a README or
+    settings for users' packages.
     """
     lists_versions = [
         layer
@@ -251,7 +251,7 @@ def _updates(
 
 
 def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
-    """Each set of Debian packages once, with the images that have it.
+    """Each distinct set of Debian packages, with the images that have it.
 
     The sets of both architectures of a base are one list, since most packages are in both.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from imgbuild.container.settings import RAY_JOBS
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry.image_reference import Repository
@@ -44,10 +45,38 @@ spec:
 
 
 def commands(
-    lock: Lock, target_digests: TargetDigests, repository: Repository | None
+    lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
 ) -> tuple[Command, ...]:
-    """The commands of a locked target; they pull from `repository`, or build if there is none."""
-    return tuple(_commands(lock, target_digests, repository))
+    """The commands of a locked target; they pull from `repository`, or build if there is none.
+
+    `rendered`: whether commands that render files for Docker Compose and Ray are among them.
+    """
+    every = list(_commands(lock, target_digests, repository))
+    if rendered:
+        every[2:2] = [_compose(lock.target, repository)]
+        ray = all(locked.versions.keys() >= {"ray", *RAY_JOBS} for locked in lock.arch.values())
+        every[-1:-1] = [_ray(lock.target, repository)] if ray else []
+    return tuple(every)
+
+
+def _compose(target: str, repository: Repository | None) -> Command:
+    name = shlex.quote(target)
+    place = f" --registry {repository}" if repository else ""
+    text = (
+        f"imgbuild render {name} --format compose{place} -- {PROGRAM} > compose.yaml\n"
+        "docker compose up"
+    )
+    return Command(title="Docker Compose", text=text)
+
+
+def _ray(target: str, repository: Repository | None) -> Command:
+    place = repository or REPOSITORY
+    text = (
+        f"imgbuild render {shlex.quote(target)} --format kuberay --gpus {GPUS} \\\n"
+        f"  --registry {place} -- {PROGRAM} > rayjob.yaml\n"
+        "kubectl apply --filename rayjob.yaml"
+    )
+    return Command(title="Ray in Kubernetes", text=text)
 
 
 def _commands(

@@ -1,4 +1,4 @@
-"""How browsers find a GPU by its name: the patterns of `audit.binaries.gpu_models` as data."""
+"""Data with which browsers find a GPU by name: the patterns of `audit.binaries.gpu_models`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def capabilities() -> tuple[str, ...]:
 def table() -> dict[str, Any]:
     """The models, and for each name a pattern with the number of its model, the longest first.
 
-    A pattern is one for a name in lower case without spaces and the words in `brands`; what
-    `variant` matches may follow.
+    A pattern is one for a name in lower case without spaces and the words in `brands`; a match of
+    `variant` may follow.
     """
     patterns = [
         (gpu_models.plain(name).replace("#", r"\d"), number)
@@ -58,6 +58,6 @@ def for_arch(names: str, arch: Arch) -> str:
 
 
 def choices() -> list[dict[str, str]]:
-    """The models that an image can be compared with, the oldest first."""
+    """The models with which an image can be compared, the oldest first."""
     known = capabilities()
     return [model_data(model) for model in gpu_models.load() if model.capability in known]

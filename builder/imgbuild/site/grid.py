@@ -18,7 +18,7 @@ LABELS = {"trl": "TRL", "verl": "verl", "unsloth": "unsloth", "deepspeed": "deep
 
 
 def grid(targets: Sequence[SiteTarget]) -> Grid:
-    """Rows: CUDA releases; columns: vLLM, SGLang, neither; of all the newest first."""
+    """Rows: CUDA releases; columns: vLLM, SGLang, neither; the newest come first in each."""
     cuda = sorted({target.row.cuda for target in targets}, key=numbers, reverse=True)
     families = {_family(target) for target in targets}
     engines = tuple(each for each in (*ENGINES.values(), WITHOUT) if each in families)
@@ -102,5 +102,5 @@ def _tested(target: SiteTarget) -> tuple[str, str]:
 
 
 def gpu_names(run: RecordedRun) -> list[str]:
-    """The GPUs of a run, each kind once, without the manufacturer and the memory."""
+    """The GPUs of a run, each type once, without the manufacturer and the memory."""
     return [*dict.fromkeys(name.removeprefix("NVIDIA ").split()[0] for name in run.gpu if name)]

@@ -33,12 +33,12 @@ Moment = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z
 
 
 class DigestChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A digest of a target: since when, its sizes, and what differs from the one before.
+    """A digest of a target: its first date, its sizes, and the differences from the previous one.
 
     `manifests` and `sizes` are by architecture. `changes` are those of Python packages, `debian` of
     Debian packages, `settings` has a line for each change of base and settings. `known` is False if
-    the lock of this or of the earlier digest could not be read; `first` is the first one that the
-    history has.
+    the lock of this or of the earlier digest could not be read; `first`: it is the first one in the
+    history.
     """
 
     date: Moment
@@ -102,7 +102,7 @@ def _in_checkout(project: Project) -> bool:
 
 
 def merge(history: SiteHistory, other: SiteHistory) -> SiteHistory:
-    """Both, merged; of a target the longer one, since a shallow clone has only new changes."""
+    """Both, merged: for each target the longer one, since a shallow clone has only new changes."""
     targets = dict(history.targets)
     for name, changes in other.targets.items():
         targets[name] = max(targets.get(name, ()), changes, key=len)

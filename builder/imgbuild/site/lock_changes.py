@@ -45,7 +45,7 @@ AnyPackage = Annotated[str, msgspec.Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]
 
 
 class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A package whose version changed; `old` is "" for a new one, `new` for one that is gone."""
+    """A package whose version changed; `old` is "" for an added one, `new` for a removed one."""
 
     package: AnyPackage
     old: Version = ""
@@ -88,7 +88,7 @@ class _Resolution(msgspec.Struct, frozen=True):
 
 
 class CommittedLock(msgspec.Struct, frozen=True):
-    """What the formats of lock.json have in common; the rest is compared as it is."""
+    """The common fields of all formats of lock.json; other fields are compared as JSON."""
 
     arch: dict[Arch, _Resolution]
     base: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def decoded(data: bytes | None) -> CommittedLock | None:
 
 
 def differences(before: CommittedLock, after: CommittedLock) -> LockChanges:
-    """What changed; packages on the architectures that both have."""
+    """The changes; packages only on the architectures that both have."""
     arches = [arch for arch in sorted(after.arch, reverse=True) if arch in before.arch]
     pairs = [(before.arch[arch], after.arch[arch]) for arch in arches]
     python = [each for old, new in pairs for each in _versions(old.python, new.python)]
@@ -152,7 +152,7 @@ def _settings(before: CommittedLock, after: CommittedLock) -> Iterator[str]:
 
 
 def _layer_rules(before: object, after: object) -> Iterator[str]:
-    """Which rules for layers changed; they move packages between layers, and nothing else."""
+    """The changed rules for layers, which only move packages between layers."""
     old, new = _texts(before), _texts(after)
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
     rules = f" (rules: {first_of(names, VALUES)})" if names else ""
@@ -160,7 +160,7 @@ def _layer_rules(before: object, after: object) -> Iterator[str]:
 
 
 def _dropped(before: object, after: object) -> Iterator[str]:
-    """Which files of packages are left out now, and which no longer."""
+    """The files of packages that are newly omitted, and those that no longer are."""
     old, new = _drops(before), _drops(after)
     for words, files in (("left out", new - old), ("no longer left out", old - new)):
         if files:

@@ -1,4 +1,4 @@
-"""What the pages of a site show, as values: targets, their neighbours, commands, the grid."""
+"""The contents of a site's pages as values: targets, their neighbours, commands, the grid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: `scale` is percent of the target's largest layer, `packages` what a group has."""
+    """A layer: `scale` is percent of the target's largest layer; `packages`: those of a group."""
 
     name: str
     size: Bytes
@@ -40,7 +40,7 @@ class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pull downloads after an update of one package: the layers, and their bytes today."""
+    """The download for a pull after an update of one package: layers, and their current bytes."""
 
     package: str
     layers: tuple[str, ...]
@@ -56,7 +56,7 @@ class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the comparison with neighbours: a fact of this target and of each of them."""
+    """One line of the comparison with neighbours: a value of this target and of each of them."""
 
     name: str
     own: str
@@ -64,23 +64,23 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
-    """The most similar targets, what differs, and the bytes of layers that they share."""
+    """The most similar targets, the differences, and the bytes of layers that they share."""
 
     names: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
     packages: tuple[int, ...] = ()  # of another version, or in one of both, on one of `arches`
     arches: tuple[tuple[str, str], ...] = ()  # the compared one of this target and of the other
-    shared: tuple[Bytes, ...] = ()  # of what a pull of this target downloads
+    shared: tuple[Bytes, ...] = ()  # of the download for a pull of this target
 
 
 class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target with everything that its page shows.
+    """A target with all data of its page.
 
     `lock` and `digests` are None for a target without a current lock; `needs` is what its lock
-    needs besides the default index, `stale` why a lock is out of date. `stacks` are the packages
-    for which people choose images, `versions` are those of the packages that the target pins, and
-    of others for which people choose images. `incompatible` are the known incompatibilities of its
-    own packages. `debian` is the page of its Debian packages.
+    needs in addition to the default index, `stale` is why a lock is out of date. `stacks` are the
+    packages for which users choose images, `versions` are those of the packages that the target
+    pins, and of others for which users choose images. `incompatible` are the known
+    incompatibilities of its packages. `debian` is the page of its Debian packages.
     """
 
     row: TableRow
@@ -111,9 +111,9 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DebianList(msgspec.Struct, frozen=True, kw_only=True):
-    """The Debian packages that images share: the page's name, and which images have them.
+    """The Debian packages that images share: the page's name, and the images that have them.
 
-    `packages` are name, version, and the architecture of those that are on one of two alone.
+    `packages` are name, version, and the architecture if the package is on only one of two.
     """
 
     page: str
@@ -124,10 +124,10 @@ class DebianList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """A target in the grid. `state`: tested on GPUs, on CPUs, not, failed, retired, or not locked.
+    """A target in the grid. `state`: tested on GPUs or CPUs, untested, failed, retired, not locked.
 
-    `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` is the state in
-    words, with the GPUs.
+    `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` describes the state,
+    with the GPUs.
     """
 
     target: str
@@ -152,7 +152,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """What was refused, for which target or request, and why; `source` is where that is kept."""
+    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
 
     what: str
     reason: str
@@ -161,9 +161,9 @@ class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a site shows. `registry` is "" where nothing is published.
+    """All data of a site. `registry` is "" if nothing is published.
 
-    `source` is the address of the repository in a browser, "" if it is not known.
+    `source` is the URL of the repository in a browser, "" if unknown.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The most similar targets of a target and what differs (separate: the rule of similarity)."""
+"""The targets most similar to a target, and the differences (separate: rule of similarity)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NONE = "-"
 
 
 def neighbours(target: SiteTarget, targets: Sequence[SiteTarget]) -> Neighbours:
-    """The `MOST` targets that share most packages with `target`; retired ones are left out."""
+    """The `MOST` targets that share most packages with `target`; retired ones are omitted."""
     if target.lock is None:
         return Neighbours()
     own = _versions(target)
@@ -53,18 +53,18 @@ def _versions(target: SiteTarget) -> Mapping[str, str]:
 
 
 def _apart(own: Mapping[str, str], other: Mapping[str, str]) -> int:
-    """The number of packages whose versions differ, or that only one of the two has."""
+    """The number of packages whose versions differ, or that only one of two targets has."""
     return sum(own.get(name) != other.get(name) for name in own.keys() | other.keys())
 
 
 def _compared(target: SiteTarget, other: SiteTarget) -> tuple[Arch, Arch]:
-    """The architectures on which both are compared: the same, if there is one that both have."""
+    """The architectures on which two targets are compared: the same one, if both have it."""
     arch = common_arch(target, other)
     return (arch, arch) if arch else (target.row.arch[0], other.row.arch[0])
 
 
 def _differing(target: SiteTarget, other: SiteTarget) -> int:
-    """The number of packages that differ as `compare.html` has it: on one architecture."""
+    """The number of differing packages as in `compare.html`: on one architecture."""
     if target.lock is None or other.lock is None:
         return 0
     own, there = _compared(target, other)
@@ -72,7 +72,7 @@ def _differing(target: SiteTarget, other: SiteTarget) -> int:
 
 
 def common_arch(target: SiteTarget, other: SiteTarget) -> Arch | None:
-    """The first architecture that both targets have locked."""
+    """The first architecture for which both targets are locked."""
     there = other.lock.arch if other.lock else {}
     return next((arch for arch in target.row.arch if arch in there), None)
 
@@ -91,7 +91,7 @@ def _facts(target: SiteTarget) -> dict[str, str]:
 
 
 def _shared(target: SiteTarget, other: SiteTarget) -> Bytes:
-    """Bytes of the layers that both have, on the first architecture that both have."""
+    """The bytes of the common layers on the first common architecture."""
     if target.digests is None or other.digests is None:
         return 0
     arch = common_arch(target, other)

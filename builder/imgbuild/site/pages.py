@@ -1,7 +1,7 @@
 """The pages of a site: HTML from the templates in `data/site`, style, script (separate: Jinja).
 
-The templates are imgbuild's own; what they write is escaped, since names, reasons and summaries
-are texts of a matrix, a lock or a commit.
+The templates are part of imgbuild; their output is escaped, since names, reasons and summaries are
+texts from a matrix, a lock or a commit.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
 
 
 def _dense(name: str) -> bytes:
-    """A script or style sheet without indentation and the lines that are comments."""
+    """A script or style sheet without indentation and comment lines."""
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     lines = (line.strip() for line in COMMENT.sub("", text).splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//")).encode()
@@ -193,7 +193,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
 
 
 def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
-    """For each kind of GPU the current images that run on it, by their oldest driver."""
+    """For each type of GPU, the current images that run on it, by their oldest driver."""
     images = [
         (image, target.name)
         for target in targets
@@ -223,7 +223,7 @@ def _runs_by_gpu(targets: Sequence[SiteTarget]) -> list[dict[str, Any]]:
 
 
 def _only(arches: Sequence[Arch], bound: str) -> str:
-    """The architecture to name beside an image for a GPU that is not `bound` to a processor."""
+    """The architecture to show next to an image for a GPU that is not `bound` to a processor."""
     return "" if bound or Arch.X86_64 in arches else ", ".join(arches)
 
 
@@ -247,12 +247,12 @@ def _images_json(target: SiteTarget) -> str:
 
 
 def _bytes_to_pull(target: SiteTarget) -> Bytes:
-    """For the order of the table: what a pull of the first architecture downloads."""
+    """Sort key of the table: the download size of the first architecture."""
     return target.page.images[0].size if target.page.images else 0
 
 
 def _version(target: SiteTarget, package: str) -> str:
-    """The version of a package that the page of a target shows first, "" if it has none."""
+    """The version of a package shown first on the page of a target, "" if it has none."""
     return dict(target.versions).get(package, "")
 
 
@@ -272,12 +272,12 @@ def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
 
 
 def _tested_on(target: SiteTarget) -> list[str]:
-    """The GPUs that the current images passed a tier on."""
+    """The GPUs on which the current images passed a tier."""
     return sorted({name for image in target.page.images for name in browser_data.tested_on(image)})
 
 
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
-    """For each architecture the kinds of GPU that passed a tier, failures, or what did not run."""
+    """For each architecture, the types of GPU with a passed tier, failures, or what did not run."""
     chips: dict[str, dict[str, str]] = {}
     for image in images:
         good = [run for run in image.runs if run.good]
@@ -296,7 +296,7 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
 
 
 def _cve_rows(report: CveReport) -> list[Vulnerability]:
-    """The severe and the accepted ones, at most LISTED."""
+    """The severe and the accepted vulnerabilities, at most LISTED."""
     rows = [each for each in report.vulnerabilities if each.severity in SEVERE or each.accepted]
     return rows[:LISTED]
 
@@ -327,7 +327,7 @@ def _prose(text: str, source: str) -> Markup:
 
 
 def _chosen(text: str) -> Markup:
-    """A command with elements for what a reader chooses (see `commands`)."""
+    """A command with elements for the values that a reader chooses (see `commands`)."""
     count = Markup("<b class=g>8</b>")
     place = Markup("<b class=r>REGISTRY/REPOSITORY</b>")
     return escape(text).replace(commands.GPUS, count).replace(commands.REPOSITORY, place)
@@ -343,7 +343,7 @@ def _state_words(target: SiteTarget) -> str:
 
 
 def _also(target: SiteTarget) -> str:
-    """The pins that have no column, and other packages for which people choose images."""
+    """The pins without a column, and other packages for which users choose images."""
     own = {package for package, _ in COLUMNS}
     pins = {name: version for name, version in target.row.pins.items() if name not in own}
     pinned = table.also_pinned(msgspec.structs.replace(target.row, pins=pins))

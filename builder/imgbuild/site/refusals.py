@@ -80,7 +80,7 @@ def _refusals(
 
 
 def _refused_updates(project: Project) -> Iterator[RecordedRefusal]:
-    """What `imgbuild update` tried and refused; InputError for a damaged file."""
+    """The versions that `imgbuild update` refused; InputError for a damaged file."""
     for row, refused in tried_updates.read(project.images).refused.items():
         for item in refused:
             yield RecordedRefusal(

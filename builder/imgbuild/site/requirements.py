@@ -1,4 +1,4 @@
-"""What the main packages of a catalogue require, from the METADATA of their wheels."""
+"""The requirements of a catalogue's main packages, from METADATA of their wheels."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _applied(lines: Sequence[str], python: str, arch: Arch) -> Iterator[str]:
 
 
 def _of_extras(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
-    """What the extra of a main package requires of it: "vllm>=0.22; extra vllm".
+    """Requirements on a main package by the extra named after it: "vllm>=0.22; extra vllm".
 
-    It states which versions of the other package are supported, with or without the extra.
+    They state the supported versions of the other package, with or without the extra.
     """
     for line in lines:
         try:
@@ -73,7 +73,7 @@ def _of_extras(lines: Sequence[str], main: Collection[str]) -> Iterator[str]:
 def between(
     requires: Mapping[str, Mapping[str, Sequence[str]]],
 ) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """For each main package its versions, newest first, with requirements on main packages."""
+    """For each main package, its versions, newest first, with requirements on main packages."""
     shown = []
     for package, versions in requires.items():
         rows = [

@@ -64,7 +64,7 @@ def lines(target: SiteTarget) -> list[TestLine]:
 
 
 def other_digests(target: SiteTarget) -> list[TestedDigest]:
-    """The digests that were tested and are not those of today's manifests."""
+    """The tested digests that are not those of the current manifests."""
     return [
         TestedDigest(
             arch=image.arch,
@@ -78,7 +78,7 @@ def other_digests(target: SiteTarget) -> list[TestedDigest]:
 
 
 def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
-    """All runs that count, under the kind of GPU; those without a GPU last."""
+    """All runs that count, by type of GPU; those without a GPU come last."""
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
         for line in lines(target):
@@ -88,7 +88,7 @@ def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
 
 
 def standing(image: PageImage) -> str:
-    """Which tiers passed and failed on which GPUs, in a sentence without its full stop."""
+    """The tiers that passed and failed, with the GPUs, as a sentence without its full stop."""
     if not image.runs:
         return "not tested"
     groups: dict[tuple[bool, str], list[str]] = {}

@@ -1,7 +1,7 @@
-"""Makes a site: catalogue, pages and data into a folder that takes the place of the one before.
+"""Writes a site: catalogue, pages and data, to a folder that replaces the previous one.
 
-The folder is written under a temporary name beside its place and then renamed. It replaces only a
-folder that has exactly what an earlier run wrote: the file MARKER lists it.
+The folder is written under a temporary name next to its final place, and then renamed. It replaces
+only a folder with exactly the files of an earlier run, which the file MARKER lists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from imgbuild.values import Bytes
 
 MARKER = "imgbuild-site.json"
 NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
-DOCUMENTS = ("locks/", "sbom/", history.FILE)  # of these the size of pages has no part
+DOCUMENTS = ("locks/", "sbom/", history.FILE)  # these do not count towards the size of pages
 ELSEWHERE = "name another folder with --output, or move its contents"
 
 
@@ -44,7 +44,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """The file MARKER: everything that is in the folder, by relative path."""
+    """The file MARKER: everything in the folder, by relative path."""
 
     site: Literal[1]
     files: tuple[str, ...]
@@ -141,7 +141,7 @@ def _require_replaceable(above: OpenFolder, output: Path) -> None:
 
 
 def _replace(output: Path, contents: Mapping[str, bytes]) -> None:
-    """Write the files to a new folder and give it the name of `output`."""
+    """Write the files to a new folder and rename it to `output`."""
     output.parent.mkdir(parents=True, exist_ok=True)
     marker = codec.encode(_Marker(site=1, files=tuple(sorted(contents))))
     temporary = f".{output.name}.{secrets.token_hex(8)}.tmp"

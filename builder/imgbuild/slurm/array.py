@@ -2,7 +2,7 @@
 
 An order is a folder on the shared disk: the script, order.json, and for each task its log, the
 output of its command and its state, which the task writes atomically. Tasks that an order with the
-same verb, arguments and digest has done, or has in Slurm's queue, are not submitted again.
+same verb, arguments and digest has finished, or has in Slurm's queue, are not submitted again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobArray(msgspec.Struct, frozen=True, kw_only=True):
-    """An array: task `n` is tasks[n]. `job` is "" until sbatch has answered."""
+    """An array: task `n` is tasks[n]. `job` is "" until sbatch returns the job ID."""
 
     verb: str
     name: str
@@ -54,7 +54,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> bool:
-        """Whether the script sets --jobs to the CPUs of the task: the user did not set it."""
+        """Whether the script sets --jobs to the CPUs of the task, since the user did not."""
         return self.verb == "build" and not any(word.startswith("--jobs") for word in self.command)
 
     @property
@@ -64,7 +64,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def array(self) -> str:
-        """The numbers of the tasks, as sbatch has them."""
+        """The numbers of the tasks, in the form for sbatch."""
         most = f"%{self.throttle}" if self.throttle else ""
         return f"0-{len(self.tasks) - 1}{most}"
 
@@ -98,7 +98,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """Why a task failed, in a line or two: the last error in its log, else Slurm's state."""
+        """Why a task failed, in one or two lines: the last error in its log, else Slurm's state."""
         if self.status is None:
             word = "Slurm has no record of its end" if self.state == LOST else self.state.lower()
             last = self.log.strip().rpartition("\n")[2]
@@ -110,7 +110,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: its order and its number there."""
+    """A task: its order and its index in it."""
 
     order: JobArray
     number: int
@@ -122,7 +122,7 @@ class ArrayTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, int]:
-        """The task as Slurm's commands have it."""
+        """The task in the form of Slurm's commands."""
         return self.order.job, self.number
 
 
@@ -140,7 +140,7 @@ def start(
 ) -> list[ArrayTask]:
     """Submit `tasks` as one array, whose order is a new folder in `top`.
 
-    Folders sort by time. Slurm's name of the array begins with `name`, and is unique.
+    The folders' names sort by time. The array's name in Slurm begins with `name`, and is unique.
     """
     mark = secrets.token_hex(4)
     folder = top / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S%f}-{mark}"
@@ -161,11 +161,11 @@ def start(
     # Not as a line of the script: sbatch would read a space or a quote in it.
     arguments = [f"--output={order.folder.replace('%', '%%')}/%a.log"]
     if not any(word.startswith("--export") for word in order.options):
-        arguments.append("--export=ALL")  # SBATCH_EXPORT=NONE would leave out where the cache is
+        arguments.append("--export=ALL")  # SBATCH_EXPORT=NONE would omit the location of the cache
     try:
         job = commands.submit(text, project.work, arguments)
     except ImgbuildError:
-        (folder / ORDER).unlink()  # so that no later run looks for it
+        (folder / ORDER).unlink()  # so that no later run searches for it
         raise
     order = msgspec.structs.replace(order, job=job)
     codec.write(folder / ORDER, order)
@@ -182,9 +182,9 @@ def existing_tasks(
 ) -> list[ArrayTask]:
     """The tasks of the newest orders with this verb, command and digest; some may have none.
 
-    With `options` also with the same ones of sbatch: a test that passed on one partition says
-    nothing of another, while an image is the same wherever it was built.
-    An order without its job's number, since imgbuild was killed, is looked for by its name.
+    With `options`, sbatch's options must be equal, too: a test that passed on one partition does
+    not apply to another, while an image is the same wherever it was built. An order without a job
+    ID, because imgbuild was killed, is searched by its name.
     """
     requested = set(tasks)
     latest: dict[Task, ArrayTask] = {}
@@ -203,9 +203,9 @@ def existing_tasks(
 
 
 def sort(followed: Sequence[ArrayTask]) -> tuple[list[TaskEnd], list[ArrayTask]]:
-    """The ends of those that have passed, and those that are queued or run.
+    """The ends of the tasks that have passed, and the tasks that are queued or running.
 
-    A task that is COMPLETING without having written its end will not write it any more.
+    A task that is COMPLETING and has not written its end will not write it anymore.
     """
     queue = commands.states(task.key for task in followed if task.order.job)
     done, live = [], []
@@ -223,8 +223,8 @@ def follow(
 ) -> list[TaskEnd]:
     """Wait for the end of each task, and report changes.
 
-    Interrupted by Ctrl-C, which cancels the tasks unless they are to be left, and by EndSignal,
-    which does not.
+    Raises Interrupted on Ctrl-C, which cancels the tasks unless they are to be kept, and on
+    EndSignal, which does not cancel them.
     """
     try:
         return _follow(followed, reporter)
@@ -266,7 +266,7 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
 def _look(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
-    """The end of `task`, None if it has not ended; changes are reported."""
+    """The end of `task`, or None if it is not finished; changes are reported."""
     state = read_state(task)
     if state is not None and state.state == "done":
         end = ended(task, "COMPLETED", state)
@@ -292,7 +292,7 @@ def _look(
 def read_state(task: ArrayTask) -> TaskState | None:
     """The state that the task wrote; None if there is none.
 
-    The folder is listed, since NFS caches for a while that a single file does not exist.
+    The folder is listed, since NFS caches the absence of a single file for a while.
     """
     path = task.order.place / f"{task.target}.state.json"
     if path.name not in {each.name for each in task.order.place.glob("*.json")}:

@@ -1,7 +1,7 @@
-"""Slurm's commands (sbatch, squeue, sacct, scancel): submit, query, how often, wait, cancel.
+"""Slurm's commands (sbatch, squeue, sacct, scancel): submit, query, wait, cancel.
 
-All nodes must see the same files at the same paths. A task is a pair: the number of its job, and
-its number there; a job that is not an array has the task 0.
+All nodes must see the same files at the same paths. A task is a pair: the ID of its job, and its
+index in the array; a job that is not an array has the task 0.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",
     "REQUEUE_FED", "RESIZING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 })  # fmt: skip
-GONE = "Invalid job id"  # squeue's error for a job that Slurm has forgotten
-LOST = "LOST"  # the state, in our words, of such a job
+GONE = "Invalid job id"  # squeue's error for a job that Slurm no longer lists
+LOST = "LOST"  # imgbuild's name for the state of such a job
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two queries
-SILENCE = 600.0  # seconds of waiting in which Slurm may fail to answer: its controller restarts
+SILENCE = 600.0  # seconds in which Slurm may not respond, because its controller restarts
 LATER = "jobs continue (squeue --me); for an array, the same command follows it again"
 
 
 def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
-    """Submit `script` with sbatch, to start in `folder`: the job's number.
+    """Submit `script` with sbatch, to start in `folder`; returns the job ID.
 
     ToolMissing without sbatch, WorkFailed with Slurm's message if it refuses.
     """
@@ -46,7 +46,7 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
 
 
 def wait(number: str, reporter: Reporter = SILENT) -> str:
-    """The state in which a job ended. Interrupted by Ctrl-C, which cancels it, or by EndSignal."""
+    """The final state of a job. Raises Interrupted on Ctrl-C, which cancels it, or on EndSignal."""
     task = (number, 0)
     try:
         for task_states in poll(lambda: [task], reporter):
@@ -65,7 +65,7 @@ def poll(
 ) -> Iterator[dict[tuple[str, int], str]]:
     """The states of `tasks()`, again and again, with growing pauses.
 
-    A warning when Slurm does not answer, WorkFailed when that lasts for ten minutes.
+    A warning if Slurm does not respond, WorkFailed if it does not respond for ten minutes.
     """
     pause, silent = FIRST_PAUSE, 0.0
     while True:
@@ -85,10 +85,10 @@ def poll(
 
 
 def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The state of each of `tasks`; those that Slurm has forgotten are absent.
+    """The state of each of `tasks`; tasks that Slurm no longer lists are absent.
 
-    Tasks that are queued or have just ended come from squeue, others from sacct if the site keeps
-    accounts.
+    Tasks that are queued or have just ended come from squeue, others from sacct if the site has
+    accounting.
     """
     task_states: dict[tuple[str, int], str] = {}
     requested = frozenset(tasks)
@@ -114,7 +114,7 @@ def states(tasks: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
 
 
 def _accounted(job: str) -> dict[tuple[str, int], str]:
-    """States by sacct; none if the site has no sacct, or keeps no accounts."""
+    """States by sacct; none if the site has no sacct or no accounting."""
     try:
         program = process.find("sacct", remedy=REMEDY)
     except ToolMissing:
@@ -128,9 +128,9 @@ def _accounted(job: str) -> dict[tuple[str, int], str]:
 
 
 def named(name: str) -> str:
-    """The number of the user's queued or running job with that name; "" if there is none.
+    """The ID of the user's queued or running job with that name; "" if there is none.
 
-    WorkFailed if Slurm does not answer.
+    WorkFailed if Slurm does not respond.
     """
     program = process.find("squeue", remedy=REMEDY)
     done = process.run([program, "--noheader", "--me", f"--name={name}", "--format=%F"])
@@ -138,9 +138,9 @@ def named(name: str) -> str:
 
 
 def interrupted(jobs: Iterable[str]) -> Interrupted:
-    """Cancel `jobs`, as scancel has them (12, 12_[0,1]); the error that reports it.
+    """Cancel `jobs`, in the form for scancel (12, 12_[0,1]); returns the error that reports it.
 
-    Those that have ended stay as they are.
+    Finished jobs are not changed.
     """
     program = process.find("scancel", remedy=REMEDY)
     done = process.run([program, "--quiet", *jobs], check=False)

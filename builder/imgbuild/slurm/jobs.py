@@ -1,8 +1,8 @@
 """Job scripts for Slurm: allocation, container, variables, mounts, paths; by templates.
 
 Values that an #SBATCH line, a list of mounts or a shell would read differently are refused. A
-script has the table of variables whose value is a path (see `container.path_variables`), since they
-are those that are set when the job runs.
+script contains the table of variables whose value is a path (see `container.path_variables`), since
+the variables are those set when the job runs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FAMILIES = (
 
 LOG = "%x-%j.log"
 PASSED = "no problem found on"  # in the last line of a check that passed, before its nodes
-SERVER_WAIT = 3600  # seconds that vLLM has to load its model: network disks are slow
+SERVER_WAIT = 3600  # seconds for vLLM to load its model: network disks are slow
 RAY_WAIT = 600
 CHECK_TIME = "00:05:00"  # of which two minutes are used: Slurm ends a job up to a minute early
 WARNING, CHECK_WARNING = 60, 10  # seconds before the end at which Slurm signals the script
-OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers ask a server of its own
+OLDEST_SERVER = Version("0.16.0")  # the first trl whose trainers use a server of trl
 TIME = r"[0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
 MEMORY = r"[0-9]+[KMGT]?"
 NAME = r"[\w.+@-]+(,[\w.+@-]+)*"
@@ -65,7 +65,7 @@ class ScriptKind(enum.StrEnum):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job requests; "" and 0: the site's default. `more` are options of sbatch."""
+    """The resources of a job; "" and 0 mean the site's default. `more` are options of sbatch."""
 
     nodes: int = 1
     gpus: int = 0  # of each node
@@ -163,7 +163,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> JobPaths:
-        """What happens to variables whose value is a path."""
+        """The handling of variables whose value is a path."""
         return job_paths([item.name for item in self.environment], self.passed)
 
     @property
@@ -211,9 +211,9 @@ def script(
     container: Container,
     **more: object,
 ) -> JobScript:
-    """The script of `job` in the image of `lock`; InputError with all that is wrong.
+    """The script of `job` in the image of `lock`; InputError with all problems.
 
-    A check has a time limit of its own unless `allocation` has one.
+    A check has a default time limit unless `allocation` has one.
     """
     if job is ScriptKind.CHECK and not allocation.time:
         allocation = msgspec.structs.replace(allocation, time=CHECK_TIME)
@@ -244,7 +244,7 @@ def text(job_script: JobScript, images: Path | None) -> str:
 
 
 def without_gpus(allocation: Allocation) -> str:
-    """The warning for a request without `--gpus`, which gives the image no GPU."""
+    """The warning for a request without `--gpus`, with which the image has no GPU."""
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (
@@ -255,7 +255,7 @@ def without_gpus(allocation: Allocation) -> str:
 
 
 def unseen(job: JobScript, here: Path) -> list[str]:
-    """A warning for each value of `--env` that is a path which the image does not see.
+    """A warning for each value of `--env` that is a path not visible in the image.
 
     `here` is the folder where the script is submitted.
     """

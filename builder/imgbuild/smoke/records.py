@@ -99,7 +99,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def skip_reasons(self) -> dict[str, str]:
-        """Reason → the names of the cases that were skipped for it: "sglang, sglang serve"."""
+        """Reason → the names of the cases skipped for this reason: "sglang, sglang serve"."""
         cases: dict[str, list[str]] = {}
         for each in self.skips:
             cases.setdefault(each.message, []).append(each.case)
@@ -241,9 +241,9 @@ def words(run: RecordedRun) -> str:
 
 
 def other_digests(runs: Iterable[RecordedRun], digest: Digest) -> list[str]:
-    """What of `runs` was of an image with another digest than `digest`, in words.
+    """A description of the `runs` of images with another digest than `digest`.
 
-    Such a run counts since configuration and layers are equal: only annotations differ.
+    Such runs count because configuration and layers are equal: only annotations differ.
     """
     return [
         f"{' and '.join(dict.fromkeys(run.tier for run in same))} {equal_image(other)}"
@@ -261,10 +261,10 @@ def by_other_digest(runs: Iterable[RecordedRun], digest: Digest) -> dict[Digest,
 
 
 def equal_image(digest: Digest) -> str:
-    """What is said of a run whose image has another digest, but the same content."""
+    """The note on a run whose image has another digest, but the same content."""
     return f"on an image of equal configuration, {digest[:DIGITS]}…"
 
 
 def listed(versions: Mapping[str, str]) -> dict[str, str]:
-    """Those of `versions` that a run lists."""
+    """The `versions` that a run lists."""
     return {name: versions[name] for name in LISTED if name in versions}

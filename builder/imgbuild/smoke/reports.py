@@ -19,7 +19,7 @@ AGAIN = "run the tests again"
 
 
 class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run of a whole tier in an image, and the file that it was read from."""
+    """The run of a whole tier in an image, and the file from which it was read."""
 
     place: str
     run: SmokeRun

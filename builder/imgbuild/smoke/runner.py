@@ -256,7 +256,7 @@ def write(expected: Expectation, scratch: Path) -> Path:
 
 
 def machine(tier: Tier) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Settings of this machine for the GPUs of `tier`: variables, and the files they refer to."""
+    """Settings of this machine for the GPUs of `tier`: variables, and files to which they refer."""
     return path_variables.settings(driver.settings() if tier in GPU_TIERS else {})
 
 

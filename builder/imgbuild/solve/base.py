@@ -26,7 +26,7 @@ PYTHON = re.compile(r"(?:.*/)?bin/python(3\.\d+)")
 
 
 class ResolvedBase(msgspec.Struct, frozen=True, kw_only=True):
-    """A base on one architecture: the fields of `Resolution` that it gives."""
+    """A base on one architecture: the fields of `Resolution` that come from it."""
 
     debs: tuple[Deb, ...] = ()
     layers: tuple[RegistryLayer, ...] = ()

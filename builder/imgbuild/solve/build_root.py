@@ -1,6 +1,6 @@
 """The image's root folder on this machine, in which wheels of sdists are built.
 
-It is created on first use and kept in the cache. Builds cannot change it.
+The folder is created on first use and kept in the cache. Builds cannot change it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from imgbuild.plan.plan import DebianRecipe, PythonRecipe, layer_id
 from imgbuild.solve import standalone
 from imgbuild.values import Arch, digest_of
 
-FORMAT = "build root 1"  # a change of what `_fill` writes gets another number
-INTERPRETER = "usr/bin/python3"  # which builds are started with
+FORMAT = "build root 1"  # increase the number if the output of `_fill` changes
+INTERPRETER = "usr/bin/python3"  # with which builds are started
 
 
 def host_root(
@@ -50,10 +50,10 @@ def host_root(
             raise InputError(message, hint="pin a version that has a wheel")
         chosen = tuple(debs) or apt.resolve_debs(base, arch, context).debs
         recipe = DebianRecipe(arch=arch, suite=base.suite, debs=chosen, user=user)
-        found = standalone.fetched(base, python, arch, context)
+        archive = standalone.fetched(base, python, arch, context)
         added = ""
-        if found is not None:
-            layer = PythonRecipe(prefix=STANDALONE, python=base.python, archive=found[0])
+        if archive is not None:
+            layer = PythonRecipe(prefix=STANDALONE, python=base.python, archive=archive[0])
             added = f" {layer_id(layer)}"
         digest = digest_of(f"{FORMAT} {layer_id(recipe)}{added}".encode())
         folder = context.store.unpacked(digest, kind="roots")
@@ -63,8 +63,8 @@ def host_root(
                 context.reporter.step(f"unpacking Debian {base.suite} for builds"),
             ):
                 members = _members(base, recipe, context, scratch / "spool")
-                if found is not None:
-                    members = _with_python(members, base.python, *found, scratch / "python")
+                if archive is not None:
+                    members = _with_python(members, base.python, *archive, scratch / "python")
                 _fill(scratch / "root" / TREE, members)
                 folders = {digest: scratch / "root"}
                 folder = context.store.add_unpacked(folders, kind="roots")[digest]

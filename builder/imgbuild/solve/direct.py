@@ -376,7 +376,7 @@ def of_lock(
 ) -> dict[str, tuple[IndexFile, ...]]:
     """Files by package for `Indexes`; `locked` are the files of the lock by package.
 
-    Paths are left out if the project's folder is unknown.
+    Paths are omitted if the project's folder is unknown.
     """
     direct: dict[str, dict[str, IndexFile]] = {package: {} for package in sources}
     for package, file in locked:

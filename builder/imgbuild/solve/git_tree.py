@@ -66,8 +66,8 @@ VERSION_VARIABLES = {
 class GitTree(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of a commit: its git hash, and its archive in the store.
 
-    `left_out` are paths that cannot be archived: links that lead out of the repository, and names
-    with control characters. `submodules` are the paths of submodules.
+    `left_out` are paths that cannot be archived: links to paths outside of the repository, and
+    names with control characters. `submodules` are the paths of submodules.
     """
 
     commit: str
@@ -209,7 +209,7 @@ def archived(repository: FetchedRepository, address: GitAddress, target: Path) -
 def _files(
     chosen: Mapping[str, TreeEntry], entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> tuple[dict[str, TreeEntry], list[str]]:
-    """Files by path, with links replaced by their targets; and the paths that are left out."""
+    """Files by path, with links replaced by their targets; and the omitted paths."""
     files: dict[str, TreeEntry] = {}
     left_out: list[str] = []
     paths = sorted(entries)
@@ -340,7 +340,7 @@ def version_variables(
 
 
 def scm_variables(files: Mapping[str, str]) -> list[str]:
-    """The environment variables by which a build backend takes its version, sorted."""
+    """The environment variables from which a build backend reads the version, sorted."""
     text = "\n".join(files.get(name, "") for name in ("pyproject.toml", "setup.py", "setup.cfg"))
     variables = {
         variable
@@ -353,7 +353,7 @@ def scm_variables(files: Mapping[str, str]) -> list[str]:
 
 
 def described(address: GitAddress, context: Context) -> str:
-    """The version of the commit of `address`, from its history; FetchFailed as `fetched`."""
+    """The version of the commit of `address`, from its history; FetchFailed as for `fetched`."""
     store = context.store
     key = sha256(codec.compact([FORMAT, address.url, address.rev]))
     stored = store.fact(DESCRIBED, key)

@@ -37,7 +37,7 @@ class LaterRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moves(problem: SolveProblem, chosen: Mapping[str, str]) -> list[LaterRelease]:
-    """Frameworks chosen in a later release than the target's, though the project accepts that one.
+    """Frameworks chosen in a later release than the target's, which the project also accepts.
 
     Empty for a target without `like`.
     """

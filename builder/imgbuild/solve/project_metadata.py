@@ -162,7 +162,7 @@ def _inputs(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables(item: LocalPackage, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that set the version which a backend reads from git.
+    """The environment variables that set the version that a backend otherwise reads from git.
 
     From the environment, else from the history; InputError without either.
     """

@@ -1,8 +1,9 @@
 """Builds a pure wheel from an sdist under the image's Python; same inputs, same bytes.
 
-The wheel is repacked: sorted, stored, with one fixed time and a new RECORD. The build runs in a
-sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH. An sdist
-that compiles is rejected, because the output of a compiler does not depend on the lock alone.
+The wheel is repacked: sorted, without compression, with one fixed time and a new RECORD. The build
+runs in a sandbox without network, with a fixed hash seed, time zone, umask and SOURCE_DATE_EPOCH.
+An sdist that compiles is rejected, because the output of a compiler does not depend on the lock
+alone.
 
 Archives are not extracted on the host: `_prepare` writes their checked contents to one file, from
 which `UNPACK` creates the files in the sandbox. A build runs third-party code. It can write to four
@@ -38,13 +39,13 @@ from imgbuild.wheel.metadata import read_metadata
 from imgbuild.wheel.sdist import members
 from imgbuild.wheel.zipformat import ZipMember
 
-LARGEST = 256 << 20  # bytes of all files of a wheel that an sdist gave
+LARGEST = 256 << 20  # bytes of all files of a wheel built from an sdist
 PYPROJECT, PYPROJECT_LIMIT = "pyproject.toml", 1 << 20
 ANSWER_LIMIT = 1 << 20
 MEMORY, PROCESSES = 8 << 30, 4096  # bytes and number that a build may use
 
-DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # PEP 518, for an sdist that says nothing
-DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517, likewise
+DEFAULT_REQUIRES = ("setuptools>=40.8.0", "wheel")  # the default of PEP 518
+DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"  # the default of PEP 517
 TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 EPOCH = "315532800"  # the same in seconds
 ELF = b"\x7fELF"
@@ -52,7 +53,7 @@ DECEIT = "the build of this sdist is broken or malicious: use another version"
 PLACE = "/build"
 WRITABLE = ("source", "out", "home", "answer")  # for the build; it only reads the others
 READABLE = ("site", "control")
-UNPACKED = ("source", "site")  # what is written before the build starts
+UNPACKED = ("source", "site")  # written before the build starts
 SHOWN = 400  # characters of an error
 ANSWER = "result.json"
 # The last line of a build that uses features removed from newer releases of Python.
@@ -211,7 +212,7 @@ def build(job: SdistJob) -> Path:
 
 
 def describe(job: SdistJob) -> SdistResult:
-    """METADATA and entry points of the wheel that `job` would build; errors as of `build`."""
+    """METADATA and entry points of the wheel that `job` would build; errors as for `build`."""
     result = _run_hooks(job, _prepare(job))
     if result.wheel is None:
         raise MissingRequirements(result.lacking)
@@ -219,7 +220,7 @@ def describe(job: SdistJob) -> SdistResult:
 
 
 def _fetched(job: SdistJob, name: str) -> Path:
-    """Copy the wheel `name` to a folder that builds cannot write to."""
+    """Copy the wheel `name` to a folder to which builds cannot write."""
     if not WHEEL_NAME.fullmatch(name):
         message = f"{job.package} {job.version}: its build reports {name[:80]!r} as its wheel"
         raise IntegrityError(message, hint=DECEIT)
@@ -298,7 +299,7 @@ def _wheel_files(job: SdistJob, sink: IO[bytes]) -> list[UnpackedFile]:
 
 
 def _run(job: SdistJob, script: str, user: sandbox.Confined, *, writable: Sequence[str]) -> Result:
-    """Run `script` in the sandbox with write access to `writable`, parts of the folder, only."""
+    """Run `script` in the sandbox with write access only to `writable`, parts of the folder."""
     return sandbox.run(
         sandbox.Root(path=job.root),
         [job.interpreter, f"{PLACE}/control/{script}"],
@@ -327,7 +328,7 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
 
 
 def build_failure(package: str, version: str, output: str) -> NoSolution:
-    """The error for a failed build with `output`; names an outdated Python as the cause if it is.
+    """The error for a failed build with `output`; names an outdated Python if that is the cause.
 
     `version` is "" if only metadata was requested.
     """

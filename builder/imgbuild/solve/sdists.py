@@ -37,7 +37,7 @@ from imgbuild.wheel.tags import Tags
 
 FACT = "built-wheel"
 Made = TypeVar("Made")
-ROUNDS = 4  # of builds that ask for more requirements than they declare
+ROUNDS = 4  # of builds that request more requirements than they declare
 
 
 def host_arch() -> Arch:
@@ -278,7 +278,9 @@ def make(recipe: BuiltWheel, root: Path, python: str, context: Context) -> Locke
     """Build the wheel of `recipe` under the Python of `root` and write it to the store."""
     store = context.store
     with (
-        context.reporter.step(f"building {recipe.package} {recipe.version} from its sdist"),
+        context.reporter.step(
+            f"building {f'{recipe.package} {recipe.version}'.strip()} from its sdist"
+        ),
         store.scratch() as folder,
     ):
         path = sdist_wheel.build(job(recipe, root, store, folder))

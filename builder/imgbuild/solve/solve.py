@@ -29,7 +29,7 @@ from imgbuild.lock.project_requirements import editable_packages
 from imgbuild.lock.resolution import BuiltWheel, Resolution, Wheel
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Base
+from imgbuild.matrix.model import Base, Sdist
 from imgbuild.solve import (
     direct,
     extension,
@@ -55,6 +55,7 @@ from imgbuild.wheel.build_tag import build_tag
 from imgbuild.wheel.tags import Tags
 
 Named = TypeVar("Named", Wheel, BuiltWheel)
+NO_PINS: Mapping[str, str] = {}
 
 
 class PreparedTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +221,26 @@ def lock_chosen(
         if offer.sdist is not None
     )
     refuse_other_hashes(prepared, wheels)
+    problem = prepared.problem
+    refuse_other_torch(problem.name, problem.matrix.sdists, built, versions.get(TORCH))
     return by_package((*published.wheels, *wheels)), by_package((*published.built, *built))
+
+
+def refuse_other_torch(
+    name: str, sdists: Mapping[str, Sdist], built: Iterable[BuiltWheel], version: str | None
+) -> None:
+    """Raise NoSolution for wheels of sdists that were built with another torch than `version`."""
+    of_lock = {package for package, sdist in sdists.items() if TORCH in sdist.requires}
+    reasons = tuple(
+        f"{item.package} {item.version} was built with torch {wheel.version}"
+        for item in built
+        for wheel in item.requires
+        if item.package in of_lock and wheel.package == TORCH and wheel.version != version
+    )
+    if reasons:
+        message = f"{name}: the packages require torch {version}"
+        hint = f'add it to the row in matrix.yaml: pins: {{torch: "{version}"}}'
+        raise NoSolution(message, reasons=reasons, hint=hint)
 
 
 def refuse_other_hashes(prepared: PreparedTarget, wheels: Iterable[Wheel]) -> None:
@@ -269,7 +289,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     settled = published is not None or TORCH in packages
     torch = None if settled else open_torch.find(problem, plain, preferred)
     release = target_cuda.find(problem, plain, torch)
-    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages)
+    pins = {TORCH: torch.version} if torch is not None else NO_PINS
+    sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages, pins)
     if any(item.is_git for item in packages.values()):
         packages = {
             package: direct.versioned(item, sdist_wheels.identified)
@@ -354,13 +375,15 @@ def sdist_wheels_of(
     cuda_constraints: Sequence[str],
     root: Callable[[], Path],
     packages: Direct = NO_DIRECT,
+    pins: Mapping[str, str] = NO_PINS,
 ) -> SdistWheels:
     """The builder of wheels for sdists of the matrix, under `cuda_constraints`.
 
-    Includes the git repositories among `packages`.
+    Includes the git repositories among `packages`. Builds also use the versions `pins`.
     """
     context = problem.context
-    catalogue = Catalogue(plain.indexes, host_rules(plain.rules), context.http, context.store)
+    rules = msgspec.structs.replace(plain.rules, pins={**plain.rules.pins, **pins})
+    catalogue = Catalogue(plain.indexes, host_rules(rules), context.http, context.store)
     sdists = direct.sdists(packages, problem.matrix.sdists)
     return SdistWheels(sdists, catalogue, cuda_constraints, root, context)
 

@@ -22,7 +22,7 @@ ELSEWHERE = (
     "name a copy of the archive on another server under `archives` of the base:"
     " docs/howto/python-version.md"
 )
-FACT, PLACE = "python-archive-1", "python-archive-url"  # the former by sha256, the latter by URL
+FACT, PLACE = "python-archive-2", "python-archive-url"  # the former by sha256, the latter by URL
 REPLACED = (
     "the file was replaced, or the sha256 in matrix.yaml belongs to another file: compare it with"
     " the checksums of the release"
@@ -66,11 +66,11 @@ def resolve(source: StandalonePython, arch: Arch, context: Context) -> PythonArc
 
 def _stored(source: StandalonePython, arch: Arch, url: str, context: Context) -> Path | None:
     """The archive in the store, by the sha256 in the matrix or recorded for this URL."""
-    known: Sha256 = source.sha256.get(arch, "")
-    if not known:
+    sha256: Sha256 = source.sha256.get(arch, "")
+    if not sha256:
         fact = context.store.fact(PLACE, url)
-        known = fact.decode() if fact is not None else ""
-    return context.store.file(known) if known else None
+        sha256 = fact.decode() if fact is not None else ""
+    return context.store.file(sha256) if sha256 else None
 
 
 def _described(path: Path, name: str, python: str, arch: Arch, context: Context) -> StandaloneBuild:

@@ -86,7 +86,7 @@ def builds(catalogue: Catalogue, read: Callable[[IndexFile], bytes]) -> tuple[To
 
 
 def spec_of(allowed: Sequence[Version], versions: Iterable[Version]) -> str:
-    """A specifier that of `versions` matches exactly `allowed`.
+    """A specifier that matches exactly `allowed` among `versions`.
 
     Its bounds have no local versions ("+cu124"), which only `==` and `!=` accept.
     """

@@ -130,7 +130,7 @@ def ask(
                 folder=folder,
             )
     except ImgbuildError:
-        if catalogue.failures:  # uv saw only the status of the answer: this is its cause
+        if catalogue.failures:  # uv received only the status of the response: this is its cause
             raise catalogue.failures[0] from None
         raise
 

@@ -13,7 +13,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import IO, ParamSpec, TypeVar
 
 from imgbuild.errors import ImgbuildError, InputError, IntegrityError, Signal
 from imgbuild.system.folder import CHUNK, regular_file
@@ -74,6 +74,22 @@ def regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
         message = f"{path} is not a regular file"
         hint = "use a regular file, not a pipe, a device or a folder"
         raise IntegrityError(message, hint=hint) from error
+
+
+class Limited:
+    """A stream of unpacked data that ends with an error after `limit` bytes."""
+
+    def __init__(self, source: IO[bytes], limit: int) -> None:
+        self._source, self._left, self._limit = source, limit, limit
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes; ValueError if the limit is exceeded."""
+        data = self._source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            message = f"unpacked size exceeds {self._limit} bytes"
+            raise ValueError(message)
+        return data
 
 
 def content(path: Path, limit: int = LIMIT) -> bytes:

@@ -1,4 +1,4 @@
-"""Pauses the search for unreachable objects while many trees without cycles are made."""
+"""Pauses the cyclic garbage collector while many trees without cycles are created."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Without Python's cyclic garbage collector; it is enabled again where it was."""
+    """Run the block without Python's cyclic garbage collector; restores its previous state."""
     collecting = gc.isenabled()
     gc.disable()
     try:

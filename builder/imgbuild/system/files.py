@@ -126,7 +126,7 @@ def named_if_full(place: Path) -> Iterator[None]:
 
 
 def require_writable(paths: Iterable[Path], *, hint: str) -> None:
-    """Check that `paths` are writable, before long work whose results go there.
+    """Check that `paths` are writable, before long work that writes its results there.
 
     InputError if one is not, WorkFailed if the file system has no space at all. A path is an
     existing folder, or a file or folder to be created or replaced.

@@ -62,8 +62,8 @@ class KnownHashes:
     def matches_file(self, file: BufferedReader, sha256: Sha256) -> bool:
         """Like `matches`, for an open file at its beginning.
 
-        A file whose times change meanwhile is read again: another process may have used it. False
-        if they change each time.
+        A file whose times change during the read is read again: another process may have used it.
+        False if they change each time.
         """
         for _ in range(READINGS):
             before = os.fstat(file.fileno())

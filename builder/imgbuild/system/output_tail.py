@@ -1,4 +1,4 @@
-"""The end of what programs write to this process's stderr, which they still write to."""
+"""Records the last output of programs on this process's stderr, and passes it on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OutputTail:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append, and drop what is before the last `MOST` bytes."""
+        """Append bytes, and drop all but the last `MOST` bytes."""
         self._bytes += data
         del self._bytes[:-MOST]
 
@@ -31,10 +31,10 @@ class OutputTail:
 
 @contextlib.contextmanager
 def tail_of_stderr() -> Iterator[OutputTail]:
-    """Copy what this process and its children write to stderr, in this context.
+    """Record the stderr output of this process and its children in the `with` block.
 
-    A terminal is left as it is. Where stdout is the same file, it is copied too, so that the order
-    is kept.
+    A terminal is not changed. If stdout is the same file, it is recorded too, so that the order is
+    kept.
     """
     tail = OutputTail()
     sys.stdout.flush()

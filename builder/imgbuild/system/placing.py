@@ -42,7 +42,7 @@ def place(
                         if copy(file, target) != sha256:
                             raise _damaged(source)
                         with contextlib.suppress(PermissionError):  # vfat has no modes
-                            os.fchmod(target.fileno(), 0o444)  # as the cache's files are
+                            os.fchmod(target.fileno(), 0o444)  # as for the cache's files
                 folder.rename(temporary, name)
         finally:
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Quotes texts for shell, Dockerfile, YAML comment, sbatch, requirements and Markdown.
+"""Quotes texts for shells, Dockerfiles, YAML comments, sbatch, requirements and Markdown.
 
 Every rendered file and each displayed command uses these functions. They return `Quoted`, which
 templates insert unescaped. All of them reject or escape control characters.

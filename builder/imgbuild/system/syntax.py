@@ -25,7 +25,7 @@ def parse_requirement(requirement_string: str) -> Requirement:
 
 
 def parse_version(text: str | None) -> Version | None:
-    """Parse a version (PEP 440); None if it is none."""
+    """Parse a version (PEP 440); None if it is invalid."""
     try:
         return Version(text or "")
     except InvalidVersion:
@@ -39,13 +39,13 @@ def parse_source(source: str | bytes) -> ast.Module:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Parse one expression; errors as of `parse_source`."""
+    """Parse one expression; errors as for `parse_source`."""
     with _LOCK:
         return ast.parse(text, mode="eval").body
 
 
 def parse_literal(text: str) -> object:
-    """Evaluate a literal; errors as of `parse_source`."""
+    """Evaluate a literal; errors as for `parse_source`."""
     with _LOCK:
         value: object = ast.literal_eval(text)
         return value

@@ -1,1 +1,1 @@
-"""Newer versions: found, tried as rows of a matrix, and projects moved to them."""
+"""Finds newer versions, tries them as rows of a matrix, and moves projects to them."""

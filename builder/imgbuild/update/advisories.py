@@ -15,7 +15,7 @@ from imgbuild.values import normalize
 class Advisories:
     """Advisories of a server with OSV's API at `address`, by default that of `OsvServer`.
 
-    If the server does not answer, that is a warning, and no version fixes anything.
+    If the server does not respond, a warning is reported, and no version counts as a fix.
     """
 
     def __init__(self, address: str | None, context: Context, now: datetime.datetime) -> None:

@@ -1,7 +1,7 @@
-"""The pins of a row and the newer releases of each; which of them are past the cool-down.
+"""The pins of a row, the newer releases of each, and which of these are past the cool-down.
 
-The packages that stacks are named after come first, since their new versions decide which versions
-of the others fit. Packages that a row does not pin follow from its cut-off day.
+Packages that give stacks their names come first, since their new versions determine which versions
+of other packages fit. Packages that a row does not pin follow from its cut-off day.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Fixed = Callable[[str, str, str], Sequence[str]]
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """A release on an index: when its first and its last file were uploaded, None if unknown.
+    """A release on an index: the upload times of its first and last file, None if unknown.
 
     `files` is the hash of the names of its files.
     """
@@ -59,14 +59,14 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoolDown(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a release has to be out before it is tried; None for no cool-down."""
+    """The minimum age of a release before it is tried; None for no cool-down."""
 
     days: int | None
     today: datetime.date
 
     @property
     def cut(self) -> datetime.date:
-        """The day before which a release has to be uploaded."""
+        """The day before which a release must have been uploaded."""
         return self.today - datetime.timedelta(days=self.days or 0)
 
 
@@ -95,7 +95,7 @@ def _release(version: Version, files: Sequence[IndexFile]) -> Release:
 def axis(indexes: Indexes, package: str, version: str, cool_down: CoolDown, fixed: Fixed) -> Axis:
     """The newer releases of a pinned package.
 
-    `fixed` is called only for releases in the cool-down. FetchFailed if the index does not answer.
+    `fixed` is called only for releases in the cool-down. FetchFailed if the index does not respond.
     """
     present = public(version)
     newer = [
@@ -129,7 +129,7 @@ def of_base(part: str, before: str, after: str) -> Axis:
 
 
 def order(part: str, version: str) -> Version:
-    """A version of an axis in its order; builds of Python differ by what follows the +."""
+    """The sort key of a version of an axis; builds of Python differ in the part after the +."""
     return Version(version) if part == PYTHON else public(version)
 
 
@@ -139,7 +139,7 @@ def is_out(release: Release, cut: datetime.date) -> bool:
 
 
 def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.date:
-    """The `as_of` with which a row may take a release: after its last file was uploaded."""
+    """The `as_of` with which a row may use a release: after the upload of its last file."""
     days = [target.as_of, cool_down.cut]
     uploaded = release.last or release.first
     if uploaded is not None:
@@ -148,9 +148,9 @@ def cut_off(target: Target, release: Release, cool_down: CoolDown) -> datetime.d
 
 
 def require_times(indexes: Mapping[str, Indexes], targets: Mapping[str, Target]) -> None:
-    """InputError if a cool-down cannot be judged: an index has no upload time of a newer release.
+    """InputError if a cool-down cannot be checked: an index has no upload time of a newer release.
 
-    `indexes` and `targets` are by the name of the row.
+    The keys of `indexes` and `targets` are names of rows.
     """
     lacking: dict[str, list[str]] = {}
     for name, target in targets.items():

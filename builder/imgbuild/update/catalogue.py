@@ -1,7 +1,7 @@
-"""Writes a tried row into a project: matrix, lock, digests, Dockerfile, records, together.
+"""Writes a tried row into a project: matrix, lock, digests, Dockerfile and records together.
 
-The new files are written under temporary names. Then the folder of the row is renamed, and last the
-matrix: an interrupted run leaves the matrix untouched, or with a whole row.
+The new files are written under temporary names. Then the folder of the row is renamed, and finally
+the matrix: an interrupted run leaves the matrix unchanged, or with a complete row.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def require_regular(project: Project) -> None:
 def place(
     project: Project, scratch: Project, tried: Tried, made: MadeRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
-    """Write the row `tried`, made as `made` says, from the scratch folder into the project.
+    """Write the row `tried`, described by `made`, from the scratch folder into the project.
 
-    The learned constraints that are not written are returned: a lock of the project violates them.
+    Returns the learned constraints that are not written, because a lock of the project violates
+    them.
     """
     row = tried.row
     with inputs.store.exclusive(f"update-{sha256(str(project.images).encode())}"):
@@ -104,7 +105,7 @@ def _records(scratch: Project, lock: Lock) -> Records:
 
 
 def _files_of(lock: Lock) -> set[Sha256]:
-    """The hashes of all wheels and debs of a lock, and of the wheels that its builds need."""
+    """The hashes of all wheels and debs of a lock, and of the wheels needed by its builds."""
     return {
         item.sha256
         for resolution in lock.arch.values()
@@ -119,7 +120,7 @@ def _files_of(lock: Lock) -> set[Sha256]:
 def _learned(
     project: Project, scratch: Project, tried: Tried
 ) -> tuple[list[Constraint], tuple[Constraint, ...]]:
-    """What was learned about packages of the row; separately what an existing lock violates."""
+    """The learned constraints on packages of the row, and those that an existing lock violates."""
     known = set(constraints.read(project.images))
     versions = [resolution.versions for resolution in tried.lock.arch.values()]
     learned = [
@@ -133,7 +134,7 @@ def _learned(
 
 
 def constraints_violated(project: Project, learned: Iterable[Constraint]) -> list[Constraint]:
-    """Those of `learned` that a lock of the project violates."""
+    """The constraints in `learned` that a lock of the project violates."""
     entries = list(learned)
     violated: list[Constraint] = []
     for name in project.locked_targets():
@@ -147,7 +148,7 @@ def constraints_violated(project: Project, learned: Iterable[Constraint]) -> lis
 
 
 def _place_folder(project: Project, scratch: Project, name: str, matrix: bytes) -> None:
-    """Copy the folder of the row into the project, and write the matrix; both or neither."""
+    """Copy the folder of the row into the project and write the matrix: both or neither."""
     files = _files(scratch.images / name)
     temporary = f".{name}.new-{os.getpid()}"
     with (

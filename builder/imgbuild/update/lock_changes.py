@@ -1,6 +1,6 @@
-"""What an update changed, as Markdown: the text of a pull request.
+"""The changes of an update as Markdown: the text of a pull request.
 
-Names, versions and reasons are code spans: in them GitHub reads no mention, no link and no markup.
+Names, versions and reasons are code spans, in which GitHub ignores mentions, links and markup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CUT = "\n\nThe rest is omitted: the text is too long.\n"
 
 
 def markdown(updates: Sequence[RowUpdate]) -> str:
-    """The differences of all rows: versions and bytes, then what was refused, with reasons."""
+    """The differences of all rows: versions and bytes, then refused versions with reasons."""
     lines: list[str] = []
     for item in updates:
         if item.row:
@@ -59,7 +59,7 @@ def _new_row(item: RowUpdate) -> Iterator[str]:
 
 
 def _arch(arch: Arch, part: ArchDiff) -> Iterator[str]:
-    """The changes of one architecture, folded away below their sum."""
+    """The changes of one architecture, collapsed below their total."""
     yield (
         f"<details><summary>{arch}: {count(len(part.changes), 'package')} changed,"
         f" {size_text(part.pull)} of {size_text(part.total)} to pull</summary>"

@@ -1,7 +1,7 @@
-"""Newer versions on the index: which there are, which METADATA allow, what stops the rest.
+"""Newer versions on the index: which ones METADATA allows, and what prevents the others.
 
-Only pages of indexes and METADATA are read; nothing is solved. A version is allowed if nothing
-that is pinned or kept stops it; packages that are only required by others may have to move with it.
+Only pages of indexes and METADATA are read; nothing is solved. A version is allowed if no pinned or
+kept package prevents it; packages that are only required by others may have to change with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Progress = Callable[[int], object]
 
 
 class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user requires of a package: a specifier, where it is written, extras."""
+    """A user's requirement on a package: a specifier, its place in a file, extras."""
 
     spec: str = ""
     place: str = ""
@@ -43,7 +43,7 @@ class RequiredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Packages at their versions, on machines with `tags`, the first of which METADATA is for.
+    """Packages with their versions, on machines with `tags`; METADATA is read for the first tags.
 
     `wanted` are those that the user requires. `requires` is package → the requirements of its
     version. `kept` maps packages that cannot be changed to the reason. `cuda` is the release of the
@@ -65,10 +65,10 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A package: its version, the newest final one on its index, and the newest allowed one.
 
     `newest` is the package's own version if there is no newer one. `takes` is "" if no newer
-    version is allowed; `moves` are packages that have to move with it. `reasons` say what stops
-    `newest`; `elsewhere` the engines that locked targets with `takes` have, if none has that of the
-    set; `error` why nothing is known. `required` is false for what only other packages
-    require.
+    version is allowed; `moves` are packages that have to change with it. `reasons` are the reasons
+    against `newest`; `elsewhere` are the engines of locked targets with `takes`, if none has the
+    engine of the set; `error` is why nothing is known. `required` is false for a package that only
+    other packages require.
     """
 
     package: str
@@ -94,9 +94,9 @@ def look(
     context: Context,
     advance: Progress,
 ) -> list[NewerVersion]:
-    """What the indexes have newer of `names`, in this order; several are looked up at once.
+    """The newer versions of `names` on the indexes, in this order; several are looked up at once.
 
-    A page that cannot be read is the error of its package alone.
+    A page that cannot be read is an error of only its package.
     """
     lookup = _Lookup(packages, indexes, context)
 
@@ -112,7 +112,7 @@ def look(
 
 
 class _Stops(msgspec.Struct, frozen=True, kw_only=True):
-    """What stops a version, and what has to move with it; whether its METADATA was read."""
+    """The reasons against a version, and the packages to change with it; was its METADATA read."""
 
     reasons: tuple[str, ...]
     moves: tuple[str, ...]
@@ -120,7 +120,7 @@ class _Stops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Lookup:
-    """One set of packages and the indexes that it is compared with."""
+    """One set of packages and the indexes with which it is compared."""
 
     def __init__(self, packages: VersionSet, indexes: Indexes, context: Context) -> None:
         self._set, self._indexes, self._context = packages, indexes, context
@@ -146,7 +146,7 @@ class _Lookup:
         return msgspec.convert(values, NewerVersion)
 
     def newer(self, package: str) -> NewerVersion:
-        """What the index of `package` has newer than its version."""
+        """The newer versions of `package` on its index."""
         has = public(self._set.versions[package])
         files = self._indexes.files(package)
         if not files:
@@ -172,14 +172,14 @@ class _Lookup:
             package, newest=str(later[0]), takes=takes, moves=moves, reasons=first.reasons
         )
 
-    # -- what stops a version
+    # -- reasons against a version
 
     def _stops(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
     ) -> _Stops:
-        """What stops a version; its METADATA is read if nothing else does, or if `whole`.
+        """The reasons against a version; METADATA is read if there are no others, or if `whole`.
 
-        For a package that is kept, this is the only reason.
+        If the package is kept, this is the only reason.
         """
         if package in self._set.kept:
             return _Stops(reasons=(self._set.kept[package],), moves=(), metadata=False)
@@ -223,7 +223,7 @@ class _Lookup:
         reasons: list[str],
         moves: list[str],
     ) -> None:
-        """Add what METADATA of a version requires that the set has otherwise."""
+        """Add the requirements in METADATA of a version that the set does not meet."""
         data = metadata(wheel, self._context.http, self._context.store)
         required = active(data, self._markers, sorted(self._extras.get(package, ())))
         for each in required:
@@ -244,8 +244,9 @@ class _Lookup:
     def _too_old(self, package: str, version: Version, data: bytes) -> list[str]:
         """Packages of the set that are older than the range of the extra with their name.
 
-        The range shows the versions that the package's code supports, with or without the extra. A
-        package that is newer than it is no reason: the range often ends at the day of the release.
+        The range shows the versions that the package's code supports, with or without the extra.
+        Packages newer than the range are not listed: the range often ends at the day of the
+        release.
         """
         reasons = []
         plain = active(data, self._markers)
@@ -273,7 +274,7 @@ class _Lookup:
 
 
 def _below(version: str, spec: SpecifierSet) -> bool:
-    """Whether `version` is older than what `spec` begins with."""
+    """Whether `version` is older than the lower bound of `spec`."""
     lowest = [clause for clause in spec if clause.operator in (">=", ">", "~=", "==")]
     return any(
         not clause.contains(version, prereleases=True)
@@ -302,7 +303,7 @@ def file_reasons(files: Sequence[IndexFile], machines: Sequence[Tags]) -> tuple[
 
 
 def _accepts(file: IndexFile, tags: Tags) -> bool:
-    """Whether the Python of `tags` is one that `file` says it is for."""
+    """Whether `file` declares support for the Python of `tags`."""
     try:
         spec = SpecifierSet(file.requires_python or "")
     except InvalidSpecifier:
@@ -324,7 +325,7 @@ def _of_cuda(requirement: Requirement) -> bool:
 
 
 def _cuda_reasons(version: Version, required: Sequence[Requirement], cuda: str) -> list[str]:
-    """Whether a torch is built for another CUDA release than the set has."""
+    """A reason if a torch is built for another CUDA release than that of the set."""
     if is_cpu_build(version, required):
         return [f"torch {version} has no CUDA on this index"]
     release = build_of(version, required).cuda

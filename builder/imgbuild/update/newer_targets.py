@@ -1,4 +1,4 @@
-"""Targets of a matrix that have newer versions of the frameworks that a target pins."""
+"""Targets of a matrix with newer versions of the frameworks that a target pins."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class NewerTarget(msgspec.Struct, frozen=True, kw_only=True):
 def find(
     project: Project, matrix: Matrix, lock: Lock, arch: Arch, locks: Iterable[Lock]
 ) -> tuple[NewerTarget, ...]:
-    """Of `locks` that have the frameworks of `lock`, none older and one newer, one for each driver.
+    """One of `locks` for each driver, with all frameworks of `lock`, none older, one newer.
 
-    It is the one with the fewest other frameworks, then a recommended one, then the one of the
-    latest date; retired targets are left out. The target for the oldest driver is first.
+    Preferred is the one with the fewest other frameworks, then a recommended one, then the one of
+    the latest date; retired targets are omitted. The target for the oldest driver comes first.
     """
     versions, pins = lock.arch[arch].versions, matrix.targets[lock.target].pins
     stack = {name: Version(versions[name]) for name in STACK if name in pins and name in versions}
@@ -59,10 +59,10 @@ def find(
 
 
 def locked_with(package: str, version: str, lock: Lock, arch: Arch, locks: Iterable[Lock]) -> str:
-    """Which versions of an engine of `lock` the targets have that are locked with a version.
+    """The versions of an engine of `lock` in the targets that are locked with a version.
 
-    Of frameworks alone: "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1".
-    "" if one of them has that of `lock`, or there is none.
+    Only for frameworks: "trl 1.16.0 is locked with vllm 0.31.0, 0.33.0, not with 0.8.5.post1". ""
+    if one of them has the version of `lock`, or if there is none.
     """
     if package not in STACK:
         return ""

@@ -1,6 +1,6 @@
-"""What is newer or known of a locked image besides its wheels: base, Python, vulnerabilities.
+"""Updates of a locked image's base and Python, and its known vulnerabilities.
 
-Neither source has to answer: the result has the error of one that cannot be read.
+The sources are optional: the result has the error of a source that cannot be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imgbuild.values import Arch, Sha256
 
 
 class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Debian package of which the archive has a newer version; `security` for its fixes."""
+    """A Debian package with a newer version in the archive; `security`: it is a security update."""
 
     package: str
     version: str
@@ -35,10 +35,10 @@ class DebianUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
-    """What the archive has newer than the Debian packages of an image on one architecture.
+    """The newer versions of the Debian packages of an image on one architecture.
 
-    `packages` is their number, `date` that of the security suite. `error` says why nothing is
-    known. `python` is a newer release of its standalone Python, `python_error` why none is known.
+    `packages` is their number, `date` that of the security suite. `error` is why nothing is known.
+    `python` is a newer release of its standalone Python, `python_error` why none is known.
     """
 
     base: str
@@ -52,7 +52,7 @@ class BaseUpdates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of `imgbuild cves` on an image; None, and the reason, if it could not be made."""
+    """The report of `imgbuild cves` on an image; None, and the reason, if it failed."""
 
     arch: Arch
     report: CveReport | None = None
@@ -60,7 +60,7 @@ class KnownVulnerabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUpdates:
-    """What Debian's archive has newer than `lock`, and the publisher of its standalone Python."""
+    """The updates for `lock` in Debian's archive, and of its standalone Python."""
     debs = lock.arch[arch].debs
     state = BaseUpdates(base=lock.base.name, arch=arch, packages=len(debs))
     if not isinstance(base, DebianBase):
@@ -85,7 +85,7 @@ def base_updates(lock: Lock, base: Base, arch: Arch, context: Context) -> BaseUp
 
 
 def with_python(state: BaseUpdates, base: DebianBase, context: Context) -> BaseUpdates:
-    """`state` with what the publisher of the standalone Python of `base` has newer."""
+    """`state` with the newer release, if any, of the standalone Python of `base`."""
     if base.standalone is None:
         return state
     try:
@@ -98,7 +98,7 @@ def with_python(state: BaseUpdates, base: DebianBase, context: Context) -> BaseU
 def vulnerabilities(
     case: CveCase, records: Mapping[Sha256, Package], context: Context
 ) -> KnownVulnerabilities:
-    """What OSV's server knows of the packages of an image."""
+    """The vulnerabilities of an image's packages according to OSV's server."""
     http = Http(offline=context.http.offline, attempts=1)  # it is no reason to wait
     now = datetime.datetime.now(datetime.UTC)
     policy = CvePolicy(today=now.date())

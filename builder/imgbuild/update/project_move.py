@@ -1,6 +1,6 @@
-"""A project's rows moved to another published target: what stands against it, and the new matrix.
+"""Moves a project's rows to another published target: conflicts, and the new matrix.
 
-What contradicts the new target is known from the project's files, its lock and the index alone.
+Conflicts with the new target are determined only from the project's files, its lock and the index.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from imgbuild.wheel.tags import Tags
 class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that move from the published target `old` to `new`, which was copied from `origin`.
 
-    `old` and `new` have the same name if the target is only renewed. `lock` is where its copy will
-    be, relative to the matrix.
+    `old` and `new` have the same name if the target only gets a newer lock. `lock` is the future
+    place of its copy, relative to the matrix.
     """
 
     rows: tuple[str, ...]
@@ -53,7 +53,7 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the project has this very target."""
+        """Whether the project already has exactly this target."""
         return (self.old.name, self.old.hash, self.old.digest) == (
             self.new.name,
             self.new.hash,
@@ -62,9 +62,9 @@ class ProjectMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
-    """The rows to move: those named, or all; InputError if they are on several targets.
+    """The rows to move: the named ones, or all; InputError if they are on several targets.
 
-    NothingSelected for a name that is no row.
+    NothingSelected for a name that is not a row.
     """
     absent = [name for name in names if name not in value.targets]
     if absent:
@@ -79,7 +79,7 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def copy_place(value: Extensions, old: str, new: str) -> str:
-    """Where the copy of `new` will be: beside that of `old`."""
+    """The future place of the copy of `new`: next to that of `old`."""
     lock = value.published[old].lock
     return lock if new == old else posixpath.join(posixpath.dirname(lock), new)
 
@@ -112,10 +112,10 @@ def new_matrix(path: Path, data: bytes, value: Extensions, move: ProjectMove) ->
 
 
 def keeps_image(image: str, move: ProjectMove) -> bool:
-    """Whether `image`, where the layers of the old target are, may have those of the new one.
+    """Whether `image`, the location of the old target's layers, may also have the new ones.
 
-    That is a repository; a layout, a tag or a digest is one image, and one may be named after the
-    old target.
+    This is true for a repository; a layout, a tag or a digest is a single image, and may be named
+    after the old target.
     """
     one = image.startswith(LAYOUT) or "@" in image or ":" in image.rsplit("/", 1)[-1]
     return not one and (move.old.name == move.new.name or move.old.name not in image)
@@ -132,7 +132,7 @@ def _forgotten(row: Extension, new: PublishedTarget) -> tuple[str, ...]:
 
 
 def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
-    """Comments as `imgbuild init` writes them of the old target → of the new one."""
+    """Comments that `imgbuild init` writes for the old target → those for the new one."""
     words = [{"extends": each.name, "as_of": each.lock.as_of} for each in (old, new)]
     return {
         template.format(**words[0]): template.format(**words[1])
@@ -140,15 +140,15 @@ def _comments(old: PublishedTarget, new: PublishedTarget) -> dict[str, str]:
     }
 
 
-# -- what stands against it
+# -- conflicts with the move
 
 
 def conflicts(
     name: str, row: Extension, move: ProjectMove, folder: Path, matrix: Matrix, context: Context
 ) -> list[str]:
-    """Everything that the project in `folder` requires and the new target excludes, a line each.
+    """All requirements of the project in `folder` that the new target excludes, one line each.
 
-    Of `matrix`, that of the project as it is, only the indexes are used.
+    Only the indexes of `matrix`, the project's current matrix, are used.
     """
     lock = move.new.lock
     reasons = []
@@ -218,7 +218,7 @@ def _contradictions(
 def _added(
     row: Extension, required: ProjectRequirements, versions: Mapping[str, str], tags: Tags
 ) -> list[PackageDemand]:
-    """Packages that the files require from the default index and that the target does not have."""
+    """Packages that the files require from the default index and that the target lacks."""
     left_out = {
         *versions,
         *map(normalize, (*row.exclude, *row.relax, *row.indexes)),
@@ -231,7 +231,7 @@ def _added(
 def _of_additions(
     added: Sequence[PackageDemand], facts: LockedFacts, pages: IndexPages, tags: Tags
 ) -> list[str]:
-    """What additions require of packages that the target has in another version."""
+    """Requirements of additions on packages that the target has in another version."""
 
     def _pinned(demand: PackageDemand, _: threads.Stop) -> list[TargetChange]:
         wheel = pages.pinned(demand, tags)

@@ -1,8 +1,8 @@
-"""Newer archives of a standalone Python, in the list that its publisher keeps of its releases.
+"""Newer archives of a standalone Python, from its publisher's list of releases.
 
-The list has a JSON object in each line, a release with its archives and their sha256, the newest
-first. Sources: generate-version-metadata.py of python-build-standalone, which writes the lines, and
-crates/uv-python/src/downloads.rs of uv, which reads them.
+Each line of the list is a JSON object: a release with its archives and their sha256. The newest
+release is first. Sources: generate-version-metadata.py of python-build-standalone, which writes the
+lines, and crates/uv-python/src/downloads.rs of uv, which reads them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Release(msgspec.Struct, frozen=True):
 
 
 class _Archive(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive of a base: its URL, and what the name of its file says."""
+    """An archive of a base: its URL, and the parts of its file name."""
 
     url: str
     python: str
@@ -88,8 +88,8 @@ def newer(
 ) -> PythonUpdate | None:
     """The newest release of the same Python with an archive for each architecture of `source`.
 
-    None if there is none, or none that was built `before` a day. InputError if an archive of
-    `source` has another name than its publisher gives; FetchFailed if the list cannot be read.
+    None if there is none, or none built `before` a day. InputError if an archive of `source` does
+    not have a file name of its publisher; FetchFailed if the list cannot be read.
     """
     present = {arch: _archive(url) for arch, url in source.archives.items()}
     place = source.releases or LIST
@@ -149,7 +149,7 @@ def _archive(url: str) -> _Archive:
 
 
 def _day(build: str) -> datetime.date:
-    """The day of a build, such as 20261110; the first of all days if it is none."""
+    """The day of a build, such as 20261110; the earliest possible day if it is invalid."""
     try:
         return datetime.date(int(build[:4]), int(build[4:6]), int(build[6:8]))
     except ValueError:
@@ -157,7 +157,7 @@ def _day(build: str) -> datetime.date:
 
 
 def _same_kind(release: _Release, present: _Archive, place: str) -> _Artifact | None:
-    """The archive of `release` for the platform and of the kind of `present`, with a sha256.
+    """The archive of `release` of the same platform and type as `present`, with a sha256.
 
     FetchFailed if its URL is not that of such an archive.
     """
@@ -183,7 +183,7 @@ def _url(present: _Archive, newer_one: _Artifact, build: str) -> str:
 
 
 def _releases(response: Response, http: Http, place: str) -> Iterator[_Release]:
-    """The releases of a list, read as far as they are consumed."""
+    """The releases of a list, read only as far as they are consumed."""
     rest, size, number = b"", 0, 0
     for chunk in http.chunks(response, decode=True):
         size += len(chunk)

@@ -1,8 +1,8 @@
 """Whether a refused version is tried again (separate: it depends on the trial, not the file).
 
-A refusal holds as long as what caused it is unchanged: the row, its versions of the packages that
-the reasons name, the files of the refused version, and the newest versions of these packages. What
-an audit refused is also tried again with another version of imgbuild.
+A refusal is valid as long as its causes are unchanged: the row, its versions of the packages that
+the reasons name, the files of the refused version, and the newest versions of these packages.
+Versions refused by an audit are also tried again with another version of imgbuild.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from imgbuild.system.syntax import parse_version
 
 
 class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version is tried with now, to compare it with a refusal.
+    """The current conditions of a trial, for comparison with those of a refusal.
 
-    `newest` gives the newest version of a package that could be taken, None if there is none.
+    `newest` returns the newest usable version of a package, None if there is none.
     """
 
     row: str
@@ -29,7 +29,7 @@ class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
-    """Whether nothing that caused the refusal has changed."""
+    """Whether no cause of the refusal has changed."""
     if not refusal.row:
         return True
     if (refusal.row, refusal.files) != (inputs.row, inputs.files):

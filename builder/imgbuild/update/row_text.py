@@ -1,6 +1,6 @@
-"""A row of `matrix.yaml` written as a new row below another one, comments and order kept.
+"""Writes a row of `matrix.yaml` as a new row below another one; keeps comments and order.
 
-The rest of the file stays as it is, byte for byte.
+The rest of the file is unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ BY_HAND = "add the row by hand; or write each target and each base on separate l
 def with_row(data: bytes, file: str, source: str, row: Row, base_of: str) -> bytes:
     """The matrix `data` with `row` inserted below `source`, the row it is based on.
 
-    A base that the matrix lacks is written below the base `base_of`. InputError if the text of the
-    result would be read as anything but the matrix with that row.
+    A base that the matrix lacks is written below the base `base_of`. InputError unless the
+    resulting text is read as the matrix with that row.
     """
     before = load.loads(data, file)
     text = data.decode()
@@ -56,7 +56,7 @@ def _require_same(before: Matrix, row: Row, data: bytes, file: str) -> None:
 
 
 def _block(text: str, section: str, name: str, file: str) -> tuple[int, int]:
-    """Start and end of the lines of `name` in a section, in characters; its key's line included."""
+    """Start and end of the lines of `name` in a section, in characters, with its key's line."""
     start = re.search(rf"^{section}:[ ]*(#.*)?\n", text, re.MULTILINE)
     stop = re.search(r"^\S(?<!#)", text[start.end() :], re.MULTILINE) if start else None
     end = start.end() + stop.start() if start and stop else len(text)
@@ -148,7 +148,7 @@ def _folded(text: str) -> Any:
 
 
 def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Target:
-    """`row.target` with the texts of a new row: what changed, and that no image of it was run."""
+    """`row.target` with the texts of a new row: its changes, and a note that no image was run."""
     moves = changes(target, row.target)
     words = ", ".join(f"{package} {before} to {after}" for package, before, after in moves)
     base = f"; on the base {row.target.base}" if row.target.base != target.base else ""
@@ -172,7 +172,7 @@ def renewed(target: Target, source: str, row: Row, made: datetime.date) -> Targe
 
 
 def changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
-    """Package, version before and after of each pin that differs."""
+    """The package, old version and new version of each pin that differs."""
     return [
         (package, version, after.pins[package])
         for package, version in before.pins.items()
@@ -181,7 +181,7 @@ def changes(before: Target, after: Target) -> list[tuple[str, str, str]]:
 
 
 def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
-    """`text` with the new versions of packages in place of the former ones."""
+    """`text` with the versions of packages replaced by the new ones."""
     for package, before, after in moves:
         words = package.removesuffix("-python").replace("-", "[-_ ]?")
 
@@ -198,9 +198,9 @@ def _summary(text: str, moves: list[tuple[str, str, str]]) -> str:
 def name_for(origin: str, former: Target, source: Target, row: Row, taken: Container[str]) -> str:
     """A name for a new row in the form of the existing ones: cu130-trl → cu130-trl1.16.0.
 
-    `former` is the row `origin`, from which `source`, the row that is updated, descends. The
-    package that the name of the origin ends with gives its version; if there is such a row already,
-    what moved is added.
+    `former` is the row `origin`, from which `source`, the row that is updated, descends. The name
+    has the version of the package at the end of the origin's name; if such a row exists, the
+    changed packages are added.
     """
     words = origin.rsplit("-", 1)
     stem = re.sub(r"(?<=[a-z])\d[\w.]*\Z", "", words[-1])

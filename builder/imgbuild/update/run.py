@@ -1,7 +1,7 @@
-"""Updates rows: which versions are newer → trials, one after another → a new row, and refusals.
+"""Updates rows: find newer versions → try one after another → write a new row, and refusals.
 
-The trials of a row build on each other: what one trial accepted is in the row of the next. A
-refusal is written as soon as it is known, a row at the end of its trials.
+The trials of a row build on each other: a version accepted by one trial is in the row of the next.
+A refusal is written immediately, a row at the end of its trials.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRIAL = "update-trial"  # the name of a row during its trials
 
 
 class UpdateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which packages are updated (all pins if none are named), and how.
+    """The packages to update (all pins if none are named), and the options.
 
     `advisories` finds releases for which there is no cool-down.
     """
@@ -56,9 +56,9 @@ class PinMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidates(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be tried for one row: `source`, the newest that was made of `origin`, and the axes.
+    """The versions to try for one row: `source`, the newest row created from `origin`, and axes.
 
-    `snapshot` is a newer base; it is taken with the first version that is tried.
+    `snapshot` is a newer base, which is used with the first version that is tried.
     """
 
     origin: str
@@ -73,7 +73,7 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one row: `row` is the name of the new one, "" if there is none.
 
     `refused` are the versions that were refused in this run, `kept` those of earlier runs whose
-    refusal still holds, `waiting` those in the cool-down, by package. `unwritten` are learned
+    refusal is still valid, `waiting` those in the cool-down, by package. `unwritten` are learned
     constraints that locks of the matrix violate.
     """
 
@@ -90,9 +90,9 @@ class RowUpdate(msgspec.Struct, frozen=True, kw_only=True):
 def candidates(
     project: Project, names: Sequence[str], inputs: Inputs, options: UpdateSettings
 ) -> list[Candidates]:
-    """The newer versions for each of the rows `names`, or for the newest rows made of them.
+    """The newer versions for each of the rows `names`, or for the newest rows created from them.
 
-    InputError if a package is pinned by none of the rows, or if the cool-down cannot be judged.
+    InputError if a package is pinned by none of the rows, or if the cool-down cannot be checked.
     """
     updates, matrix = tried_updates.read(project.images), inputs.matrix
     sources = dict.fromkeys(updates.newest(name, matrix.targets) for name in names)
@@ -141,7 +141,7 @@ def _candidates(
 
 
 def _moved_parts(snapshot: Snapshot | None) -> list[tuple[str, str, str]]:
-    """What a newer base has newer, as axis, version before and after."""
+    """The newer parts of a newer base, each as axis, old version and new version."""
     parts = []
     if snapshot is not None and snapshot.after:
         parts.append((BASE, snapshot.before, snapshot.after))
@@ -151,7 +151,7 @@ def _moved_parts(snapshot: Snapshot | None) -> list[tuple[str, str, str]]:
 
 
 def _chosen(target: Target, options: UpdateSettings) -> Target:
-    """`target` with only the pins that are to be updated."""
+    """`target` with only the pins to update."""
     if not options.packages:
         return target
     pins = {name: pin for name, pin in target.pins.items() if name in options.packages}
@@ -204,7 +204,7 @@ class Updater:
         self._refused: dict[tuple[str, str], RefusedVersion] = {}
 
     def run(self, bar: ProgressBar) -> RowUpdate:
-        """Try every newer version until none is left; the new row is written."""
+        """Try every newer version until none is left, and write the new row."""
         while (pending := self._next()) is not None:
             self._try(*pending)
             bar.advance(1)
@@ -214,14 +214,14 @@ class Updater:
         return self._result(row, unwritten)
 
     def pending(self) -> list[tuple[str, str]]:
-        """The versions that are to be tried, as far as is known before the first trial."""
+        """The versions to try, as far as known before the first trial."""
         return [(axis.package, release.version) for axis, release in self._pending()]
 
     def _next(self) -> tuple[Axis, Release] | None:
         return next(iter(self._pending()), None)
 
     def _pending(self) -> list[tuple[Axis, Release]]:
-        """Newer versions without a refusal that holds, in the order of the trials."""
+        """Newer versions without a valid refusal, in the order of the trials."""
         known = tried_updates.read(self._project.images).of(self._start.origin)
         pending = []
         for axis in self._start.axes:
@@ -235,7 +235,7 @@ class Updater:
         return pending
 
     def _present(self, axis: Axis) -> str:
-        """The version of an axis in the row as far as it was accepted."""
+        """The version of an axis in the row with all accepted versions."""
         if axis.package in BASE_PARTS:
             is_moved = self._accepted is not None
             return axis.releases[0].version if is_moved else axis.version
@@ -265,7 +265,7 @@ class Updater:
         return self._newest[package]
 
     def _try(self, axis: Axis, release: Release) -> None:
-        """Lock the row with one more new version, or record why it cannot have it."""
+        """Lock the row with one more new version, or record why that is not possible."""
         target = self._row.target
         as_of = axes.cut_off(target, release, self._options.cool_down)
         if axis.package not in BASE_PARTS:
@@ -287,7 +287,7 @@ class Updater:
         reporter.info(f"{self._start.source}: accepted {axis.package} {release.version}")
 
     def _refuse(self, package: str, release: Release, outcome: RefusedTrial) -> None:
-        """Record a refusal with what it depends on, in the file and for the result."""
+        """Record a refusal with its conditions, in the file and for the result."""
         named = trial.mentioned(outcome.reasons, self._names(package))
         has = {name: pin for name, pin in self._row.target.pins.items() if name in named}
         has.pop(package, None)
@@ -393,9 +393,9 @@ def update(
     inputs: Inputs,
     options: UpdateSettings,
 ) -> tuple[list[RowUpdate], dict[str, ImgbuildError]]:
-    """Update each row; the errors of rows that could not be tried, by name.
+    """Update each row; returns the errors of rows that could not be tried, by name.
 
-    `matrix_of` reads the matrix, to which each row may add one.
+    `matrix_of` reads the matrix, to which each update may add a row.
     """
     done: list[RowUpdate] = []
     failed: dict[str, ImgbuildError] = {}

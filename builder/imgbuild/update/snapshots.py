@@ -1,8 +1,8 @@
 """A newer base for a row (separate: it is about bases, not packages).
 
-A base with `security:` takes the security updates of the day of the lock, and its archives hold
-them only from a snapshot of that day on; a standalone Python is one of its archives. So a new row
-gets a base of its day; other rows keep theirs.
+A base with `security:` uses the security updates of the day of the lock, which are only in archives
+of a snapshot of that day or later; the archives of a standalone Python are part of the base, too.
+So a new row gets a base of its day; other rows keep theirs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ DATE = "%Y%m%d"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A base of a newer day under its name.
+    """A base of a newer day, with its name.
 
-    `before` and `after` are the days of its Debian snapshot, "" if no package is newer there, and
-    `updates` how many are. `python` is a newer release of its standalone Python.
+    `before` and `after` are the days of its Debian snapshot, "" if it has no newer package, and
+    `updates` is the number of newer packages. `python` is a newer release of its standalone Python.
     """
 
     name: str
@@ -45,7 +45,7 @@ def newer(
 ) -> Snapshot | None:
     """The base `name` as of today; None if neither its packages nor its Python are newer.
 
-    What cannot be read is a warning: then the row keeps what it has of it.
+    Unreadable sources are reported as warnings; the row then keeps its values.
     """
     base, today = bases[name], cool_down.today.strftime(DATE)
     if not isinstance(base, DebianBase):
@@ -62,7 +62,7 @@ def newer(
 def _debian(
     snapshot: Snapshot, name: str, lock: Lock | None, after: str, context: Context
 ) -> Snapshot:
-    """`snapshot` with the Debian archives of a day, if a package of `lock` is newer there."""
+    """`snapshot` with the Debian archives of a day, if they have a newer package of `lock`."""
     base = snapshot.base
     if base.security is None or lock is None:
         return snapshot

@@ -1,6 +1,6 @@
-"""A newer version of one package solved in its target, and audited where facts are in the cache.
+"""Solves a newer version of one package in its target, and audits it if facts are cached.
 
-First all other pins are held; if that has no solution, they may move to later versions.
+First all other pins are kept; if that has no solution, they may change to later versions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SHOWN = 4  # reasons and findings
 
 
 class SolvedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version: what else changes with it, or the reasons why there is no solution.
+    """One version: the other changes that it requires, or the reasons why there is no solution.
 
-    `changes` has pinned packages that have another version, as "2.6.0 -> 2.9.1". `audit` says
-    whether the set was audited, `findings` are its errors.
+    `changes` has pinned packages with another version, as "2.6.0 -> 2.9.1". `audit` states whether
+    the set was audited, `findings` are its errors.
     """
 
     package: str
@@ -56,7 +56,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str) -> list[Attempt]:
-    """Target `name` with a newer version, the other pins held, and then free to be newer."""
+    """Target `name` with a newer version, first with the other pins kept, then with newer ones."""
     target = matrix.targets[name]
     held = msgspec.structs.replace(
         target, pins={**target.pins, package: version}, as_of=max(today(), target.as_of)
@@ -83,7 +83,7 @@ def of_target(matrix: Matrix, name: str, arch: Arch, package: str, version: str)
 
 
 def in_row(name: str, package: str, version: str) -> Callable[[Extensions], Extensions]:
-    """An edit of a project's matrix: the version in place of that of its files and its row."""
+    """An edit of a project's matrix: the version replaces that of its files and its row."""
 
     def _edit(value: Extensions) -> Extensions:
         row = value.targets[name]
@@ -112,7 +112,7 @@ def solved(
     known: tuple[Constraint, ...],
     context: Context,
 ) -> SolvedVersion:
-    """The first of `attempts` that has a solution; `before` are the versions to compare with."""
+    """The first of `attempts` that has a solution; `before` are the versions for comparison."""
     reasons: tuple[str, ...] = ()
     for attempt in attempts:
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, known)
@@ -148,7 +148,7 @@ def _changes(package: str, before: Mapping[str, str], after: Mapping[str, str]) 
 def _audited(
     prepared: PreparedTarget, resolution: Resolution, context: Context
 ) -> tuple[str, tuple[str, ...]]:
-    """What the audit says of a solution, from facts in the cache alone, and its errors."""
+    """The audit's result for a solution, only from facts in the cache, and its errors."""
     lacking = _lacking(resolution, context)
     if lacking:
         number = count(len(lacking), "package")
@@ -164,7 +164,7 @@ def _audited(
 
 
 def _lacking(resolution: Resolution, context: Context) -> list[str]:
-    """The packages of which no facts are in the cache."""
+    """The packages without facts in the cache."""
     library = Library(context.store, ahead=False)
     lacking = []
     for wheel in wheels_of(resolution):

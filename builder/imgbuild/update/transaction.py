@@ -1,8 +1,8 @@
-"""Several files of a project changed together: all of them, or after an interruption none or all.
+"""Changes several files of a project together: after an interruption, all or none.
 
-New content is written to a folder of its own. Then a journal there names each file with its former
-and its new hash: from then on the next update finishes the change. A journal is read like
-any file of a checkout: it may name only files that `imgbuild update` writes.
+New content is written to a separate folder. Then a journal in it lists each file with its old and
+new hash: from that point on, the next update finishes the change. A journal is read like any file
+of a checkout: it may name only files that `imgbuild update` writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imgbuild.system.files import remove_tree
 from imgbuild.system.folder import OpenFolder, require_below
 from imgbuild.values import sha256
 
-DONE = "done.json"  # the name of a journal of which all is written
+DONE = "done.json"  # the name of a complete journal
 NEW = "new"  # the folder of new content, by the path of the file in the project
 COPIES = ("lock.json", "digests.json")  # of a published target
 BAKE = "docker-bake.json"
@@ -30,7 +30,7 @@ Hash = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z", description="S
 
 
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A file by its path in the project; `before` or `after` is "" where there is none."""
+    """A file by its path in the project; `before` or `after` is "" if the file does not exist."""
 
     path: str
     before: Hash
@@ -38,7 +38,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """A change whose new content is complete; `summary` says what it is for."""
+    """A change whose new content is complete; `summary` is its description."""
 
     format: Literal[1] = 1
     summary: str
@@ -46,12 +46,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_of(project: Project) -> Path:
-    """Where new content of `project` is; InputError if a link leads there."""
+    """The folder of new content of `project`; InputError if it is reached through a link."""
     return require_below(project.root, project.folder / project_paths.UPDATE)
 
 
 def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary: str) -> list[Path]:
-    """Write `files`, path in the project → content, or None for one to be removed; what changed.
+    """Write `files`, path in the project → content, or None to remove it; returns the changes.
 
     They are written in this order.
     """
@@ -78,14 +78,14 @@ def commit(project: Project, files: Iterable[tuple[str, bytes | None]], summary:
 
 
 def discard(project: Project) -> None:
-    """Remove new content that no journal names."""
+    """Remove new content that is not in a journal."""
     remove_tree(folder_of(project))
 
 
 def recover(project: Project) -> str:
-    """Finish a change that was interrupted, or undo it if it was not complete; what was done.
+    """Finish an interrupted change, or undo it if it was incomplete; returns a description.
 
-    "" if there was none. InputError if one of its files was changed since.
+    "" if there was none. InputError if one of its files was changed in the meantime.
     """
     folder = folder_of(project)
     if not folder.is_dir():
@@ -110,7 +110,7 @@ def recover(project: Project) -> str:
 
 
 def _apply(project: Project, folder: Path, journal: Journal) -> None:
-    """Write what is not written yet, then remove the journal and the new content."""
+    """Write the remaining files, then remove the journal and the new content."""
     with OpenFolder.open(project.root) as root:
         for change in journal.files:
             if _hash(root, change.path) == change.after:
@@ -142,7 +142,7 @@ def _hash(root: OpenFolder, path: str) -> str:
 
 
 def _permitted(project: Project, path: str) -> bool:
-    """Whether an update writes the file: the matrix, locks and what is kept with them."""
+    """Whether an update may write the file: the matrix, locks and the files next to them."""
     place = PurePosixPath(path)
     inner = project.folder.relative_to(project.root)
     if path in (project.matrix.name, (inner / BAKE).as_posix()):

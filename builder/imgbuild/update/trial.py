@@ -1,7 +1,7 @@
-"""A newer version tried as a row in a scratch folder: solved, audited, learned from, locked.
+"""Tries a newer version as a row in a scratch folder: solve, audit, learn, lock.
 
-First only the tried version changes. If there is no solution, the other pins are loosened: each may
-be its present version or a newer one, and what the solver chooses is pinned and tried.
+First only the tried version changes. If there is no solution, the other pins are relaxed: each may
+be its current version or a newer one, and the solver's choice is pinned and tried.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a version cannot be taken; `audited` if packages that fit by METADATA do not work."""
+    """Why a version cannot be used; `audited` if packages compatible by METADATA do not work."""
 
     reasons: tuple[str, ...]
     audited: bool = False
@@ -102,7 +102,7 @@ def moved(target: Target, package: str, version: str, as_of: datetime.date) -> T
 def attempt(
     scratch: Project, row: Row, package: str, inputs: Inputs, *, processes: int
 ) -> Tried | RefusedTrial:
-    """Lock `row`, in which the version of `package` is new; FetchFailed if a server fails."""
+    """Lock `row`, which has the new version of `package`; FetchFailed if a server fails."""
     try:
         return locked(scratch, row, inputs, processes=processes)
     except NoSolution as error:
@@ -122,7 +122,7 @@ def attempt(
 
 
 def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tried:
-    """Solve, audit and lock a row in the scratch folder; one of REFUSALS if it cannot be had."""
+    """Solve, audit and lock a row in the scratch folder; one of REFUSALS if that is impossible."""
     whole = row.in_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
     lock = lock_target.settle_target(scratch, row.name, inside)
@@ -133,8 +133,8 @@ def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tri
 def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) -> Row:
     """`row` with the versions of its other pins that the solver chooses for the tried one.
 
-    What builds of sdists need has to be pinned. If its present version does not fit, the one that
-    does is found without the packages that are built.
+    Build requirements of sdists must be pinned. If the current version of one does not fit, a
+    compatible one is searched without the packages that are built.
     """
     target, matrix = row.target, inputs.matrix
     built = [name for name in matrix.sdists if name in target.pins or name in target.requires]
@@ -158,7 +158,7 @@ def _with_solved_pins(scratch: Project, row: Row, package: str, inputs: Inputs) 
 
 
 def _solved(scratch: Project, row: Row, held: Container[str], inputs: Inputs) -> Row:
-    """`row`, in which all pins but those `held` are what the solver chooses, none of them older."""
+    """`row` with all pins except `held` replaced by the solver's choices, none of them older."""
     target = row.target
     requires = {
         name: Wanted(spec=f">={Version(pin).public}", reason=LOOSE)
@@ -186,14 +186,14 @@ def _names_index(matrix: Matrix, target: Target, package: str) -> bool:
 
 
 def _same_or(pin: str, solved: str | None) -> str:
-    """`pin` as the row has it if `solved` is that version, else `solved`."""
+    """`pin` as written in the row if `solved` is that version, else `solved`."""
     if solved is None or Version(solved).public == Version(pin).public:
         return pin
     return Version(solved).public
 
 
 def refused(error: Exception) -> RefusedTrial:
-    """The reasons of an error in words, one line each."""
+    """The reasons of an error as text, one line each."""
     message = getattr(error, "message", str(error))
     if isinstance(error, NoSolution) and error.reasons:
         lines = [*error.reasons]
@@ -207,20 +207,20 @@ def refused(error: Exception) -> RefusedTrial:
 
 
 def _longer(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
-    """The reasons of two attempts, those of the second, which was free to change more, last."""
+    """The reasons of two attempts; those of the second, which could change more, come last."""
     reasons = tuple(dict.fromkeys((*first.reasons, *second.reasons)))
     return RefusedTrial(reasons=reasons, audited=first.audited or second.audited)
 
 
 def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
-    """The packages that the reasons name: those of `names`, and others with a specifier."""
+    """The packages in the reasons: those of `names`, and others with a specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
     named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
     return named | {normalize(match[1] or match[2]) for match in NAMED.finditer(text)}
 
 
 def settings_hash(matrix: Matrix, target: Target) -> str:
-    """The hash of what a row says besides its versions, its cut-off day and its texts."""
+    """The hash of a row without its versions, its cut-off day and its texts."""
     same = msgspec.structs.replace(
         target,
         base="",

@@ -1,4 +1,4 @@
-"""The package sets that newer versions are compared with: of a lock, or of a requirements file."""
+"""The package sets to compare with newer versions: of a lock, or of a requirements file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_LISTED = frozenset((URL, GIT, PROJECT))  # "indexes" of which no page lists 
 
 
 class LockedElsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """A published target in its place, whose versions an extension could have instead."""
+    """A published target whose versions an extension could use instead."""
 
     target: str
     versions: Mapping[str, str]
@@ -45,7 +45,7 @@ def of_lock(
     known: Sequence[Constraint],
     others: Sequence[LockedElsewhere] = (),
 ) -> VersionSet:
-    """The packages of an index that `lock` has, on `arches`.
+    """The packages of `lock` that are from an index, on `arches`.
 
     `requires` is package → requirements of its locked version. `others` are published targets that
     a row with `extends` could extend instead.
@@ -81,7 +81,7 @@ def of_lock(
 
 
 def indexes_of(matrix: Matrix, name: str, context: Context) -> Indexes:
-    """The indexes of target `name`, without upload times, for which other pages would be read."""
+    """The indexes of target `name`, without upload times, which would need other pages."""
     target = matrix.targets[name]
     addresses = places(matrix, target, uv.default_index)
     return Indexes(_untimed(addresses), target.indexes, matrix.default_index, context.http)
@@ -114,7 +114,7 @@ def _of_target(lock: Lock) -> dict[str, RequiredVersion]:
 
 
 def _wanted(item: Overlay) -> dict[str, RequiredVersion]:
-    """What a project's files and its row require, each with its place."""
+    """The requirements of a project's files and its row, each with its place."""
     required = item.requirements
     wanted = {
         package: RequiredVersion(spec=spec, place=str(required.places.get(package, "matrix.yaml")))
@@ -128,7 +128,7 @@ def _wanted(item: Overlay) -> dict[str, RequiredVersion]:
 
 
 class RequirementSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The set of a requirements file, and why packages of it are not in the set."""
+    """The set of a requirements file, and the reasons why packages of the file are not in it."""
 
     packages: VersionSet
     failed: Mapping[str, str] = {}
@@ -142,11 +142,11 @@ def of_demands(
     context: Context,
     advance: Progress,
 ) -> RequirementSet:
-    """The packages that `demands` name, each at its pin or at the newest version that is allowed.
+    """The packages that `demands` name, each at its pin or the newest allowed version.
 
-    Only their own requirements are known: what else would be installed is not solved.
+    Only their direct requirements are known: other packages that would be installed are not solved.
     """
-    asked = [each for each in demands if each.installed and not each.source]
+    installed = [each for each in demands if each.installed and not each.source]
 
     def _answer(demand: PackageDemand, _: threads.Stop) -> tuple[str, tuple[str, ...], str]:
         try:
@@ -156,7 +156,7 @@ def of_demands(
         finally:
             advance(1)
 
-    answers = dict(zip(asked, threads.each(asked, _answer, threads=THREADS), strict=True))
+    answers = dict(zip(installed, threads.each(installed, _answer, threads=THREADS), strict=True))
     return RequirementSet(
         packages=VersionSet(
             name=name,
@@ -170,7 +170,7 @@ def of_demands(
                     place=", ".join(map(str, each.places)),
                     extras=each.extras,
                 )
-                for each in asked
+                for each in installed
             },
             requires={each.package: lines for each, (_, lines, _) in answers.items()},
         ),
@@ -181,7 +181,7 @@ def of_demands(
 def _version(
     demand: PackageDemand, tags: Tags, indexes: Indexes, context: Context
 ) -> tuple[str, tuple[str, ...], str]:
-    """The version that a demand has or would take, its requirements, why there is none."""
+    """The version that satisfies a demand and its requirements, or why there is none."""
     files = [file for file in allowed(demand, indexes.files(demand.package)) if file.is_wheel]
     fitting = [file for file in files if not file_reasons([file], (tags,))]
     versions = {file.version for file in fitting if file.version is not None and not file.yanked}

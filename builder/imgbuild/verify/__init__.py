@@ -1,1 +1,1 @@
-"""Whether an image is what its lock says, and who signed it."""
+"""Whether an image matches its lock, and who signed it."""

@@ -97,7 +97,7 @@ class Checklist:
             self._note(name, arch, CheckOutcome.UNCHECKED, str(reason))
         except Failed as reason:
             self._note(name, arch, CheckOutcome.FAILED, str(reason))
-        except InputError as error:  # a document of the image is none
+        except InputError as error:  # a document of the image is invalid
             text = "; ".join([error.message, *map(str, error.problems)])
             self._note(name, arch, CheckOutcome.FAILED, text)
         except (IntegrityError, LockStale, NotFound) as error:

@@ -101,9 +101,9 @@ def statements(
     about: str,
     key: PublicKey | None,
 ) -> list[AttachedStatement]:
-    """The statements of type `about` attached to an image, those signed by the key first.
+    """The statements of type `about` attached to an image; those signed by the key come first.
 
-    `plain` are attached without a signature; the others are in signatures' envelopes.
+    Statements in `plain` are attached without a signature; the others are in signed envelopes.
     """
     target_digests = [
         AttachedStatement(

@@ -1,4 +1,4 @@
-"""The lock that an image is compared with: one from the project, or an attached one."""
+"""The lock with which an image is compared: one from the project, or an attached one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExpectedLock(msgspec.Struct, frozen=True, kw_only=True):
     """A lock with its bundle, the sha256 of its file, and its place for messages.
 
     Folders of wheels in it are relative to `root`. `project` is its checkout, None for a lock
-    alone.
+    without a project.
     """
 
     lock_bundle: LockBundle

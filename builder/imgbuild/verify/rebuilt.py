@@ -40,7 +40,7 @@ def rebuild(
 
 
 def _layers(expected: ExpectedLock, arches: Sequence[Arch]) -> str:
-    """How many layers were rebuilt, and how many layers of a base were downloaded."""
+    """The number of rebuilt layers, and of layers of a base that were downloaded."""
     layers = {
         layer.id: isinstance(layer.recipe, RegistryRecipe)
         for arch in arches

@@ -84,7 +84,7 @@ def verify(place: ImageSource, options: VerifyOptions, reporter: Reporter = SILE
 class Verification:
     """The checks of one image; attached documents are read once.
 
-    After `run`, `held` is the lock that the image was compared with, None if there was none.
+    After `run`, `held` is the lock with which the image was compared, None if there was none.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Verification:
         return expected_lock.choose(self.wanted.own, self._locks, self.is_trusted)
 
     def _attached_versions(self, expected: ExpectedLock) -> list[ExpectedLock]:
-        """The attached copies of the lock, one per push; a lock that is not attached is alone.
+        """The attached copies of the lock, one per push, or only the lock if it is not attached.
 
         The package records in its bundle may change while the image stays the same.
         """

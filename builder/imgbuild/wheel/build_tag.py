@@ -1,4 +1,4 @@
-"""What a wheel is compiled for, from its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
+"""The CUDA and torch of a wheel, from its local version: `2.7.4.post1+cu12torch2.6cxx11abiFALSE`.
 
 flash-attn, causal-conv1d, mamba-ssm and FlashInfer write `cu12torch2.6`, PyTorch's own packages and
 vLLM `cu124`, those of PyG `pt26cu124`.
@@ -16,7 +16,7 @@ CXX11 = re.compile(r"cxx11abi(true|false)")
 
 
 class BuildTag(msgspec.Struct, frozen=True, kw_only=True):
-    """CUDA ("12" or "12.4") and torch ("2.6") that a wheel is compiled for, "" without a tag.
+    """The CUDA ("12" or "12.4") and torch ("2.6") of a compiled wheel, "" without a tag.
 
     `cxx11`: whether it uses the C++11 ABI; None if the name does not contain it.
     """

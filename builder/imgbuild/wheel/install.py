@@ -77,8 +77,8 @@ def installed(
 ) -> tuple[Member, ...]:
     """The files, but not the folders, that installing the wheel at `path` adds, sorted by path.
 
-    `omit` are installed paths, without leading slash, to leave out, also from RECORD. `label` is
-    the wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
+    `omit` are installed paths, without leading slash, to omit, also from RECORD. `label` is the
+    wheel's file name, if `path` has a different one. IntegrityError if the wheel is unsafe or
     inconsistent.
     """
     with reading(label or path.name, hint=REMEDY):

@@ -5,7 +5,7 @@ The order is that of pip and uv: the most specific tag first.
 
 from __future__ import annotations
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
 from packaging.utils import parse_wheel_filename
 
 from imgbuild.values import Arch, markers
@@ -44,6 +44,7 @@ class Tags:
         for rank, tag in enumerate(every):
             self._ranks.setdefault(tag, rank)
         self._known: dict[str, tuple[int, int, str] | None] = {}  # file name → rank
+        self._of_tags: dict[str, int | None] = {}  # the tags of a file name → the first rank
 
     def rank(self, name: str) -> tuple[int, int, str] | None:
         """A key that sorts the preferred wheel first, None if the wheel is incompatible.
@@ -55,12 +56,16 @@ class Tags:
         return self._known[name]
 
     def _rank(self, name: str) -> tuple[int, int, str] | None:
+        tags = "-".join(name.removesuffix(".whl").split("-")[-3:])  # the same in many names
         try:
-            _, _, build, tags = parse_wheel_filename(name)
+            if tags not in self._of_tags:
+                ranks = (self._ranks[tag] for tag in parse_tag(tags) if tag in self._ranks)
+                self._of_tags[tags] = min(ranks, default=None)
+            first = self._of_tags[tags]
+            build = parse_wheel_filename(name)[2] if first is not None else ()
         except ValueError:  # InvalidWheelFilename is one, and so is a number of 5,000 digits
             return None
-        ranks = [self._ranks[tag] for tag in tags if tag in self._ranks]
-        return (min(ranks), -(build[0] if build else 0), name) if ranks else None
+        return (first, -(build[0] if build else 0), name) if first is not None else None
 
     def fits(self, name: str) -> bool:
         """Whether a wheel with this file name can be installed."""

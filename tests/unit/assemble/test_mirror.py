@@ -253,7 +253,7 @@ def test_files_fetched_before_mirror_failure_are_kept(registry):
 
 
 def named(name: str, registry: Registry, *, there: bool = True) -> LockedFile:
-    """A file of a lock; `there`: whether it exists in the mirror."""
+    """A file of a lock; `there`: it exists in the mirror."""
     data = f"bytes of {name}".encode()
     item = given(registry, name, data) if there else mirror_input(name, data)
     return LockedFile(file=name, size=item.size, sha256=item.sha256)

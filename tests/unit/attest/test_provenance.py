@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from imgbuild.attest import provenance
 from imgbuild.attest.provenance import BuildDetails, Commit
 from imgbuild.attest.sbom import cyclonedx, document
 from imgbuild.values import Arch, digest_of
-from tests.support import inprocess_project, memory_registry, sbom_sample
+from tests.support import inprocess_project, memory_registry, sbom_sample, standalone_matrix
 
 HERE = BuildDetails(
     lock="1" * 64,
@@ -134,6 +135,20 @@ def test_every_input_file_is_listed_once():
     assert set(hashes) == {*expected, None}
     (byproduct,) = valid(sample_statement())["runDetails"]["byproducts"]
     assert byproduct["name"] == "antlr4_runtime-4.9-py3-none-any.whl"
+
+
+def test_archive_of_standalone_python_is_an_input():
+    lock = standalone_matrix.lock()
+    digests = sbom_sample.digests_of(lock)
+    predicate = valid(provenance.statement(lock, digests, (Arch.X86_64,), HERE))
+    archive = standalone_matrix.archive()
+    (listed,) = (
+        item
+        for item in predicate["buildDefinition"]["resolvedDependencies"]
+        if item["digest"].get("sha256") == archive.sha256
+    )
+    assert listed["uri"].startswith(f"pkg:generic/cpython@{archive.version}?checksum=sha256:")
+    assert standalone_matrix.ARCHIVES[Arch.X86_64].rpartition("/")[2] in unquote(listed["uri"])
 
 
 def test_names_match_sbom():

@@ -26,13 +26,13 @@ DIGEST = f"sha256:{sha256(DATA)}"
 
 
 class Warnings(Silent):
-    """Keeps the warnings."""
+    """Records the warnings."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
 
     def warn(self, text: str) -> None:
-        """Keep `text`."""
+        """Record `text`."""
         self.messages.append(text)
 
 

@@ -65,7 +65,7 @@ def fetch(store: Store, http: Http, *wants: FileRequest) -> dict[str, Path]:
 
 
 def begin(store: Store, data: bytes, whole: bytes = DATA) -> Path:
-    """A partial file as an interrupted download leaves it."""
+    """A partial file, as left by an interrupted download."""
     path = store.root / "partial" / sha256(whole)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
@@ -201,7 +201,7 @@ def test_file_that_changes_on_server_is_refused(store: Store, http: Http, site: 
 def test_file_of_other_size_is_refused(
     store: Store, http: Http, site: Site, announce: bool, other: bytes, begun: int
 ) -> None:
-    """Also 416: the partial file is longer than the server's file."""
+    """Also status 416: the partial file is longer than the server's file."""
     site.files["x.whl"] = other
     site.announce = announce
     begin(store, DATA[:begun])

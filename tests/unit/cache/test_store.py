@@ -403,3 +403,15 @@ def test_new_live_file_locked_by_sweep_is_replaced(store: Store, monkeypatch: py
         assert folder.parent.name == "free"
         assert [path.name for path in (store.root / "live").iterdir()] == ["free"]
     os.close(descriptor)
+
+
+def test_sweep_ignores_live_file_that_its_process_discards(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """A process whose new file a sweep has locked takes another name and removes this one."""
+    path = store.root / "live/discarded"
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    monkeypatch.setattr("imgbuild.cache.processes._remove_scratch", lambda *_: path.unlink())
+    store.sweep()
+    assert not path.exists()

@@ -23,14 +23,14 @@ class Recorder(Silent):
         self.done += amount
 
     def info(self, text: str) -> None:
-        """Keep `text`."""
+        """Record `text`."""
         self.messages.append(text)
 
     @contextlib.contextmanager
     def progress(
         self, title: str, total: int | None, *, unit: str = "bytes", done: int = 0
     ) -> Iterator[Silent]:
-        """Keep what the bar shows."""
+        """Record the arguments of the bar."""
         self.bars.append((done, total))
         self.units.append(unit)
         yield self

@@ -224,7 +224,7 @@ def test_published_targets_are_read_from_tags(place, tmp_path):
 
 
 def test_unauthorized_response_counts_as_empty_repository(place, capsys):
-    """Some registries respond with it for a repository that does not exist yet."""
+    """Some registries return this status for a repository that does not exist yet."""
     place.push()
     place.registry.auth, place.registry.login = "basic", ("me", "secret")
     selected = select(load(place.sample.matrix), [], everything=True, arches=[])

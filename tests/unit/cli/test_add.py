@@ -1,4 +1,4 @@
-"""`add` and `remove`: what is added is looked up before the matrix changes."""
+"""`add` and `remove`: additions are looked up before the matrix changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.local_index import LocalIndex
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """In a project with one target, whose default index has peft 0.15.0 and ray 2.50."""
+    """The command in a project with one target, whose index has peft 0.15.0 and ray 2.50."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     index = LocalIndex()
     index.wheel("peft", "0.15.0")
@@ -32,7 +32,7 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-def test_what_is_added_is_written_and_removed(imgbuild: Command) -> None:
+def test_additions_are_written_and_removed(imgbuild: Command) -> None:
     before = Path("matrix.yaml").read_text()
     done = imgbuild("add", "peft>=0.15", "ray[default]")
     assert done.status == 0, done.stderr
@@ -58,7 +58,7 @@ def test_what_is_added_is_written_and_removed(imgbuild: Command) -> None:
         (["remove", "peft"], 2, "targets.ours does not add peft"),
     ],
 )
-def test_what_cannot_be_added_changes_nothing(
+def test_impossible_additions_change_nothing(
     imgbuild: Command, arguments: list[str], status: int, message: str
 ) -> None:
     before = Path("matrix.yaml").read_bytes()

@@ -1,4 +1,4 @@
-"""imgbuild audit on a small project: what it prints, its exit codes, what it keeps."""
+"""imgbuild audit on a small project: its output, its exit codes, its cached results."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_healthy_package_set_is_clean(folder: Path, imgbuild: Command) -> None
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n")
 
 
-def test_json_is_one_document_whatever_was_found(folder: Path, imgbuild: Command) -> None:
+def test_json_is_one_document_for_all_findings(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", "--all", *CODE, "--json")
     (report,) = json.loads(done.stdout)

@@ -132,7 +132,7 @@ SARIF = {
 def imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command in a project with a script that is wrong."""
+    """The command in a project with an incorrect script."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     Project(tmp_path, PACKAGES)
@@ -248,7 +248,7 @@ def test_an_environment_and_code_are_compared(imgbuild: Command, tmp_path: Path)
     assert answer.stdout.startswith("train.py:2:17: IMG102 ")
 
 
-def test_list_says_which_targets_run_code_and_what_stops_the_others(
+def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
@@ -269,7 +269,7 @@ def test_list_says_which_targets_run_code_and_what_stops_the_others(
 def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command in a user's project with one locked target and a script that is wrong."""
+    """The command in a user's project with one locked target and an incorrect script."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     store = Store.open()
     sources = {name: text.encode() for name, text in PACKAGES["trl"].items()}

@@ -74,7 +74,7 @@ def absent(number: int, relation: Relation) -> Finding:
     )
 
 
-def test_many_absent_packages_do_not_hide_what_conflicts() -> None:
+def test_many_absent_packages_do_not_hide_conflicts() -> None:
     conflicting = finding(Severity.ERROR, 3)
     many = [absent(number, Relation.REQUIREMENT) for number in range(8)]
     many += [absent(number, Relation.PACKAGE) for number in range(6)]

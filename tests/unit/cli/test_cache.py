@@ -1,4 +1,4 @@
-"""`imgbuild cache`: what each verb says, as text and as JSON."""
+"""`imgbuild cache`: the output of each verb, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHEEL = b"w" * 1500
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with one wheel and one layer, and no cap."""
+    """A cache with one wheel and one layer, without a size limit."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("IMGBUILD_CACHE_SIZE", raising=False)
     store = Store.open()
@@ -61,7 +61,7 @@ def test_info(root: Path) -> None:
 
 
 def test_each_kind_of_entry_has_a_name(root: Path) -> None:
-    """The names of kinds in JSON are no words that take a plural."""
+    """The names of kinds in JSON are not used as words with a plural."""
     for folder in ("unpacked/0/x", "roots/0/x"):
         (root / folder).mkdir(parents=True)
         (root / folder / "size").write_text("7")
@@ -87,7 +87,7 @@ def test_list(root: Path) -> None:
     assert len(said("list", "-v").splitlines()) == 3
 
 
-def test_list_shows_what_is_used(root: Path) -> None:
+def test_list_shows_used_entries(root: Path) -> None:
     user = Store.open(root)
     assert user.file(sha256(WHEEL))
     (wheel,) = [entry for entry in answered("list") if entry["kind"] == "file"]

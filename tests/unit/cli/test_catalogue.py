@@ -1,4 +1,4 @@
-"""Without a matrix.yaml verbs use the catalogue that comes with imgbuild, and never write to it."""
+"""Without a matrix.yaml, verbs use the catalogue installed with imgbuild, and never write to it."""
 
 from __future__ import annotations
 

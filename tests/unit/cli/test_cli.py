@@ -1,4 +1,4 @@
-"""The command line as a whole: data on stdout, talk on stderr, a status for each class of error."""
+"""The whole command line: data on stdout, messages on stderr, a status for each error class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = "sha256:" + "0" * 64
 
 
 def error(imgbuild: Command, arguments: Sequence[str], status: int, *result: str) -> dict[str, Any]:
-    """Run a command that must fail: all of `told` on stderr, and the same as data under --json."""
+    """Run a command that must fail: all of `told` are on stderr, and in the output of --json."""
     plain = imgbuild(*arguments)
     assert (plain.status, plain.stdout) == (status, ""), plain.stderr
     for text in ("error: ", "hint: ", *result):
@@ -212,7 +212,7 @@ def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, sample: Sampl
     assert not (sample.folder / "build").exists()
 
 
-def test_an_interrupt_is_said(
+def test_an_interrupt_is_reported(
     imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -290,7 +290,7 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         (["digest", TARGET, "--all"], "cannot be combined"),
     ],
 )
-def test_a_wrong_command_line(imgbuild: Command, arguments: list[str], result: str) -> None:
+def test_an_invalid_command_line(imgbuild: Command, arguments: list[str], result: str) -> None:
     document = error(imgbuild, arguments, 2, result)
     assert document["error"] == "InputError"
 
@@ -310,7 +310,7 @@ def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("sample")
-def test_colour_only_where_it_is_wanted(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_follow_the_environment(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = (
         ["list"],
         ["show", "--layers", TARGET],
@@ -330,7 +330,7 @@ def test_colour_only_where_it_is_wanted(imgbuild: Command, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("sample")
 def test_a_reader_that_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `imgbuild list | head -1`: no complaint, and the work counts as done."""
+    """As in `imgbuild list | head -1`: no error is reported, and the exit status is 0."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as pipe:

@@ -1,4 +1,4 @@
-"""`imgbuild cves` on a small project: its table, its exit status, what the matrix accepts."""
+"""`imgbuild cves` on a small project: its table, its exit status, accepted vulnerabilities."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_json_has_everything(imgbuild: Command, site: OsvSite) -> None:
     }
 
 
-def test_what_the_matrix_accepts_does_not_count(
+def test_accepted_vulnerabilities_do_not_count(
     imgbuild: Command, folder: Path, site: OsvSite
 ) -> None:
     _accept(folder, "2999-12-31")
@@ -111,7 +111,7 @@ def test_what_the_matrix_accepts_does_not_count(
 
 
 @pytest.mark.usefixtures("site")
-def test_what_expired_counts_again_and_what_is_for_nothing_is_said(
+def test_expired_entries_count_again_and_unused_ones_are_reported(
     imgbuild: Command, folder: Path
 ) -> None:
     _accept(folder, "2020-01-31")
@@ -127,7 +127,7 @@ def test_what_expired_counts_again_and_what_is_for_nothing_is_said(
 
 
 @pytest.mark.usefixtures("site")
-def test_what_the_whole_matrix_accepts(imgbuild: Command, folder: Path) -> None:
+def test_vulnerabilities_accepted_for_the_whole_matrix(imgbuild: Command, folder: Path) -> None:
     path = folder / "matrix.yaml"
     lock = lock_file.read_lock(folder / "images", TARGET)
     before = lock_file.stale(lock, load(path))
@@ -145,7 +145,7 @@ def test_what_the_whole_matrix_accepts(imgbuild: Command, folder: Path) -> None:
     assert "accept_cves: no package has CVE-1999-0001" in imgbuild("cves", "--all").stdout
 
 
-def test_without_the_server_what_is_accepted_and_kept_is_listed(
+def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     imgbuild: Command, folder: Path, site: OsvSite
 ) -> None:
     _accept(folder, "2999-12-31")

@@ -33,7 +33,7 @@ NAME = "me/rl"
 
 @pytest.fixture(name="registry")
 def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """With the image of the lock of `advisories.project`, which is the current folder."""
+    """A registry with the image of the lock of `advisories.project`, the current folder."""
     memory_registry.alone(monkeypatch, tmp_path)
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "project"
@@ -56,7 +56,7 @@ def _registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
 
 @pytest.fixture(name="key")
 def _key(tmp_path: Path) -> Path:
-    """A private key; the public one is beside it."""
+    """A private key; the public key is in the same folder."""
     private_key = ec.generate_private_key(ec.SECP256R1())
     pem = serialization.Encoding.PEM
     path = tmp_path / "key.pem"
@@ -108,7 +108,7 @@ def test_the_document_is_attached_and_again_only_if_it_changed(registry, cves):
     assert registry.tags[NAME, TARGET] == digest
 
 
-def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
+def test_signed_documents_are_verified_and_unsigned_ones_do_not_count(
     registry, cves, key, monkeypatch, capsys
 ):
     assert cves("--sign-key", str(key), "--author", "team").status == AuditFailed.exit_code
@@ -155,7 +155,7 @@ def test_what_is_signed_is_verified_and_what_is_not_does_not_count(
          "", "Invalid enum value 'safe'"),
     ],
 )  # fmt: skip
-def test_a_signed_statement_that_is_wrong_fails(
+def test_an_incorrect_signed_statement_fails(
     registry, key, predicate, about, message, monkeypatch, capsys
 ):
     private = keys.load_private(key)

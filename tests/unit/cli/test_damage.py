@@ -1,4 +1,4 @@
-"""What a build does with a cache or a built image that is damaged, and with other images."""
+"""Builds with a damaged cache, a damaged built image, and other images in its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUILD = ("build", "--offline", "--jobs", "1")
 
 
 def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None:
-    """It is removed, so that it can be fetched again; here no server may be asked."""
+    """It is removed, so that it can be fetched again; here, no server may be used."""
     wheel = inprocess_project.damage(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 7, done.stderr
@@ -27,7 +27,7 @@ def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None
 
 
 def flip(path: Path) -> None:
-    """Change one byte of a file, its size and mode stay as they are."""
+    """Change one byte of a file; its size and mode are unchanged."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
@@ -52,7 +52,7 @@ def test_a_damaged_layer_in_the_cache_is_made_again(imgbuild: Command, sample: S
 
 
 def test_a_damaged_layer_of_the_built_image_is_replaced(imgbuild: Command, sample: Sample) -> None:
-    """With a copy, as on another disk than the cache's, and with a link to the cache's file."""
+    """The layer is a copy, as on another disk than the cache's, or a link to the cache's file."""
     assert imgbuild(*BUILD, TARGET).status == 0
     built = images.verified(sample.folder / "build" / TARGET)
     path = built.blob(built.image(Arch.X86_64).layers[-1].digest)

@@ -1,4 +1,4 @@
-"""`imgbuild why` and `imgbuild tree` in a small project whose wheels need each other."""
+"""`imgbuild why` and `imgbuild tree` in a small project whose wheels depend on each other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_target_before_the_package_is_refused_with_the_right_order(imgbuild: C
 
 
 @pytest.mark.usefixtures("project")
-def test_why_lists_who_needs_a_package(imgbuild: Command) -> None:
+def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
     done = imgbuild("why", "torch", TARGET, "--offline")
     assert done.status == 0, done.stderr
     *lines, layer, _ = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -90,7 +90,7 @@ def test_a_tree_and_its_inverse(imgbuild: Command) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_what_cannot_be_answered_is_refused(imgbuild: Command) -> None:
+def test_impossible_requests_are_refused(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "--invert")
     assert (done.status, "--invert needs PACKAGE" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("why", "toch", TARGET)

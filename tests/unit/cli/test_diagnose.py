@@ -49,7 +49,7 @@ def test_stdin_is_read(
     assert command(*words).stdout.startswith("IMG902 ")
 
 
-def test_nothing_found_says_what_to_collect(command: Command, tmp_path: Path) -> None:
+def test_hint_without_findings_names_data_to_collect(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("step 1 loss 0.2\n")
     answer = command("diagnose", str(tmp_path / "run.log"))
     assert answer.status == 0

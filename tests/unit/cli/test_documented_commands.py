@@ -1,6 +1,6 @@
 """Commands that the documentation named before the removals of November 2026 work, or are listed.
 
-`tests/data/documented-commands.txt` has each verb and option that README and docs had at 4330a1d9.
+`tests/data/documented-commands.txt` lists each verb and option in README and docs at 4330a1d9.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def works(words: list[str]) -> bool:
-    """Whether the command line has the verb and, if there is one, the option."""
+    """Whether the command line has the verb and the option, if any."""
     command: Any = typer.main.get_command(app)
     for word in words:
         if word.startswith("--"):
@@ -33,7 +33,7 @@ def works(words: list[str]) -> bool:
 
 
 def is_listed(words: list[str]) -> bool:
-    """Whether a row of the table names the verb, or one of its group, with the option if any."""
+    """Whether a row of the table names the verb, or its group, with the option, if any."""
     verbs = [word for word in words if not word.startswith("--")]
     option = words[-1] if words[-1].startswith("--") else ""
     for row in REMOVED.splitlines():
@@ -50,7 +50,7 @@ def test_a_documented_command_works_or_its_replacement_is_listed(line: str) -> N
     assert works(line.split()) or is_listed(line.split())
 
 
-def test_what_is_neither_is_noticed() -> None:
+def test_missing_commands_are_noticed() -> None:
     for line in ("build --never", "never", "registry never", "cache never --all"):
         assert not works(line.split())
         assert not is_listed(line.split())

@@ -1,4 +1,4 @@
-"""A checkout of another author: templates are limited and named, texts cannot move a cursor."""
+"""A checkout of another author: its templates are limited and reported; texts are escaped."""
 
 from __future__ import annotations
 

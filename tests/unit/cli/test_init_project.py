@@ -1,4 +1,4 @@
-"""`init` in a folder that has a project: what is read, chosen, printed, refused and written."""
+"""`init` in the folder of a project: files read, target chosen, output, refusals, files written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def imgbuild(
 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalIndex:
-    """An index that `init` asks; what is published before the verb runs is in it."""
+    """An index for `init`; it has the packages that are published before the verb runs."""
     files = LocalIndex()
     folder_index.keep_facts(monkeypatch)
     monkeypatch.setattr(
@@ -163,7 +163,7 @@ def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: Loca
     assert "requirements.txt:6: nosuch: the index has no such package" in message
     assert "requirements.txt:7: old==1.0: no wheel for Python 3.11" in message
     assert "tranzformers: the index has no such package; nearest: transformers" in message
-    assert "requirements.txt:9: nat: only an sdist exists" in message
+    assert "requirements.txt:9: nat: only an sdist that needs a compiler exists" in message
     assert "--exclude PACKAGE" in message
     assert {path.name for path in Path().iterdir()} == {"requirements.txt"}
 
@@ -211,9 +211,7 @@ def test_a_package_of_cuda_source_is_left_out_plainly(imgbuild: Command, index: 
     assert row()["extends"] == TARGET
 
 
-def test_what_requires_a_package_of_cuda_source_is_named(
-    imgbuild: Command, index: LocalIndex
-) -> None:
+def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: LocalIndex) -> None:
     index.add("apex", "apex-0.1.tar.gz", sdist_bytes("apex", "0.1", {"setup.py": b""}))
     index.wheel("fast", "2.0", ["apex>=0.1"])
     index.wheel("slow", "2.0", ['apex ; extra == "gpu"'])
@@ -306,7 +304,7 @@ def test_a_named_target_is_taken(imgbuild: Command) -> None:
     assert row()["extends"] == "cu126-vllm"
 
 
-def test_a_target_to_extend_is_extended_whatever_python_is_demanded(imgbuild: Command) -> None:
+def test_requested_target_is_extended_regardless_of_python(imgbuild: Command) -> None:
     require("torch\n")
     require("3.12\n", ".python-version")
     assert imgbuild("init", "--extends", "cu126-vllm").status == 0
@@ -351,7 +349,9 @@ def test_a_target_to_extend_does_not_change(imgbuild: Command, index: LocalIndex
         (["--driver", "580", "--gpu", "sm_121"], "1"),
     ],
 )
-def test_only_targets_that_run_there(imgbuild: Command, options: list[str], cuda: str) -> None:
+def test_only_targets_that_run_on_the_described_machine(
+    imgbuild: Command, options: list[str], cuda: str
+) -> None:
     require("torch\n")
     done = imgbuild("init", *options, "--json")
     assert done.status == 0, done.stderr
@@ -374,7 +374,7 @@ def test_only_targets_that_run_there(imgbuild: Command, options: list[str], cuda
         (["Name"], 2, "invalid name for an image: Name"),
     ],
 )
-def test_wrong_options(imgbuild: Command, options: list[str], status: int, message: str) -> None:
+def test_invalid_options(imgbuild: Command, options: list[str], status: int, message: str) -> None:
     require("torch\n")
     done = imgbuild("init", *options)
     assert done.status == status
@@ -392,7 +392,7 @@ def test_the_result_as_json(imgbuild: Command) -> None:
     assert document["read"]["files"] == ["requirements.txt"]
 
 
-def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) -> None:
+def test_another_python_is_reported_immediately(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("gadget", "0.15.0")
     require(
         '[project]\nname = "x"\nversion = "1"\nrequires-python = "==3.12.*"\n'
@@ -412,7 +412,8 @@ def test_another_python_is_said_at_once(imgbuild: Command, index: LocalIndex) ->
     message = "the project requires Python ==3.12.* (pyproject.toml:4); images have 3.11 or 3.13"
     assert message in unwrapped(done.stderr)
     unlocked = (
-        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked: docs/howto/python-version.md"
+        "cu130-vllm0.33.0-py312 has Python 3.12, and is not locked. In a clone of imgbuild:"
+        " imgbuild lock cu130-vllm0.33.0-py312 (docs/howto/python-version.md)"
     )
     assert unlocked in unwrapped(done.stderr)
     assert " (!) " in done.stdout

@@ -1,6 +1,6 @@
-"""Links, pipes and devices that come with a checkout: verbs change nothing outside of the project.
+"""Links, pipes and devices in a checkout: verbs change nothing outside of the project.
 
-Each replaces a folder or file that a verb writes, at every depth of its path.
+Each of them replaces a folder or file that a verb writes, at every depth of its path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUILD = ("build", "--offline", "--jobs", "1", TARGET)
 
 
 def linked(path: Path, target: Path) -> None:
-    """Put a link to `target` in place of `path`, which is moved away if it is there."""
+    """Put a link to `target` at `path`; an existing file is moved away."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.rename(path.with_name("moved"))
@@ -108,9 +108,7 @@ def test_the_image_that_was_built_is_not_read_through_a_link(
     assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
-def test_files_that_imgbuild_did_not_make_stay_in_a_layout(
-    imgbuild: Command, sample: Sample
-) -> None:
+def test_other_files_in_a_layout_are_kept(imgbuild: Command, sample: Sample) -> None:
     assert imgbuild(*BUILD).status == 0
     blobs = sample.folder / "build" / TARGET / "blobs/sha256"
     (blobs / "notes.txt").write_text("mine")
@@ -159,7 +157,7 @@ DEPTHS = [
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """An empty project, its cache, and the folders of all that is written."""
+    """An empty project, its cache, and the folders of all outputs."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     for _, path in WRITERS.values():
         (tmp_path / "project" / path).parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +165,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.mark.parametrize(("what", "depth"), DEPTHS)
-def test_what_is_committed_is_not_written_through_links(project, tmp_path, what, depth):
+def test_committed_files_are_not_written_through_links(project, tmp_path, what, depth):
     writer, path = WRITERS[what]
     parts, elsewhere = path.split("/"), outside(tmp_path)
     deep = elsewhere.joinpath(*parts[depth + 1 :])
@@ -183,7 +181,7 @@ def test_what_is_committed_is_not_written_through_links(project, tmp_path, what,
 
 @pytest.mark.parametrize("kind", OBSTACLES)
 @pytest.mark.parametrize("what", ["Dockerfile", "files", "lock", "digests", "requirements"])
-def test_what_is_committed_replaces_only_files(project, what, kind):
+def test_committed_files_replace_only_files(project, what, kind):
     writer, path = WRITERS[what]
     OBSTACLES[kind](project.root / path)
     with pytest.raises(InputError, match=f"it is a {kind}"):
@@ -209,8 +207,8 @@ def test_rendering_leaves_a_folder_of_another_name_alone(project, tmp_path):
     assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
 
 
-def test_rendering_removes_only_what_it_made(project):
-    """The files that the present Dockerfile copies; of others the check of rendered files says."""
+def test_rendering_removes_only_rendered_files(project):
+    """Only files that the present Dockerfile copies are removed; the check reports others."""
     matrix = render_sample.matrix()
     document = dockerfile(LOCK, render_sample.digests_of(LOCK), matrix)
     expected = committed.files(project, matrix, LOCK, document)
@@ -242,7 +240,7 @@ def test_folders_of_wheels_are_not_reached_through_links(project, tmp_path, part
 
 
 @pytest.mark.parametrize("name", ["requirements-x86_64.txt", "../../docker-bake.json"])
-def test_a_pipe_in_place_of_what_is_checked_does_not_block(project, name):
+def test_a_pipe_in_place_of_a_checked_file_does_not_block(project, name):
     writer, _ = WRITERS["lock"]
     writer(project)
     path = project.images / LOCK.target / name
@@ -272,7 +270,7 @@ def test_a_pipe_in_place_of_what_is_checked_does_not_block(project, name):
     ("named", ("ci", "report", "--jobs-file", "named"), "named is not a regular file"),
 ])  # fmt: skip
 @pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
-def test_a_pipe_or_device_in_place_of_what_is_read_is_refused(
+def test_a_pipe_or_device_in_place_of_an_input_is_refused(
     imgbuild: Command, sample: Sample, name: str, words: tuple[str, ...], error: str, device: bool
 ) -> None:
     path = sample.folder / name

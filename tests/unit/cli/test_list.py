@@ -18,7 +18,7 @@ app = typer.Typer()
 
 @app.callback()
 def program() -> None:
-    """So that `list` is the name of a command."""
+    """An environment in which `list` is the name of a command."""
 
 
 app.command("list")(listing.list_targets)
@@ -58,7 +58,7 @@ def test_matrix_of_an_unknown_target() -> None:
     assert isinstance(done.exception, NothingSelected)
 
 
-def test_matrix_that_is_wrong(project: Path) -> None:
+def test_invalid_matrix(project: Path) -> None:
     path = project / "matrix.yaml"
     path.write_text(RIGHT.replace("groups: 4", "groups: four"), encoding="utf-8")
     done = CliRunner().invoke(app, ["list"])
@@ -69,7 +69,7 @@ def test_matrix_that_is_wrong(project: Path) -> None:
 
 @pytest.fixture
 def retired(project: Path) -> Path:
-    """The project with a second target, `cu124-old`, that is retired."""
+    """The project with a second target, the retired `cu124-old`."""
     head, row = RIGHT.split("targets:\n")
     old = row.replace("  cu124-vllm:\n", "  cu124-old:\n    retired: cu124-vllm takes its place\n")
     (project / "matrix.yaml").write_text(f"{head}targets:\n{old}{row}", encoding="utf-8")

@@ -1,9 +1,15 @@
-"""What problems of files look like: the line with carets below the place."""
+"""What errors look like: problems of files with carets below the place, and the likely cause."""
 
 from __future__ import annotations
 
-from imgbuild.cli._main import WIDTH, excerpt
-from imgbuild.errors import Problem
+import importlib
+import traceback
+
+import pytest
+
+from imgbuild.cli._main import WIDTH, excerpt, report
+from imgbuild.errors import NoSolution, Problem
+from imgbuild.solve.sdist_wheel import build_failure
 from tests.support.inprocess_project import TARGET, Command, make
 
 
@@ -62,3 +68,19 @@ def test_an_error_of_the_matrix_shows_its_line_on_stderr(tmp_path, monkeypatch, 
     assert lines[0].endswith("matrix.yaml has 1 problem")
     assert lines[3].endswith(" |     summaryy: an old image")
     assert lines[4].endswith(" |     ^^^^^^^^")
+
+
+def test_a_failed_build_ends_with_its_likely_cause(capsys) -> None:
+    """With a traceback of Python, as the build of an sdist has it."""
+    with pytest.raises(ModuleNotFoundError) as failure:
+        importlib.import_module("acme_slots")
+    output = "".join(traceback.format_exception(failure.value))
+    assert report(build_failure("acme", "1.0", output)) == NoSolution.exit_code
+    last = capsys.readouterr().err.strip().rpartition("\n")[2]
+    assert last.startswith("IMG903: acme_slots is not installed")
+    assert "; cure: " in last
+
+
+def test_a_failed_build_without_a_known_cause_has_none(capsys) -> None:
+    report(build_failure("acme", "1.0", "slots: 3"))
+    assert "cure: " not in capsys.readouterr().err

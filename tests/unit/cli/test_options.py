@@ -51,7 +51,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
 def test_a_missing_value_leads_to_the_help_of_the_verb(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also of a verb below another, and of the short form of an option."""
+    """Also for subcommands, and for the short form of an option."""
     flags = [
         flag
         for option in VERBS[verb].params
@@ -66,7 +66,7 @@ def test_a_missing_value_leads_to_the_help_of_the_verb(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_misspelt_choice_is_answered_with_the_choices_and_the_right_one(
+def test_error_of_a_misspelt_choice_lists_choices_and_suggests_one(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in VERBS[verb].params:
@@ -82,7 +82,7 @@ def test_a_misspelt_choice_is_answered_with_the_choices_and_the_right_one(
             assert f"Did you mean {choice}?" in text
 
 
-def test_the_help_of_through_names_what_the_verb_accepts() -> None:
+def test_the_help_of_through_names_the_accepted_values() -> None:
     for name, option in _options()["--through"]:
         if name.startswith("ci "):
             continue
@@ -95,7 +95,7 @@ def _first(text: str) -> str:
 
 
 def test_options_are_defined_in_one_way() -> None:
-    """By `option` and `Definition`, which see to it that a name has one meaning."""
+    """With `option` and `Definition`, which ensure that a name has one meaning."""
     named = [
         path.name
         for path in (ROOT / "builder/imgbuild/cli").glob("*.py")

@@ -23,7 +23,7 @@ from tests.support.local_index import LocalIndex
 def _imgbuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """In a folder with requirements.txt, and an index in another folder."""
+    """The command in a folder with requirements.txt, with an index in another folder."""
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     index = LocalIndex()
@@ -40,7 +40,7 @@ def _imgbuild(
 
 
 def rows(imgbuild: Command, *arguments: str) -> dict[str, dict[str, object]]:
-    """The packages of the one report, by name."""
+    """The packages of the only report, by name."""
     (report,) = json_of(imgbuild("outdated", *arguments, "--json"))
     return {row["package"]: row for row in report["packages"]}
 
@@ -102,7 +102,7 @@ def test_a_file_without_anything_newer(imgbuild: Command) -> None:
         (("nosuch",), 3, "no target matches nosuch"),
     ],
 )
-def test_wrong_options(
+def test_invalid_options(
     imgbuild: Command, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     Path("requirements.txt").write_text("torch\n")

@@ -1,4 +1,4 @@
-"""docs/reference and docs/images follow from the code, and every option is explained."""
+"""docs/reference and docs/images match the code, and every option is explained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERBS: dict[str, Any] = dict(REFERENCE.verbs(typer.main.get_command(app)))
 
 @functools.cache
 def folders() -> dict[str, dict[str, str]]:
-    """The pages of each folder in docs, by name: made once, which takes seconds."""
+    """The pages of each folder in docs, by name; generated once, since that takes seconds."""
     made: dict[str, dict[str, str]] = REFERENCE.folders()
     return made
 
@@ -68,7 +68,7 @@ def test_the_terminal_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert REFERENCE.folders() == folders()
 
 
-def test_check_writes_nothing_and_names_what_is_stale(
+def test_check_writes_nothing_and_names_stale_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(REFERENCE, "DOCS", tmp_path)

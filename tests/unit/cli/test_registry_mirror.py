@@ -1,4 +1,4 @@
-"""`mirror` on the command line: settings, answers, and what is refused."""
+"""`mirror` on the command line: settings, output, and refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_use_writes_the_setting_of_the_project(sample, command):
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )
-def test_a_wrong_command_line_is_refused(sample, command, words, message):
+def test_an_invalid_command_line_is_refused(sample, command, words, message):
     answer = command("registry", "mirror", *words)
     assert answer.status == 2
     assert message in answer.stderr
@@ -83,7 +83,7 @@ def test_the_setting_is_the_place_when_none_is_named(sample, command, registry):
     assert (filled["mirror"], filled["sent"], filled["fetched"]) == (place, 7, 2)  # both debs
 
 
-def test_a_build_says_which_inputs_the_mirror_lacks(sample, command, registry, tmp_path):
+def test_a_build_reports_the_inputs_missing_in_the_mirror(sample, command, registry, tmp_path):
     place = f"{registry.host}/team/inputs"
     store = tmp_path / "other"
     with pytest.MonkeyPatch.context() as patch:

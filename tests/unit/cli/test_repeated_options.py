@@ -1,4 +1,4 @@
-"""An option that is given twice has both values, or is refused; a setting has the last value."""
+"""A repeated option has both values, or is refused; a setting has the last value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _parsed(verb: str, *words: str) -> dict[str, Any]:
 
 
 def _value(verb: str, option: Any) -> str:
-    """A value that the option takes."""
+    """A valid value of the option."""
     for text in (*_help.choices(option), *VALUES):
         with contextlib.suppress(*USAGE_ERRORS):
             _parsed(verb, option.opts[0], text)
@@ -72,8 +72,8 @@ def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
     assert _parsed(verb, flag, value, flag, value) == last
 
 
-def test_settings_do_not_name_what_is_read_or_written() -> None:
-    """This list is complete: a new option is none unless it says so here and in its definition."""
+def test_settings_do_not_name_inputs_or_outputs() -> None:
+    """This list is complete: a new option is a setting only if it is listed here and so defined."""
     flags = {flag for flag in SETTINGS if flag.startswith("--")}
     assert flags <= {
         "--account", "--compress", "--cool-down", "--cpus-per-task", "--depth", "--gpus", "--jobs",
@@ -108,7 +108,7 @@ def test_words_of_a_user_s_command_are_not_options_of_the_verb() -> None:
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"
 
 
-def test_a_definition_says_what_a_second_value_does() -> None:
+def test_a_definition_declares_the_effect_of_a_second_value() -> None:
     assert "--first-of-a-test" not in SETTINGS
     Definition("--first-of-a-test", "Names a file.")
     Definition("--second-of-a-test", "A number.", setting=True)

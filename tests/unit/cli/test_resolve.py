@@ -1,4 +1,4 @@
-"""`imgbuild resolve`: words that are wrong are said to be so before anything is looked up."""
+"""`imgbuild resolve`: invalid arguments are reported before anything is looked up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(
         (["trl", "--index", "trl=torch"], "a separate index for each CUDA release"),
     ],
 )
-def test_wrong_words(command: Command, line: list[str], message: str) -> None:
+def test_invalid_arguments(command: Command, line: list[str], message: str) -> None:
     done = command("resolve", *line, "--json")
     assert (done.status, message in done.stderr) == (2, True), done.stderr
     assert message in json.loads(done.stdout)["message"] + str(json.loads(done.stdout)["hint"])

@@ -1,4 +1,4 @@
-"""The request that the options of `imgbuild run` make."""
+"""The container request for the options of `imgbuild run`."""
 
 from __future__ import annotations
 

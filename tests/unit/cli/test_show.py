@@ -1,4 +1,4 @@
-"""`imgbuild show` and the narrow table of `imgbuild list`: what they print, within 80 columns."""
+"""`imgbuild show` and the narrow table of `imgbuild list`: their output, within 80 columns."""
 
 from __future__ import annotations
 
@@ -130,9 +130,7 @@ def test_packages_that_are_built_from_sdists_are_listed(imgbuild: Command) -> No
     assert f"{len(resolution.versions)} wheels" in done.stderr
 
 
-def test_a_guide_is_the_readme_and_what_only_the_catalogue_has(
-    imgbuild: Command, sample: Sample
-) -> None:
+def test_a_guide_is_the_readme_and_data_of_the_catalogue(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("show", TARGET, "--guide")
     assert done.status == 0
     readme = readme_of(
@@ -214,7 +212,7 @@ def test_names_of_files_are_whole_or_left_out_on_a_terminal(
     assert [line.split()[-1] for line in screen.lines] == files
 
 
-def test_what_a_target_needs_is_said_once(imgbuild: Command) -> None:
+def test_needs_of_a_target_are_shown_once(imgbuild: Command) -> None:
     done = imgbuild("show", "cu128-verl0.7", "--matrix", str(ROOT / "matrix.yaml"))
     assert "  State          needs a wheel of flash-attn in wheels/\n" in done.stdout
 
@@ -265,7 +263,7 @@ def test_the_list_uses_the_width_of_the_terminal(
     assert any(row.endswith(" H200") for row in rows) == (not month)
 
 
-def test_the_list_has_whole_versions_where_there_is_no_terminal(imgbuild: Command) -> None:
+def test_list_has_whole_versions_without_a_terminal(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     table = imgbuild("list", *matrix_options).stdout.splitlines()
     assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]

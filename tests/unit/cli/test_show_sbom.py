@@ -1,4 +1,4 @@
-"""`imgbuild show --sbom`: where its documents go, and its messages about them."""
+"""`imgbuild show --sbom`: where it writes documents, and its messages about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_sbom_goes_to_stdout_or_to_a_file(command: Command, sample: Sample):
     assert result.stdout == f"{TARGET} x86_64 {digest_of(data)} out/bill.json\n"
 
 
-def test_json_says_whose_sbom_it_is(command: Command, sample: Sample):
+def test_json_names_the_image_of_the_sbom(command: Command, sample: Sample):
     (sbom_file,) = json_of(command("show", TARGET, "--sbom", "spdx", "--json"))
     assert sbom_file["image"] == sample.target_digests.arch[Arch.X86_64].manifest
     valid_spdx(json.dumps(sbom_file["document"]).encode())

@@ -1,4 +1,4 @@
-"""Packages of CUDA source in `add` and `lock`: what fits, what needs them, and without them."""
+"""CUDA source packages in `add` and `lock`: compatible wheels, dependents, alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs print on a terminal of 80 columns."""
+"""The output of verbs on a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
-    """Exit status, command, and words that must be whole in its output."""
+    """Exit status, command, and words that must not be broken in its output."""
     digest, repository = place.sample.target_digests.digest, f"{place.registry.host}/{NAME}"
     yield 0, "smoke --import gpu.json", [TARGET, "gpu", "pass"]
     yield 0, "list", [TARGET, UNLOCKED]
@@ -88,7 +88,7 @@ def commands(place: Place) -> Iterator[tuple[int, str, Sequence[str]]]:
 
 
 def whole_word(line: str) -> bool:
-    """Whether a line is one word, such as a reference or a URL, that is to be copied."""
+    """Whether a line is a single word to be copied, such as a reference or a URL."""
     return len(line.removeprefix("    source: ").split()) == 1
 
 

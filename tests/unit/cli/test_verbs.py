@@ -1,4 +1,4 @@
-"""What every verb has in common: --json, -q, -v, and help with an example that can be typed."""
+"""Properties of all verbs: --json, -q, -v, and help with an example that can be typed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = re.compile(r"^ {4,}(.*\bimgbuild .*)$", re.MULTILINE)
 
 
 def verbs(of: Any, above: str = "") -> dict[str, Any]:
-    """Every verb and sub-verb by its full name, as the command line has them."""
+    """Every verb and subcommand of the command line by its full name."""
     commands: dict[str, Any] = {}
     for name, command in of.commands.items():
         if hasattr(command, "commands"):
@@ -33,7 +33,7 @@ def verbs(of: Any, above: str = "") -> dict[str, Any]:
 
 
 def shared(verb: str) -> dict[str, tuple[str, ...]]:
-    """The flags of the options that all verbs have; `run -v` is --volume, as in Docker."""
+    """The flags of the options common to all verbs; `run -v` is --volume, as in Docker."""
     return SHARED | {"verbose": ("--verbose",)} if verb in ("run", "shell") else SHARED
 
 

@@ -1,4 +1,4 @@
-"""`imgbuild sign` and `verify` as a shell runs them: exit statuses, lines, JSON, refusals."""
+"""`imgbuild sign` and `verify` on the command line: exit statuses, lines, JSON, refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARK = "sha256:"
 
 @pytest.fixture(name="place")
 def _place(signed: Sample) -> Place:
-    """The image as it was pushed, with all that is attached, before it was signed."""
+    """The pushed image with all attachments, before it was signed."""
     signed.restore(signed.unsigned)
     return signed.place
 
@@ -58,7 +58,7 @@ def ref(place: Place) -> str:
     return str(place.reference(BOTH))
 
 
-def test_what_sign_signs_verify_verifies_anywhere(place, imgbuild, pair, tmp_path, monkeypatch):
+def test_signatures_of_sign_are_verified_anywhere(place, imgbuild, pair, tmp_path, monkeypatch):
     signed = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0], "--json")
     assert len(json_of(signed)) == 3  # the index and two manifests
     away = tmp_path / "away"
@@ -91,7 +91,7 @@ def test_second_signing_writes_nothing(place, imgbuild, pair):
     assert place.writes()[written:] == []
 
 
-def test_what_is_wrong_is_reported_and_has_its_status(place, imgbuild, pair):
+def test_failures_are_reported_and_have_their_status(place, imgbuild, pair):
     verification = imgbuild("verify", ref(place), "--key", pair[1])
     assert verification.status == 9
     assert "it is not signed" in verification.stdout
@@ -133,7 +133,7 @@ VICTIM = "https://host.example/victim/rl/.github/workflows/release.yml@refs/head
 
 
 def forge(signed: Sample) -> None:
-    """Attach what a third party makes up: the same image and lock, another builder and a commit."""
+    """Attach a statement by a third party: the same image and lock, another builder and commit."""
     for subject in (signed.top, signed.arm):
         (attachment,) = signed.artifacts(subject, in_toto.PAYLOAD_TYPE)
         statement = json.loads(attachment.files["provenance.json"].data)
@@ -228,7 +228,7 @@ def test_a_layout_is_verified_by_a_lock(place, imgbuild, tmp_path):
 
 
 def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pair):
-    """The image is signed and whole: that it is not the one that was meant, only its name says."""
+    """The image is signed and complete: only its name shows that it is not the intended one."""
     imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     tags = place.registry.tags
     for tag, outcome in (
@@ -244,7 +244,7 @@ def test_a_tag_that_was_moved_to_another_target_is_reported(place, imgbuild, pai
     assert "name" not in outcomes(verification)
 
 
-def test_what_a_layout_cannot_show_fails_where_it_is_requested(place, imgbuild, pair, tmp_path):
+def test_requested_checks_that_a_layout_does_not_allow_fail(place, imgbuild, pair, tmp_path):
     plan, out = place.both(), tmp_path / "layout"
     build_layout(place, plan, out)
     words = ("verify", str(out), "--target", BOTH, "--json")
@@ -257,7 +257,7 @@ def test_what_a_layout_cannot_show_fails_where_it_is_requested(place, imgbuild, 
 
 
 def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
-    """One DELETE by a user who can write to the registry."""
+    """A single DELETE request by a user who can write to the registry."""
     done = imgbuild("sign", ref(place), "--target", BOTH, "--sign-key", pair[0])
     assert done.status == 0
     signed.remove(bundle.ARTIFACT_TYPE, signed.top)
@@ -288,7 +288,7 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
         (("verify", "localhost/name"), 2, "the tag or digest is missing"),
     ],
 )
-def test_what_cannot_be_done_says_why(place, imgbuild, pair, words, status, message):
+def test_impossible_requests_report_the_reason(place, imgbuild, pair, words, status, message):
     names = {"PRIVATE": pair[0], "PUBLIC": pair[1]}
     answer = imgbuild(*(names.get(word, word.replace("REF", ref(place))) for word in words))
     assert answer.status == status, answer.stderr

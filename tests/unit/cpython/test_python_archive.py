@@ -13,6 +13,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
+from tests.support import small_elf
 from tests.support.standalone_python import ELF, SYSCONFIG, Entry, pack, sample
 
 LABEL = "cpython-3.12.11-install_only.tar.gz"
@@ -153,6 +154,30 @@ def test_other_release_or_architecture_is_refused(tmp_path):
         described(tmp_path, entries)
 
 
+def test_archive_of_other_release_names_the_one_it_has(tmp_path):
+    with pytest.raises(IntegrityError, match=r"has Python 3\.10, not 3\.12$") as caught:
+        described(tmp_path, sample("3.10", "3.10.13"))
+    assert "correct `version` or `archives` of the base" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("needed", ["libpython3.12.so.1.0", "$ORIGIN/../lib/libpython3.12.so.1.0"])
+def test_interpreter_without_its_libpython_is_refused(tmp_path, needed):
+    program = small_elf.file(small_elf.NEEDED, needed)
+    entries = {**sample(), "python/bin/python3.12": program}
+    with pytest.raises(IntegrityError) as caught:
+        described(tmp_path, entries)
+    missing = "has no python/lib/libpython3.12.so.1.0, which python/bin/python3.12 needs"
+    assert caught.value.message == f"{LABEL} {missing}"
+    library = "python/lib/libpython3.12.so.1.0"
+    assert described(tmp_path, {**entries, library: b"\x7fELF"}) == "3.12.11"
+
+
+def test_interpreter_with_damaged_headers_is_refused(tmp_path):
+    entries = {**sample(), "python/bin/python3.12": ELF[:40]}
+    with pytest.raises(IntegrityError, match=r"python/bin/python3\.12 cannot be read"):
+        described(tmp_path, entries)
+
+
 @pytest.mark.parametrize(
     ("name", "entry", "what"),
     [
@@ -197,7 +222,7 @@ def test_data_after_archive_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(python_archive, "ENTRY_LIMIT", 100)
     path = written(tmp_path, sample())
     path.write_bytes(path.read_bytes() + pack({}) * 300)
-    with pytest.raises(IntegrityError, match="bytes when unpacked"):
+    with pytest.raises(IntegrityError, match="unpacked size exceeds"):
         python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
 
 

@@ -10,24 +10,14 @@ from imgbuild.deb.libraries import HEADER, cache, compare, encode, folders, sona
 from imgbuild.deb.tree import DebTree
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
+from tests.support import small_elf
 
 VERSION = "2.36-9+deb12u14"
 
 
 def library(name: str) -> bytes:
-    """A small valid ELF file: two segments, and a dynamic section with or without a SONAME."""
-    strings = b"\0" + name.encode() + b"\0"
-    tags = [(14, 1)] if name else []
-    start = 64 + 2 * 56
-    dynamic_size = (len(tags) + 3) * 16
-    tags += [(5, start + dynamic_size), (10, len(strings)), (0, 0)]
-    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
-    size = start + len(dynamic) + len(strings)
-    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
-    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
-    load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
-    segment = struct.pack("<IIQQQQQQ", 2, 4, start, start, start, len(dynamic), len(dynamic), 8)
-    return head + load + segment + dynamic + strings
+    """A small shared object, with or without a SONAME."""
+    return small_elf.file(small_elf.SONAME, name)
 
 
 def decoded(data: bytes) -> list[tuple[int, str, str]]:

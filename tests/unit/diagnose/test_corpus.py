@@ -81,7 +81,7 @@ def failures() -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(FILE is None, reason="the collected logs are not in this repository")
 @pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure["id"])
-def test_the_right_cause_is_first(failure: dict[str, Any]) -> None:
+def test_the_correct_cause_is_first(failure: dict[str, Any]) -> None:
     findings = diagnose(io.BytesIO(failure["log"].encode()), failure["id"]).findings
     if failure["id"] in SILENT:
         assert findings == ()

@@ -1,4 +1,4 @@
-"""Tracebacks in a log: interleaved, prefixed, chained, cut off, quoted."""
+"""Tracebacks in a log: interleaved, prefixed, chained, truncated, quoted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_ranks_that_write_at_the_same_time_have_a_traceback_each() -> None:
     )
 
 
-def test_the_cause_is_before_what_wraps_it() -> None:
+def test_the_cause_precedes_its_wrapper() -> None:
     text = (
         TRACE
         + "\nThe above exception was the direct cause of the following exception:\n\n"

@@ -1,4 +1,4 @@
-"""Logs of runs that did not fail have no finding, whatever words are in them."""
+"""Logs of runs that did not fail have no finding, regardless of their words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_healthy_log_has_no_finding(path: Path) -> None:
 
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
 def test_a_failure_at_its_end_is_found(path: Path) -> None:
-    """What makes a log healthy is not that it is not read."""
+    """A healthy log is read, too, so that a failure in it is found."""
     failure = next(rule for rule in rules.load() if rule.code == "IMG504").example
     text = path.read_bytes() + failure.encode()
     assert diagnose(io.BytesIO(text), path.name).findings[0].code == "IMG504"

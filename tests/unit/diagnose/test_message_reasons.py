@@ -71,7 +71,7 @@ def test_an_assertion_without_a_message_shows_its_condition() -> None:
         ("TypeError: 'NoneType' object is not iterable", "None is not iterable"),
     ],
 )
-def test_what_is_absent_is_named(exception: str, words: str) -> None:
+def test_missing_items_are_named(exception: str, words: str) -> None:
     finding = traced(exception)
     assert finding.code == "IMG923"
     assert words in finding.cause
@@ -107,7 +107,7 @@ def test_a_traceback_that_the_log_does_not_complete_is_reported_as_that() -> Non
     assert "start (acme/engine/core.py:70): raise error" in finding.cause
 
 
-def test_an_earlier_exception_of_the_program_comes_before_what_follows_it() -> None:
+def test_an_earlier_exception_of_the_program_precedes_its_consequences() -> None:
     later = (
         "[rank3]:[E1120 18:12:33.1 ProcessGroupNCCL.cpp:616] ncclRemoteError: remote process exited"
     )
@@ -221,7 +221,7 @@ def test_the_attribute_of_none_is_named() -> None:
     assert "plan.grid is not set" in finding.cause
 
 
-def test_what_a_key_is_absent_from() -> None:
+def test_the_mapping_that_lacks_a_key_is_named() -> None:
     finding = traced("KeyError: 'tier'", "/workspace/job/rows.py", "tier = row['tier']")
     assert "the key tier is absent from row" in finding.cause
 
@@ -238,7 +238,7 @@ def test_a_table_read_by_a_setting_without_value() -> None:
         "this should never happen, please file a bug",
     ],
 )
-def test_a_failed_check_of_a_package_asks_for_another_release(message: str) -> None:
+def test_cure_for_a_failed_check_of_a_package_is_another_release(message: str) -> None:
     finding = traced(
         f"RuntimeError: {message}", "/opt/venv/lib/python3.11/site-packages/vllm/pool.py"
     )
@@ -246,7 +246,7 @@ def test_a_failed_check_of_a_package_asks_for_another_release(message: str) -> N
     assert "its own check failed" in finding.cure
 
 
-def test_what_the_helper_of_multiprocessing_prints_is_no_failure() -> None:
+def test_output_of_the_helper_of_multiprocessing_is_not_a_failure() -> None:
     tracker = "/usr/lib/python3.11/multiprocessing/resource_tracker.py"
     text = TRACE.format(file=tracker, code="cache[kind].remove(name)", exception="KeyError: '/p'")
     assert not diagnose(io.BytesIO(text.encode()), "log").findings
@@ -257,7 +257,7 @@ def test_a_library_of_old_releases_of_torch() -> None:
     assert "built for torch 1.10 to 1.13" in traced(f"ImportError: {library}").cause
 
 
-def test_a_name_that_a_package_lacks_of_itself() -> None:
+def test_a_name_missing_in_the_package_that_uses_it() -> None:
     file = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
     finding = traced("ImportError: cannot import name 'Pump' from 'acme.parts'", file)
     assert finding.code == "IMG902"
@@ -265,7 +265,7 @@ def test_a_name_that_a_package_lacks_of_itself() -> None:
     assert "pip install --force-reinstall --no-deps acme" in finding.cure
 
 
-def test_an_attribute_that_a_class_reads_of_itself() -> None:
+def test_an_attribute_missing_in_the_class_that_reads_it() -> None:
     finding = traced(
         "AttributeError: 'AcmePump' object has no attribute 'slots'", code="if self.slots:"
     )
@@ -326,7 +326,7 @@ def test_a_number_of_cuda_is_explained(text: str, name: str) -> None:
     assert (finding.code, name in finding.cause) == ("IMG907", True)
 
 
-def test_a_function_that_a_package_itself_should_have() -> None:
+def test_a_function_missing_in_its_own_package() -> None:
     library = "/opt/venv/lib/python3.11/site-packages/acme/_C.so"
     finding = traced(f"ImportError: {library}: undefined symbol: _Z9acme_pumpRKN2at6TensorE")
     assert "acme was not built completely: its own function acme_pump" in finding.cause

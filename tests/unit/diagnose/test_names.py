@@ -1,4 +1,4 @@
-"""Versions in which names exist, as errors of Python ask for them."""
+"""Versions in which names exist, looked up for Python's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs put before the lines of others: times, levels, hosts, records in JSON."""
+"""Prefixes that programs add to the lines of others: times, levels, hosts, JSON records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of other programs than Python, and values that command lines and models reject."""
+"""Lines of programs other than Python, and values rejected by command lines and models."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_the_message_of_cmake_is_joined() -> None:
     assert "libopenmpi-dev" in finding.cure
 
 
-def test_the_last_word_of_a_program_comes_before_its_errors() -> None:
+def test_the_last_line_of_a_program_precedes_its_errors() -> None:
     finding = first("srun: error: fetch_config: lookup\nsrun: fatal: no configuration source\n")
     assert "no configuration source" in finding.cause
 
 
-def test_a_compiler_comes_before_the_exception_that_repeats_it() -> None:
+def test_a_compiler_error_precedes_the_exception_that_repeats_it() -> None:
     finding = first(
         "ext.cu:3:10: fatal error: slots/fan.h: No such file or directory\n"
         "Traceback (most recent call last):\n"
@@ -72,7 +72,7 @@ def test_a_compiler_comes_before_the_exception_that_repeats_it() -> None:
     assert "slots/fan.h" in finding.cause
 
 
-def test_an_exception_comes_before_a_program_that_is_absent() -> None:
+def test_an_exception_precedes_a_missing_program() -> None:
     finding = first(
         "bash: line 1: acme-smi: command not found\nTraceback (most recent call last):\n"
         '  File "/work/job/train.py", line 3, in <module>\n    load()\n'
@@ -83,7 +83,7 @@ def test_an_exception_comes_before_a_program_that_is_absent() -> None:
 
 def test_each_row_has_a_cure() -> None:
     names = set(program_reasons.cures())
-    for row, pattern, _ in program_reasons.load():
+    for row, pattern in program_reasons.load()[0]:
         assert "message" in pattern.groupindex or row.cure
         if row.cure.startswith("{"):
             assert row.cure.strip("{}") in names
@@ -156,7 +156,7 @@ def test_the_message_of_nccl_is_not_lost_in_a_wrapper() -> None:
     assert "NCCL_DEBUG=INFO" in finding.cure
 
 
-def test_git_in_a_build_comes_after_the_compiler() -> None:
+def test_git_in_a_build_follows_the_compiler() -> None:
     finding = first(
         "fatal: not a git repository (or any of the parent directories): .git\n"
         "error: command '/opt/cuda/bin/nvcc' failed with exit code 255\n"

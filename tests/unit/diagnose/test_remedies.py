@@ -1,4 +1,4 @@
-"""Cures from the message of an exception: its advice, or the kind of the message."""
+"""Cures from the message of an exception: its advice, or the type of the message."""
 
 from __future__ import annotations
 

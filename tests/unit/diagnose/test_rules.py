@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from imgbuild.diagnose import codes, lines, rules
+from imgbuild.diagnose import codes, lines, literals, rules
 from imgbuild.diagnose.diagnosis import diagnose, sentence
 from imgbuild.diagnose.rules import FailureRule
 
@@ -58,7 +58,7 @@ def test_codes_are_of_one_rule_each() -> None:
 
 
 def test_patterns_do_not_repeat_without_a_bound() -> None:
-    """`.*` and `.+` in the middle of a pattern make its search quadratic on a long line."""
+    """With `.*` or `.+` in the middle, the search for a pattern in a long line is quadratic."""
     wrong = [
         f"{rule.code}: {pattern}"
         for rule in RULES
@@ -72,7 +72,7 @@ def test_patterns_do_not_repeat_without_a_bound() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=code_ids)
 def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
-    """Patterns are searched in lines of every example's words, repeated up to the longest line."""
+    """Patterns are searched in lines that repeat each example's words up to the maximum length."""
     words = " ".join(rule.example.split())[:200]
     for text in (words * 20, "a" * 4000, "(" * 4000, " " * 4000, "error: " * 500):
         for pattern in rule.patterns:
@@ -116,8 +116,23 @@ def test_an_exit_of_hydra_is_a_failure() -> None:
     assert first_code(text) == "IMG918"
 
 
-def test_an_exception_that_speaks_of_a_fallback_is_a_failure() -> None:
+def test_an_exception_that_mentions_a_fallback_is_a_failure() -> None:
     text = (
         "RuntimeError: CUDA error: no kernel image is available for execution; falling back is off"
     )
     assert first_code(text) == "IMG504"
+
+
+def test_an_index_finds_the_patterns_whose_words_are_in_a_text() -> None:
+    index = literals.WordIndex(["slots (?:full|gone)", r"\d+", "Pump|valve", "pumps? of"])
+    assert index.candidates("All SLOTS are FULL") == [0, 1]
+    assert index.candidates("the pump of") == [1, 2, 3]
+    assert index.candidates("") == [1]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+def test_a_pattern_that_matches_is_a_candidate(rule: FailureRule) -> None:
+    index = literals.WordIndex(rule.match)
+    for line in rule.example.splitlines():
+        matching = {at for at, each in enumerate(rule.patterns) if each.search(line)}
+        assert matching <= set(index.candidates(line))

@@ -85,7 +85,7 @@ def test_a_new_machine_runs_all_and_the_newest_is_reported() -> None:
     assert verdict(MACHINE, CU124) == (True, "")
 
 
-def test_for_an_old_driver_what_it_can_run_is_reported() -> None:
+def test_targets_for_an_old_driver_are_reported() -> None:
     old = host(driver="550.54.15")
     fits, why = verdict(old, CU130)
     assert not fits
@@ -145,7 +145,7 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     diagnosis = targets.diagnose(MACHINE, [CU124, CU130, retired])
     assert [each.target for each in diagnosis.verdicts] == ["cu130-vllm", "cu124-vllm", "cu130-old"]
     lines = list(verb._lines(diagnosis, {}))
-    assert lines[lines.index("fits: 2 targets") :][2:4] == [
+    assert lines[lines.index("fits: 2 targets") :][3:5] == [
         "  cu130-vllm  -      -    -", "  retired: cu130-old"
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
@@ -158,6 +158,17 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
         },
     )
     assert targets.diagnose(MACHINE, [limited, retired]).best == "cu124-vllm"
+
+
+def test_recommended_target_precedes_newer_one_without_restriction() -> None:
+    recommended = msgspec.structs.replace(CU124, recommended=True)
+    diagnosis = targets.diagnose(MACHINE, [CU130, recommended])
+    assert [each.target for each in diagnosis.verdicts] == ["cu124-vllm", "cu130-vllm"]
+    lines = list(verb._lines(targets.only(diagnosis, {"cu130-vllm"}), {}))
+    assert not [line for line in lines if line.startswith("use")]
+    floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
+    restricted = msgspec.structs.replace(recommended, floors={Arch.X86_64: floors})
+    assert targets.diagnose(MACHINE, [CU130, restricted]).best == "cu130-vllm"
 
 
 def test_an_old_glibc_matters_only_without_the_image() -> None:
@@ -228,7 +239,7 @@ def test_targets_whose_driver_is_complete_are_first() -> None:
     assert diagnosis.best == "cu124-vllm"
 
 
-def test_another_machine_is_judged_by_what_is_given() -> None:
+def test_another_machine_is_checked_by_the_given_properties() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
@@ -294,8 +305,8 @@ def test_without_a_gpu_only_the_architecture_is_judged() -> None:
     lines = list(verb._lines(diagnosis, {}))
     groups = [line.split("  ")[:2] for line in lines if line.startswith(("unknown", "  "))]
     assert [each for each in groups if each != ["", "target"]] == [
-        ["unknown: 1 target"], ["", "cu130-vllm"], ["", "needs driver 580.65.06 or newer"],
-        ["unknown: 1 target"], ["", "cu124-vllm"], ["", "needs driver 525.60.13 or newer"],
+        ["unknown: 1 target"], ["", "needs driver 580.65.06 or newer"], ["", "cu130-vllm"],
+        ["unknown: 1 target"], ["", "needs driver 525.60.13 or newer"], ["", "cu124-vllm"],
     ]  # fmt: skip
     assert "checked" in "".join(lines)
     one = "\n".join(verb._lines(targets.only(diagnosis, ["cu124-vllm"]), {}))
@@ -331,7 +342,7 @@ def test_nothing_fits_an_ancient_driver() -> None:
     assert targets.diagnose(host(driver="390.48"), [CU124, CU130]).best == ""
 
 
-def test_what_nvidia_smi_says() -> None:
+def test_output_of_nvidia_smi_is_read() -> None:
     assert parse_gpus(SMI * 2) == ("580.159.04", (H200, H200))
     old = "Tesla V100-SXM2-16GB, 470.57.02, 16160 MiB\n"
     name = "Tesla V100-SXM2-16GB"
@@ -342,7 +353,7 @@ def test_what_nvidia_smi_says() -> None:
     assert parse_gpus("No devices were found\n") == ("", ())
 
 
-def test_what_the_driver_says_of_itself() -> None:
+def test_version_file_of_the_driver_is_read() -> None:
     assert driver_of(PROC) == "580.159.04"
     assert (
         driver_of("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu") == "550.54.14"
@@ -392,7 +403,7 @@ def test_the_verb_answers_and_refuses_by_its_status(
     ] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
-    reason = "(the newest CUDA release that fits, then the latest date)"
+    reason = "(fewest restrictions, then recommended, newest CUDA release, latest date)"
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
     table = text.stdout.splitlines()
     [row] = [line for line in table if line.startswith(f"  {TARGET}")]

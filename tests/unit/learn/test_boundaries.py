@@ -2,6 +2,7 @@
 
 import datetime
 
+import msgspec
 import pytest
 
 from imgbuild.audit.packages.library import Library
@@ -153,6 +154,16 @@ def test_missing_items_of_version(tmp_path, relation, subject, expected):
         assert [
             lacks(release_catalogue, sample_evidence, item) for item in releases if item
         ] == expected
+
+
+def test_version_with_preferred_import_lacks_nothing(tmp_path):
+    fallback = evidence(Relation.NAME, "lib.params:Old")
+    both = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:New"),))
+    absent = msgspec.structs.replace(fallback, preferred=(("lib.net.ports", "lib.params:None"),))
+    with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
+        releases = [release_catalogue.release("lib", version) for version in ("1.0", "2.0", "3.0")]
+        for case, expected in ((both, [False, True, False]), (absent, [False, True, True])):
+            assert [lacks(release_catalogue, case, item) for item in releases if item] == expected
 
 
 def test_result_is_cached_by_wheel(tmp_path):

@@ -56,6 +56,14 @@ def test_python_layer_is_between_base_and_environment():
     assert [layer.name for layer in base_of(planned).layers] == ["debian-12", "python"]
 
 
+def test_base_of_image_without_path_has_system_folders():
+    planned = plan(standalone_matrix.lock(), X86)
+    env = tuple(item for item in planned.config.env if not item.startswith("PATH="))
+    config = msgspec.structs.replace(planned.config, env=env)
+    base = base_of(msgspec.structs.replace(planned, config=config))
+    assert "PATH=/usr/local/bin:/usr/bin:/bin" in base.config.env
+
+
 def test_python_layer_depends_only_on_archive():
     lock = standalone_matrix.lock()
     python = plan(lock, X86).layers[1].id

@@ -435,6 +435,16 @@ def test_standalone_python_requires_archive_for_each_architecture() -> None:
     assert problem.expected == "one of arm64"
 
 
+@pytest.mark.parametrize("version", ["3.9", "3.15"])
+def test_unsupported_release_of_standalone_python_is_refused(version: str) -> None:
+    archives = "archives: {x86_64: 'https://a.example/b.tar.gz'}"
+    source = f"{{version: '{version}', from: standalone, {archives}}}"
+    (problem,) = problems(RIGHT.replace('python: "3.11"', f"python: {source}"))
+    assert (problem.path, problem.value) == ("bases.debian-12.python.version", version)
+    assert problem.message == f"a standalone Python {version} is not supported"
+    assert problem.expected == "one of 3.10, 3.11, 3.12, 3.13, 3.14"
+
+
 @pytest.mark.parametrize("folder", ["/opt/python", "/opt/python/venv", "/opt"])
 def test_image_folders_overlapping_standalone_python_are_refused(folder: str) -> None:
     source = "{version: '3.12', from: standalone, archives: {x86_64: 'https://a.example/b.tar.gz'}}"

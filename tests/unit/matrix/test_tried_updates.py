@@ -1,4 +1,4 @@
-"""The file `updates.json`: how refusals are kept, and which rows were made of which."""
+"""The file `updates.json`: how refusals are stored, and which rows were created from which."""
 
 from __future__ import annotations
 

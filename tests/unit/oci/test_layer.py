@@ -26,7 +26,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 
 def text(size: int) -> bytes:
-    """Bytes that deflate well, but not to nothing."""
+    """Bytes that can be compressed well, but not to almost nothing."""
     words = random.Random(size).choices([b"alpha ", b"beta ", b"gamma\n", b"%d" % size], k=size)
     return b"".join(words)[:size]
 
@@ -130,7 +130,7 @@ def test_deflate_streams_are_copied_unchanged(tmp_path: Path) -> None:
 
 
 def test_packed_runs_are_compressed(tmp_path: Path) -> None:
-    """Also their headers, in runs; other layers are written without compression."""
+    """Including headers, in runs; other layers are written without compression."""
     files = [member(f"d/{number:04}", b"x" * number, pack=True) for number in range(2000)]
     blob, record = written(files)
     assert record.unpacked > 2_000_000

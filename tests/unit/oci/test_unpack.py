@@ -55,7 +55,7 @@ def _root(tmp_path: Path):
 
 @pytest.fixture(name="layered", params=["unpacked", "stacked"])
 def _layered(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Callable[..., Path]:
-    """Make a root folder of layers given as lists of entries."""
+    """Create a root folder from layers given as lists of entries."""
 
     def rooted(*layers: list[tuple[str, str, object]]) -> Path:
         blobs = [tar(tmp_path / f"{n}.gz", *entries) for n, entries in enumerate(layers)]

@@ -29,7 +29,7 @@ USER = b"from torch import Gone\n"
 
 
 class Asked:
-    """A local index, and the audits of its pins."""
+    """A local index, and audits of its pins."""
 
     def __init__(self, folder: Path, site: Site) -> None:
         self.site = site

@@ -1,4 +1,4 @@
-"""Scripts of a shell, Dockerfiles and notebooks: which commands install what, and when."""
+"""Shell scripts, Dockerfiles and notebooks: the packages that commands install, and when."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_command_that_is_not_followed_is_named_with_the_reason(tmp_path, scrip
     assert result.requirements == ()
 
 
-def test_what_a_later_command_installs_wins(tmp_path):
+def test_a_later_installation_takes_precedence(tmp_path):
     result = _script(tmp_path, "pip install trl==0.23.0 torch\npip install --no-deps trl==0.22.2\n")
     assert [(each.text, each.no_deps) for each in result.requirements] == [
         ("torch", False),

@@ -1,4 +1,4 @@
-"""Which files of a project are read by themselves, and which of two wins."""
+"""The files of a project that are read by default, and their precedence."""
 
 from __future__ import annotations
 
@@ -132,6 +132,9 @@ def test_a_notebook_counts_only_if_nothing_else_declares(tmp_path):
     assert texts(declared(tmp_path / "a", {"train.ipynb": notebook})) == ["trl"]
     both = declared(tmp_path / "b", {"train.ipynb": notebook, "requirements.txt": "torch\n"})
     assert texts(both) == ["torch"]
+    assert "installs trl, which no other file names" in reasons(both)["train.ipynb"]
+    met = {"train.ipynb": notebook, "requirements.txt": "torch\ntrl\n", "bad.ipynb": "{"}
+    assert declared(tmp_path / "d", met).not_read == ()
     several = declared(tmp_path / "c", {"a.ipynb": notebook, "b.ipynb": notebook})
     assert texts(several) == []
     assert set(reasons(several)) == {"a.ipynb", "b.ipynb"}
@@ -146,6 +149,15 @@ def test_projects_in_folders_are_left_alone(tmp_path):
     result = declared(tmp_path, files)
     assert texts(result) == ["torch"]
     assert set(reasons(result)) == {"agent/pyproject.toml", "tools/requirements.txt"}
+
+
+def test_environments_of_conda_in_folders_are_projects(tmp_path):
+    environment = "dependencies:\n  - numpy\n  - pip:\n      - trl==0.18.2\n"
+    one = {"gym/conda_env.yml": environment, "docs/environment.yml": environment}
+    assert texts(declared(tmp_path / "one", one)) == ["numpy", "trl==0.18.2"]
+    several = declared(tmp_path / "several", one | {"atari/environment.yaml": environment})
+    assert texts(several) == []
+    assert set(reasons(several)) == {"gym/conda_env.yml", "atari/environment.yaml"}
 
 
 def test_submodules_that_are_not_fetched_and_foreign_files_are_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Broken and hostile files end with a problem that names file and place, never with a traceback."""
+"""Invalid and hostile files lead to a problem with file and place, never to a traceback."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_extras_that_exclude_each_other_are_refused(tmp_path):
     assert problem.value == "extra:x and extra:y"
 
 
-def test_a_notebook_with_strange_cells_is_read_as_far_as_it_goes(tmp_path):
+def test_readable_cells_of_a_malformed_notebook_are_read(tmp_path):
     cells = [None, 1, {"cell_type": "code"}, {"cell_type": "code", "source": [1, "!pip install a"]}]
     assert texts(declared(tmp_path, {"n.ipynb": json.dumps({"cells": cells})})) == ["a"]
 

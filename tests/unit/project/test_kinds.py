@@ -1,4 +1,4 @@
-"""What a small project of each kind of file declares, compared with a golden file."""
+"""The declarations of a small project with each type of file, compared with a golden file."""
 
 from __future__ import annotations
 
@@ -473,7 +473,7 @@ PROJECTS = {
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_project_of_each_kind_declares_what_its_files_say(tmp_path, golden, name):
+def test_declarations_of_a_project_of_each_kind(tmp_path, golden, name):
     files, extras, groups = PROJECTS[name]
     result = declared(tmp_path, files, extras=extras, groups=groups)
     golden(ROOT / f"tests/data/project/{name}.json", shown(result))

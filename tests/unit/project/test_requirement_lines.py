@@ -1,4 +1,4 @@
-"""Requirements files: what pip accepts in them, and what is left out or refused."""
+"""Requirements files: lines that pip accepts, and lines that are skipped or refused."""
 
 from __future__ import annotations
 
@@ -143,6 +143,19 @@ def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_pa
     assert result.cuda == ()
 
 
+def test_indexes_of_pytorch_for_other_hardware_and_of_nightly_builds_are_noted(tmp_path):
+    urls = [f"https://download.pytorch.org/whl/{part}" for part in ("cpu", "rocm6.3")]
+    nightly = "https://download.pytorch.org/whl/nightly/cu128"
+    lines = [f"--extra-index-url {url}\n" for url in (*urls, nightly)]
+    result = declared(tmp_path, {"requirements.txt": "".join((*lines, "torch\n"))})
+    notes = reasons(result)
+    assert notes[urls[0]] == "images have builds for CUDA, not for cpu"
+    assert notes[urls[1]] == "images have builds for CUDA, not for rocm6.3"
+    assert "CUDA 12.8 is taken" in notes[nightly]
+    assert [each.name for each in result.cuda] == ["12.8"]
+    assert result.indexes == ()
+
+
 def test_a_wheel_of_pytorch_s_index_means_its_version_and_cuda_release(tmp_path):
     file = "torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
     line = f"https://download.pytorch.org/whl/cu124/{file}#sha256={HASH}\n"
@@ -176,7 +189,7 @@ LINES = st.builds(
 
 
 @given(LINES)
-def test_a_line_means_what_packaging_reads_in_it(tmp_path_factory, line):
+def test_lines_are_read_like_by_packaging(tmp_path_factory, line):
     reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     read_line(reading, line, Place(file="requirements.txt", line=1), LineScope())
     assert [each.requirement for each in reading.requirements] == [Requirement(line)]

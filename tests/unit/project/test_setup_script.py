@@ -1,4 +1,4 @@
-"""setup.py without running it: the usual ways in which scripts make their lists."""
+"""setup.py without running it: common forms in which scripts build their lists."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_requirements_of_a_script_are_found(tmp_path, way):
         "[*missing()]",
     ],
 )
-def test_what_only_running_would_tell_is_named(tmp_path, value):
+def test_values_known_only_by_running_are_named(tmp_path, value):
     result = declared(tmp_path, {"setup.py": f"{HEAD}setup(name='x', install_requires={value})\n"})
     assert "build backend" in reasons(result)["install_requires"]
 

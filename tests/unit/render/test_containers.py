@@ -49,12 +49,12 @@ def schema(name: str) -> Any:
 
 
 def expanded(text: str) -> str:
-    """What Kubernetes makes of an argument if no variable is set: $$ is $, $(NAME) stays."""
+    """An argument after Kubernetes' expansion without variables: $$ is $, $(NAME) is unchanged."""
     return re.sub(r"\$(\$|\([^)]*\))", lambda match: "$" if match[1] == "$" else match[0], text)
 
 
 def interpolated(text: str) -> str:
-    """What Compose makes of a value, in which no variable may be left."""
+    """A value after Compose's interpolation, in which no variable may be left."""
     assert not re.search(r"\$(?!\$)", text.replace("$$", "")), text
     return text.replace("$$", "$")
 
@@ -168,7 +168,7 @@ def test_secrets_are_named_and_have_no_value(monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(texts[3])["remoteEnv"]["HF_TOKEN"] == "${localEnv:HF_TOKEN}"
 
 
-def test_what_is_requested_is_in_each_format() -> None:
+def test_requested_settings_are_in_each_format() -> None:
     made = container(gpus="2", shared=64, ports=(8000,))
     [service] = yaml.safe_load(compose.compose(made, "x"))["services"].values()
     assert service["shm_size"] == "64m"
@@ -206,7 +206,9 @@ def test_what_is_requested_is_in_each_format() -> None:
         (skypilot.task, {"gpu": "H100", "gpus": "0"}, "cannot be combined"),
     ],
 )
-def test_what_a_format_cannot_express_is_refused(write: Any, options: Any, message: str) -> None:
+def test_settings_that_a_format_cannot_express_are_refused(
+    write: Any, options: Any, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         write(container(**options), "x")
 
@@ -220,7 +222,7 @@ def test_a_dev_container_refuses_a_command_and_variables_of_its_own() -> None:
     assert made["containerEnv"]["A"] == "$HOME $$"
 
 
-def test_all_wrong_options_are_reported_at_once() -> None:
+def test_all_invalid_options_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         container(
             gpus="65", gpu="H 100", nodes=0, shared=-1, env=("1=2", "A=\0"), ports=(0,),

@@ -39,7 +39,7 @@ class Sample:
         return msgspec.structs.replace(lock, arch={Arch.X86_64: resolution})
 
     def put(self, lock: Lock | None = None) -> contexts.Wheels:
-        """Leave the wheels in the folder."""
+        """Put the wheels into the folder."""
         return contexts.wheels(lock or self.lock, [Arch.X86_64], self.folder, self.inputs)
 
     def names(self) -> list[str]:
@@ -121,6 +121,6 @@ def test_two_wheels_of_one_name_are_refused(sample):
         sample.put(sample.of(bad, *sample.wheels[1:]))
 
 
-def test_what_the_cache_lacks_is_reported_offline(sample):
+def test_wheels_missing_in_the_cache_are_reported_offline(sample):
     with pytest.raises(FetchFailed):
         sample.put(sample.of(*sample.wheels, samples.wheel("absent")))

@@ -1,4 +1,4 @@
-"""A Dockerfile of an extension: added system packages are in its base, added files beside it."""
+"""A Dockerfile of an extension: added system packages are in its base, added files next to it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_base_is_the_one_with_added_system_packages(matrix: Extended) -> Non
 def test_a_lock_adds_no_file_from_outside_of_the_repository(
     matrix: Extended, tmp_path: Path, name: str
 ) -> None:
-    """Its hash may be known to who wrote the lock."""
+    """The author of the lock may know the file's hash."""
     outside = tmp_path.parent / "secret"
     outside.write_bytes(extended.SCRIPT)
     (matrix.overlays[extended.OWN].folder / "link").symlink_to(outside)
@@ -74,7 +74,7 @@ def test_a_lock_adds_no_file_from_outside_of_the_repository(
         extension.contents(bad, matrix)
 
 
-def test_what_is_not_text_cannot_be_rendered(matrix: Extended) -> None:
+def test_binary_files_cannot_be_rendered(matrix: Extended) -> None:
     (matrix.overlays[extended.OWN].folder / "train.sh").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"/opt/team/train\.sh is not UTF-8"):
         rendered(matrix, locked(matrix))

@@ -1,4 +1,4 @@
-"""The README of an image: its text for a small lock, its width, and texts of others in it."""
+"""The README of an image: its text for a small lock, its width, and untrusted texts in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_text_for_a_small_lock(tmp_path: Path, golden: Callable[[Path, str],
     golden(GOLDEN, text(samples.lock(*FRAMEWORKS), tmp_path, guide=(NOTE, "another")))
 
 
-def test_only_what_is_set_off_is_wider_than_a_line(tmp_path: Path) -> None:
+def test_only_indented_text_is_wider_than_a_line(tmp_path: Path) -> None:
     reason = Flashinfer(mode="off", reason="word " * 60)
     readme = text(
         samples.lock(*FRAMEWORKS), tmp_path,
@@ -43,7 +43,7 @@ def test_only_what_is_set_off_is_wider_than_a_line(tmp_path: Path) -> None:
     assert readme.count("word") == 180
 
 
-def test_a_section_is_for_packages_that_are_there(tmp_path: Path) -> None:
+def test_sections_require_their_packages(tmp_path: Path) -> None:
     heads = {name: f"\n## {head}\n" for name, head in (("verl", "verl"), ("trl", "TRL"))}
     alone = text(samples.lock(samples.wheel("trl")), tmp_path)
     assert [name for name, head in heads.items() if head in alone] == ["trl"]
@@ -51,7 +51,7 @@ def test_a_section_is_for_packages_that_are_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("payload", [*hostile_texts.PAYLOADS, *hostile_texts.BREAKS])
-def test_a_text_stays_in_its_line(tmp_path: Path, payload: str) -> None:
+def test_texts_cannot_add_lines(tmp_path: Path, payload: str) -> None:
     def _lines(value: str) -> int:
         reason = Flashinfer(mode="off", reason=value)
         readme = text(

@@ -1,4 +1,4 @@
-"""Templates of a checkout: what they can read, what they cannot do, and how a fault is named."""
+"""Templates of a checkout: what they can read, what they cannot do, and error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import render_sample
 
 
 def rendered(folder: Path, text: str, name: str = "files.j2") -> str:
-    """The Dockerfile of the sample, where a project's template `name` has `text`."""
+    """The Dockerfile of the sample if the project's template `name` has `text`."""
     (folder / "templates").mkdir(exist_ok=True)
     (folder / "templates" / name).write_text(text, encoding="utf-8")
     matrix = render_sample.matrix()
@@ -172,8 +172,8 @@ def test_a_pipe_is_not_a_template(tmp_path: Path) -> None:
     assert templates.project_templates(tmp_path) == ("base.j2", "files.j2")
 
 
-def test_what_a_value_can_do_is_not_for_templates(tmp_path: Path) -> None:
-    """`place` is a path of Python, whose methods write files."""
+def test_templates_cannot_call_methods_of_values(tmp_path: Path) -> None:
+    """`place` is a Path of Python, whose methods can write files."""
     (tmp_path / "templates/slurm").mkdir(parents=True)
     order = JobArray(
         verb="build", name="x", folder=str(tmp_path), root="/", command=("true",), options=(),

@@ -1,4 +1,4 @@
-"""Locks as texts: the Dockerfile word by word, and what each other form must say."""
+"""Locks as texts: the complete Dockerfile, and required parts of each other format."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_online_has_an_address_of_every_file_and_no_named_context():
 
 
 def _needing(*wheels: Wheel) -> Lock:
-    """The lock of the sample, in which `wheels` build what has no wheel."""
+    """The sample's lock; `wheels` are the build requirements of packages without a wheel."""
     lock = render_sample.lock()
     built = msgspec.structs.replace(render_sample.BUILT, requires=wheels)
     arches = {
@@ -139,7 +139,7 @@ def _needing(*wheels: Wheel) -> Lock:
 
 
 def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
-    """torch that a build imports was locked on the machine that built: x86_64."""
+    """The torch that a build imports was locked for the machine of the build: x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
     lock = _needing(torch, samples.wheel("setuptools", "80.9.0"))
@@ -166,7 +166,7 @@ def test_a_build_that_needs_another_architectures_wheel_is_refused():
     assert "--only wheels" in (caught.value.hint or "")
 
 
-def test_what_is_built_may_lose_files_too():
+def test_files_of_built_packages_can_be_dropped():
     lock = render_sample.lock()
     drop = Drop(package="antlr4-python3-runtime", paths=("bin/pygrun",), reason="trl ships it too")
     lock = msgspec.structs.replace(lock, drop=(*lock.drop, drop))
@@ -213,7 +213,7 @@ def test_commands_in_heads_name_one_platform():
     assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"]
 
 
-def test_a_head_elsewhere_than_beside_the_lock_says_so():
+def test_a_head_outside_of_the_locks_folder_names_the_lock():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     rendering = dockerfile(lock, render_sample.digests_of(lock), matrix, [Arch.ARM64])
@@ -359,7 +359,7 @@ def test_a_broken_template_is_named(tmp_path):
         templates.render("dockerfile.j2", value(), images=tmp_path)
 
 
-def test_accounts_that_differ_between_architectures_stay_apart():
+def test_accounts_that_differ_between_architectures_are_separate_files():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     arches = {
@@ -385,7 +385,7 @@ def test_accounts_that_differ_between_architectures_stay_apart():
     assert "TARGETARCH" not in definition
 
 
-def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
+def test_old_dockerfile_is_removed_if_new_lock_has_none(tmp_path):
     project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
     matrix = render_sample.matrix()
     before = render_sample.lock(matrix)
@@ -403,7 +403,7 @@ def test_where_a_new_lock_has_no_dockerfile_the_old_one_goes(tmp_path):
 
 
 def test_samples_without_uv_are_reported(tmp_path):
-    """What `imgbuild lock` meets in a project whose images have no uv."""
+    """The case of `imgbuild lock` in a project whose images have no uv."""
     lock = samples.lock()
     with pytest.raises(InputError, match="uv"):
         dockerfile(lock, render_sample.digests_of(lock), samples.matrix())

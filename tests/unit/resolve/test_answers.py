@@ -13,11 +13,11 @@ from packaging.version import Version
 
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import InputError
+from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load, loads
-from imgbuild.matrix.model import Flashinfer, PackageIndex, Target, Wanted
+from imgbuild.matrix.model import Flashinfer, PackageIndex, StandalonePython, Target, Wanted
 from imgbuild.project_paths import Project
 from imgbuild.resolve import answers, reasons, request
 from imgbuild.resolve.first_matrix import target_lines
@@ -26,7 +26,7 @@ from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
-from tests.support import samples
+from tests.support import samples, standalone_matrix
 from tests.support.local_index import LocalIndex
 from tests.support.matrix_text import RIGHT
 from tests.support.servers import Site, serve
@@ -46,14 +46,14 @@ def test_wishes_are_read_with_commas_in_both_meanings():
     assert cuda is None
 
 
-def test_what_is_there_names_its_cuda_and_keeps_its_build_only_on_its_own_index():
+def test_installed_build_names_its_cuda_and_is_kept_only_on_its_index():
     requests, cuda = request.read(["vllm"], ["torch==2.8.0+cu128"], {})
     assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
     requests, cuda = request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
 
 
-def test_what_is_there_stays_where_the_request_allows_it():
+def test_installed_versions_are_kept_if_the_request_allows_it():
     requests, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
     assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
@@ -100,7 +100,7 @@ def test_a_request_of_which_nothing_counts_on_the_machine_is_refused():
         ),
     ],
 )
-def test_wishes_that_no_row_could_say(wants, have, words):
+def test_requests_that_no_row_can_express(wants, have, words):
     with pytest.raises(InputError, match=words):
         request.read(wants, have, {})
 
@@ -110,7 +110,7 @@ def test_spellings_of_a_cuda_release(text, cuda):
     assert request.cuda_of(text, None) == cuda
 
 
-def test_cuda_that_contradicts_what_is_there():
+def test_cuda_that_contradicts_installed_packages():
     assert request.cuda_of(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
         request.cuda_of("12.6", "12.8")
@@ -119,7 +119,7 @@ def test_cuda_that_contradicts_what_is_there():
             request.cuda_of(text, None)
 
 
-def test_a_build_for_no_cuda_stays_on_its_own_index():
+def test_a_cpu_build_is_kept_on_its_index():
     requests, cuda = request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
@@ -146,7 +146,7 @@ def test_indexes_are_those_of_the_matrix():
         request.indexes_of(["torch=pytorch"], matrix)
 
 
-def test_what_a_target_asks_for_is_said_of_the_target():
+def test_requests_of_a_target_name_the_target():
     matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
     ask = request.of_target("small", matrix.targets["small"], Arch.X86_64)
     assert ask.row == "small"
@@ -156,7 +156,7 @@ def test_what_a_target_asks_for_is_said_of_the_target():
     ]
 
 
-def test_names_are_free_and_of_what_was_wanted_first():
+def test_row_names_are_unused_and_start_with_the_first_request():
     matrix = samples.matrix()
     ask = ResolveRequest(
         requests=(
@@ -315,3 +315,24 @@ def test_an_impossible_package_set_has_passed_no_check(tmp_path):
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"
     assert (outcome.row, outcome.checks, outcome.unchecked) == ((), (), ())
+
+
+def test_missing_archive_of_python_is_an_error_before_packages_are_resolved(tmp_path):
+    index = LocalIndex()
+    index.wheel("demo", "1.0")
+    ask = ResolveRequest(
+        requests=(RequestedPackage(package="demo"),),
+        arches=(Arch.X86_64,),
+        cuda="12.4",
+        python="3.12",
+    )
+    with serve(Site(files=index.site_files())) as site:
+        archives = {Arch.X86_64: site.url("python.tar.gz")}
+        python = StandalonePython(version="3.12", origin="standalone", archives=archives)
+        here = {"pypi": PackageIndex(url=site.url("simple"))}
+        matrix = msgspec.structs.replace(standalone_matrix.matrix(python), indexes=here)
+        context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
+        project = Project(matrix=tmp_path / "matrix.yaml")
+        with pytest.raises(FetchFailed, match=r"python\.tar\.gz: 404"):
+            answers.answer(ask, project, matrix, (), context)
+        assert [path for _, path, _ in site.requests] == ["/python.tar.gz"]

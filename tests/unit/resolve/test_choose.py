@@ -47,7 +47,7 @@ def python(spec: str) -> Declared:
     return Declared(python=(DeclaredPython(spec=spec, place=PLACE),))
 
 
-def test_what_is_met_added_and_changed() -> None:
+def test_met_added_and_changed_packages() -> None:
     (item,) = ranked([facts("a")], "torch ==2.6.0", "wandb >=0.19", "transformers ==4.52.3")
     assert (item.met, item.added, item.form) == (("torch",), ("wandb",), "like")
     (change,) = item.changed
@@ -157,7 +157,7 @@ def test_a_target_that_is_recommended_for_a_package_of_the_project() -> None:
     assert names(ranked([verl, vllm], "torch")) == ["vllm", "verl"]
 
 
-def test_what_additions_contradict_is_looked_up_for_the_nearest_targets() -> None:
+def test_contradictions_of_additions_are_looked_up_for_the_nearest_targets() -> None:
     asked = []
 
     def conflicts(target: LockedFacts, _: object) -> list[TargetChange]:

@@ -181,7 +181,7 @@ def test_a_requirement_that_the_index_is_too_old_for(ask):
     assert near(facts, demands, "13.0") == ("vllm 1.0, with torch 2.11.0 for CUDA 13.0",)
 
 
-def test_what_was_learned_is_reported_with_its_evidence(ask):
+def test_learned_constraints_are_reported_with_their_evidence(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons[-1] == (
@@ -194,7 +194,7 @@ def test_what_was_learned_is_reported_with_its_evidence(ask):
     )
 
 
-def test_a_near_package_set_is_checked_and_what_that_teaches_is_heeded(ask):
+def test_a_near_package_set_is_checked_and_learned_from(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     checked = []
 
@@ -222,7 +222,7 @@ def test_no_torch_of_the_cuda_release_on_the_machine(ask):
     assert text == "torch 2.11.0 and dict 0.8, with torch 2.11.0 for CUDA 13.0"
 
 
-def test_a_package_set_with_several_changes_is_checked_and_what_that_teaches_is_heeded(ask):
+def test_a_package_set_with_several_changes_is_checked_and_learned_from(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     checked = []
 
@@ -283,7 +283,7 @@ def test_a_package_set_of_several_changes_that_clashes_untaught_is_not_tried_aga
     assert checked == ["0.8", "0.9"]
 
 
-def test_a_near_package_set_says_what_code_was_not_read(ask):
+def test_a_near_package_set_names_unread_code(ask):
     # Of a range it is not known which version there will be.
     facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
     words = "(the code of trl was not read)"
@@ -322,7 +322,7 @@ def test_the_nearest_newer_version_is_suggested_before_an_older_one(ask):
     ]
 
 
-def test_a_prebuilt_wheel_says_its_torch_though_no_index_answers(ask):
+def test_torch_of_a_prebuilt_wheel_is_known_without_an_index(ask):
     requested = ("flashinfer-python", "==0.2.5+cu124torch2.6")
     facts, demands = ask(("torch", "==2.7.0"), requested)
     requirement_conflict = refused(facts, demands, None)

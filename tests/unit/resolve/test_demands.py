@@ -1,4 +1,4 @@
-"""What the lines of a project's files demand together."""
+"""The combined requirements of the lines in a project's files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_only_version(text: str, pin: str | None) -> None:
     assert demand.pin == pin
 
 
-def test_the_project_itself_and_what_it_excludes_are_not_demands() -> None:
+def test_the_project_and_excluded_packages_are_not_demands() -> None:
     package = LocalPackage(name="My_Project", folder=".", place=Place("pyproject.toml"))
     excluded = DeclaredName(name="apex", place=Place("pyproject.toml"))
     lines = (line("my-project[vllm]"), line("apex"), line("peft"))

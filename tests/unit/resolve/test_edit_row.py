@@ -1,4 +1,4 @@
-"""A row of a user's matrix is edited; comments, order and quotes stay."""
+"""Edits of a row in a user's matrix; comments, order and quotes are kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(matrix: Path, *texts: str, system: tuple[str, ...] = ()) -> list[str]:
     return edit_row.add(matrix, "ours", [Requirement(text) for text in texts], system)
 
 
-def test_what_is_added_is_all_that_changes(matrix: Path) -> None:
+def test_only_additions_change(matrix: Path) -> None:
     before = matrix.read_text().splitlines()
     changes = add(matrix, "ray[default]>=2.45", "x @ https://example.org/x.whl", system=("rsync",))
     assert changes == [
@@ -74,7 +74,7 @@ def test_a_second_requirement_takes_the_place_of_the_first(matrix: Path) -> None
     assert text.count("wandb") + text.count("WandB") == 1
 
 
-def test_what_was_added_can_be_removed(matrix: Path) -> None:
+def test_additions_can_be_removed(matrix: Path) -> None:
     before = matrix.read_text()
     add(matrix, "wandb", "ray[default]", system=("rsync", "jq"))
     edit_row.remove(matrix, "ours", ["ray", "Wandb"], ["jq", "rsync"])
@@ -85,7 +85,7 @@ def test_what_was_added_can_be_removed(matrix: Path) -> None:
     ]
 
 
-def test_what_the_row_does_not_add_cannot_be_removed(matrix: Path) -> None:
+def test_only_additions_of_the_row_can_be_removed(matrix: Path) -> None:
     before = matrix.read_bytes()
     with pytest.raises(InputError, match="ours does not add torch") as caught:
         edit_row.remove(matrix, "ours", ["einops", "torch"], [])
@@ -95,7 +95,7 @@ def test_what_the_row_does_not_add_cannot_be_removed(matrix: Path) -> None:
     assert matrix.read_bytes() == before
 
 
-def test_a_matrix_that_could_not_be_read_stays_as_it_was(matrix: Path) -> None:
+def test_an_edit_with_an_invalid_result_changes_nothing(matrix: Path) -> None:
     before = matrix.read_bytes()
     with pytest.raises(InputError, match="has 1 problem"):
         add(matrix, system=("Rsync",))

@@ -1,4 +1,4 @@
-"""The torch that a pinned engine is built for decides, where the project leaves it open."""
+"""If a project does not pin torch, the torch for which its pinned engine is built is used."""
 
 from __future__ import annotations
 

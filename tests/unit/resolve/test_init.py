@@ -1,4 +1,4 @@
-"""A first matrix that extends, the copy of what is published, and where its layers come from."""
+"""A first matrix with `extends`, the copy of the published target, and its layers' location."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(
     init.write(tmp_path / "matrix.yaml", text)
 
 
-def test_examples_stand_where_nothing_is_wanted(tmp_path: Path) -> None:
+def test_empty_sections_have_examples(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
     text = first_matrix.text(
@@ -155,7 +155,7 @@ def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
         init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
 
 
-def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
+def test_existing_files_are_not_replaced(tmp_path: Path) -> None:
     extended.publish(tmp_path / "project/images/small", extended.published())
     path, place = tmp_path / "ours/matrix.yaml", str(tmp_path / "project")
 
@@ -282,7 +282,7 @@ def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
         init.recommended(local_project, names, Arch.ARM64)
 
 
-def test_what_goes_beside_a_matrix_is_written_once(tmp_path: Path) -> None:
+def test_files_next_to_a_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
     assert init.write_beside(tmp_path) == wrote

@@ -52,7 +52,7 @@ def test_a_target_with_versions_in_the_order_of_the_request(project: Project) ->
         (("trl",), {"indexes": {"trl": "other"}}),
     ],
 )
-def test_what_a_target_does_not_have(
+def test_requests_that_no_target_satisfies(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
     assert locked.satisfying(ask(*wants, **more), project, samples.matrix()) == ()

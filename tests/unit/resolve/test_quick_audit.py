@@ -1,4 +1,4 @@
-"""Entries that were learned from one version, and what they were learned from."""
+"""Entries that were learned from one version, and their evidence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
-def test_what_an_entry_was_learned_from(tmp_path, constraint, relation):
+def test_evidence_of_an_entry(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         evidence = evidence_of(constraint, release_catalogue)
     assert evidence is not None
@@ -105,7 +105,7 @@ def test_what_an_entry_was_learned_from(tmp_path, constraint, relation):
     ],
     ids=lambda one: f"{one.name} {one.read_in} {one.against}",
 )
-def test_what_cannot_be_determined(tmp_path, constraint):
+def test_evidence_that_cannot_be_determined(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         assert evidence_of(constraint, release_catalogue) is None
 
@@ -116,7 +116,7 @@ STARRED = {"vllm/__init__.py": "from transformers import *\n\nclass LLM: ...\n"}
 
 
 def looked(folder, *packages):
-    """What a audit_requested at 1.0 of `packages` sees, of which the index has three."""
+    """The result of `audit_requested` for `packages` at 1.0, three of which are on the index."""
     local_index = LocalIndex()
     release_index.publish(local_index, "trl", {"1.0": TRL})
     release_index.publish(
@@ -131,12 +131,12 @@ def looked(folder, *packages):
         return audit_requested(release_catalogue.catalogue, versions, (), context)
 
 
-def test_what_is_learned_is_said_once_with_the_reasons_of_a_refusal(tmp_path, capsys):
+def test_learned_constraints_are_reported_once_with_a_refusal(tmp_path, capsys):
     assert looked(tmp_path, "trl", "vllm").learned
     assert "learned:" not in capsys.readouterr().err
 
 
-def test_a_glance_says_whose_code_it_read(tmp_path):
+def test_a_quick_audit_names_the_packages_whose_code_it_read(tmp_path):
     seen = looked(tmp_path, "trl", "vllm", "absent")
     assert (seen.clashes, seen.read) == (True, {"trl", "vllm"})
     assert [constraint.needs for constraint in seen.learned] == ["vllm<0"]

@@ -1,4 +1,4 @@
-"""Errors of several git repositories become one, of the class that says what failed."""
+"""Errors of several git repositories are combined into one, with the class of the failure."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_all_errors_are_in_one(errors: list[ImgbuildError], code: int) -> None:
     assert error.hint == errors[0].hint
 
 
-def test_the_only_error_stays_as_it_is() -> None:
+def test_a_single_error_is_unchanged() -> None:
     assert refusal([BROKEN]) is BROKEN

@@ -1,4 +1,4 @@
-"""flash-attn and its kin: what the file must be called, what else can be done, who needs it."""
+"""flash-attn and similar packages: names of compatible files, remedies, dependents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels by address: which targets they fit, by the names of the files."""
+"""Wheels by URL: the targets that they fit, according to the names of the files."""
 
 from __future__ import annotations
 

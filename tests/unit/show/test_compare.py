@@ -132,7 +132,7 @@ def test_a_path_on_one_side_alone_is_reported_with_all_below_it(tmp_path):
     ]
 
 
-def test_a_file_that_a_later_layer_removes_is_not_there(tmp_path):
+def test_a_file_removed_by_a_later_layer_is_absent(tmp_path):
     removed = [images.text("opt/.wh.b", "")]
     answer = compared(
         tmp_path,
@@ -202,7 +202,7 @@ def entry(path: str, field: str = "content", **more: object) -> Accepted:
     return msgspec.convert({"path": path, "field": field, "reason": "because", **more}, Accepted)
 
 
-def test_an_entry_accepts_what_it_names_and_nothing_else(tmp_path):
+def test_an_entry_accepts_only_the_named_difference(tmp_path):
     left = [images.text("a/x", "1"), images.text("a/b/x", "1"), images.text("a/y", "1")]
     right = [images.text("a/x", "2"), images.text("a/b/x", "2"), images.text("a/y", "1", 0o600)]
     answer = compared(tmp_path, [left], [right], entry("/a/*"), entry("/c/**"))
@@ -248,7 +248,7 @@ def record(rows: str, *more: Member) -> list[Member]:
         (ROWS, "", False),
     ],
 )
-def test_records_are_alike_row_by_row(tmp_path, left, right, equal):
+def test_records_are_compared_by_rows(tmp_path, left, right, equal):
     tool = entry("/**/bin/tool")
     left_record = record(left, images.text("opt/venv/bin/tool", "one"))
     other = record(right, images.text("opt/venv/bin/tool", "two"))
@@ -296,7 +296,7 @@ if __name__ == "__main__":
         ("echo\n", False),
     ],
 )
-def test_launchers_are_alike_if_they_call_the_same(tmp_path, script, equal):
+def test_launchers_are_equal_if_they_call_the_same_function(tmp_path, script, equal):
     entries = entry("/**/bin/*", like="launcher")
     left_launcher, other = images.text("opt/bin/tool", PLAIN), images.text("opt/bin/tool", script)
     assert compared(tmp_path, [[left_launcher]], [[other]], entries).equal is equal
@@ -346,7 +346,7 @@ def test_the_builders_list_is_read_and_needed_nowhere_else():
         ("a: [", "not a list of accepted differences"),
     ],
 )
-def test_a_list_that_is_wrong_is_refused(tmp_path, text, result):
+def test_an_invalid_list_is_refused(tmp_path, text, result):
     (tmp_path / "list.yaml").write_text(text)
     with pytest.raises(InputError, match=result):
         accepted.read(tmp_path / "list.yaml")

@@ -1,4 +1,4 @@
-"""Dependency graphs: what bounds a version, and the tree in both directions."""
+"""Dependency graphs: the bounds on a version, and the tree in both directions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def learned(package: str, versions: str, needs: str) -> Constraint:
     return Constraint(package=package, versions=versions, needs=needs, file="a.py", line=3)
 
 
-def test_the_tightest_bounds_and_what_requires_them() -> None:
+def test_the_tightest_bounds_and_their_packages() -> None:
     explanation = dependencies.why(GRAPH, "numpy", "2025-01-01", ())
     assert [dependent.package for dependent in explanation.dependents] == ["pandas", "torch", "trl"]
     assert explanation.bounds == ">=1.25,<2"
@@ -53,7 +53,7 @@ def test_the_tightest_bounds_and_what_requires_them() -> None:
     assert lines["as_of"] == "uploaded before 2025-01-01"
 
 
-def test_what_the_target_asks_is_a_bound() -> None:
+def test_requirements_of_the_target_are_bounds() -> None:
     explanation = dependencies.why(GRAPH, "trl", "2025-01-01", ())
     assert (explanation.target_spec, explanation.dependents) == ("==1.0", ())
     assert dependencies.in_short(explanation) == "==1.0 (target)"

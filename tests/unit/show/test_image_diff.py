@@ -1,4 +1,4 @@
-"""What changed between two locks, in words and in bytes."""
+"""The differences between two locks, as text and in bytes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_architecture_that_only_one_has():
     assert part.pull == sum(layer.size for layer in old.arch[Arch.ARM64].layers)
 
 
-def test_of_a_side_without_a_lock_only_what_its_labels_name_is_compared():
+def test_only_packages_in_labels_are_compared_without_a_lock():
     whole = image_diff.side(*locked_targets(samples.lock(samples.wheel("trl", "1.0"))))
     content = whole.arch[Arch.X86_64]
     labels = {("wheel", "torch"): "2.7.0", ("wheel", "vllm"): "0.9"}

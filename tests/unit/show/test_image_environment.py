@@ -1,4 +1,4 @@
-"""`imgbuild show --variables`: its report of an image; its table is what sets variables."""
+"""`imgbuild show --variables`: its report of an image; its table matches the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(environment: Environment, name: str) -> image_environment.Setting:
 
 
 def dictionary(path: Path, function: str) -> dict[str, object]:
-    """Keys of the dictionaries that a Python file's `function` writes, and values if known."""
+    """Keys of the dictionaries in a Python file's `function`, and their values if known."""
     tree = ast.parse(path.read_text("utf-8"))
     (body,) = [
         node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function
@@ -84,7 +84,7 @@ def test_every_variable_of_every_image_has_a_reason_and_a_source(
     assert lacking == []
 
 
-def test_files_that_are_sources_are_there(committed: dict[str, Environment]) -> None:
+def test_source_files_exist(committed: dict[str, Environment]) -> None:
     lists = [
         each
         for environment in committed.values()
@@ -96,7 +96,7 @@ def test_files_that_are_sources_are_there(committed: dict[str, Environment]) -> 
     assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
 
 
-def test_what_is_shown_is_what_the_lock_says(committed: dict[str, Environment]) -> None:
+def test_shown_variables_equal_those_of_the_lock(committed: dict[str, Environment]) -> None:
     lock = lock_file.read_lock(ROOT / "images", "cu130-trl")
     shown = {item.name: item.value for item in committed["cu130-trl"].image}
     assert shown == lock.settings.env
@@ -225,7 +225,7 @@ def test_packages_of_the_architecture_count() -> None:
     assert "RAY_ADDRESS" in late(arm) & late(both)
 
 
-def test_an_extension_shows_what_is_published_and_what_it_adds(tmp_path: Path) -> None:
+def test_an_extension_shows_published_and_added_variables(tmp_path: Path) -> None:
     matrix = extended.read(extended.repository(tmp_path))
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     environment = image_environment.environment(matrix, extended.OWN, tuple(lock.arch), lock)
@@ -240,7 +240,7 @@ def test_an_extension_shows_what_is_published_and_what_it_adds(tmp_path: Path) -
 # -- the table, and what sets variables
 
 
-def test_the_entry_point_sets_what_the_table_says() -> None:
+def test_the_entry_point_sets_the_variables_of_the_table() -> None:
     scripts = (PROGRAM / f"data/image/{name}.sh" for name in ("environment", "user_packages"))
     text = "".join(script.read_text("utf-8") for script in scripts)
     (moved,) = re.findall(r"for imgbuild_name in ([A-Z_ ]+);", text)
@@ -248,14 +248,14 @@ def test_the_entry_point_sets_what_the_table_says() -> None:
     assert result("entry point").keys() == exported | set(moved.split())
 
 
-def test_a_sif_sets_what_the_table_says() -> None:
+def test_a_sif_sets_the_variables_of_the_table() -> None:
     exported = re.findall(r"export ([A-Z0-9_]+)=", files.LAST)
     assert result("SIF").keys() == {*files.UNWANTED, *exported}
     assert files.LIBRARIES in result("SIF")["LD_LIBRARY_PATH"].value
 
 
 def set_by(script: Path) -> Iterator[tuple[str, str]]:
-    """Variables that a job script sets in the image, with the values as it writes them."""
+    """Variables that a job script sets in the image, with the values as written in it."""
     text = re.sub(r"^ *#.*$", "", script.read_text("utf-8"), flags=re.MULTILINE)
     for line in re.findall(r"\bexport (.*)$", text, re.MULTILINE):
         yield from re.findall(r"([A-Za-z_]*[A-Z_][A-Za-z_]*)=(\S*)", line)
@@ -265,7 +265,7 @@ def set_by(script: Path) -> Iterator[tuple[str, str]]:
         yield from re.findall(r"([A-Z_]+)=([^,]*)", words)
 
 
-def test_job_scripts_set_what_the_table_says() -> None:
+def test_job_scripts_set_the_variables_of_the_table() -> None:
     variables = {
         name: value
         for script in (*SCRIPTS, SERVER)
@@ -281,7 +281,7 @@ def test_job_scripts_set_what_the_table_says() -> None:
             assert stated in re.split(r"[},:-]|=", value), (name, value)
 
 
-def test_job_scripts_pass_on_and_unset_what_the_table_says() -> None:
+def test_job_scripts_pass_and_unset_the_variables_of_the_table() -> None:
     (single,) = [path for path in SCRIPTS if path.stem == "single"]
     *_, cases = re.findall(r"case \$name in(.*?)\)\n", single.read_text("utf-8"), re.DOTALL)
     patterns = set(re.split(r"[\s|\\]+", cases.strip()))
@@ -302,7 +302,7 @@ def test_job_scripts_for_ray_alone_mention_ray() -> None:
         assert bool(rays & names) == (script.stem in ("verl", "ray-pyxis"))
 
 
-def test_smoke_tests_set_what_the_table_says() -> None:
+def test_smoke_tests_set_the_variables_of_the_table() -> None:
     variables = dictionary(ROOT / "smoke_tests/run.py", "environment")
     variables = {name: value for name, value in variables.items() if not name.startswith("SMOKE_")}
     assert result("smoke").keys() == variables.keys()
@@ -310,7 +310,7 @@ def test_smoke_tests_set_what_the_table_says() -> None:
         assert value in (None, result("smoke")[name].value)
 
 
-def test_root_folders_with_gpus_set_what_the_table_says() -> None:
+def test_root_folders_with_gpus_set_the_variables_of_the_table() -> None:
     shown = dictionary(PROGRAM / "container/driver.py", "driver_files")
     assert result("root folder with GPUs").keys() == shown.keys()
 

@@ -1,4 +1,4 @@
-"""How far a target is, and which targets a verb for many takes on."""
+"""The state of a target, and the targets that a verb for several targets processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_default_index_is_not_a_need(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path, torch="pypi"), "small") == ()
 
 
-def test_another_index_is_a_need_and_says_for_what(tmp_path: Path) -> None:
+def test_another_index_is_a_need_with_its_packages(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path, **FAR), "small") == (
         "the index pytorch for torch, triton",
     )
@@ -56,7 +56,7 @@ def test_a_standalone_python_is_a_need_and_its_server_is_named() -> None:
     assert status.needs(standalone_matrix.matrix(), "small") == needed
 
 
-def test_a_missing_wheel_is_listed_until_it_is_there(tmp_path: Path) -> None:
+def test_a_missing_wheel_is_listed_until_it_exists(tmp_path: Path) -> None:
     sample_matrix = matrix(tmp_path, **{"flash-attn": "wheels"})
     assert status.needs(sample_matrix, "small") == ("a wheel of flash-attn in wheels/",)
     (tmp_path / "wheels").mkdir()
@@ -118,7 +118,9 @@ def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
     assert any("VLLM_USE_V1" in reason for reason in row["reasons"])
 
 
-def test_all_builds_what_is_locked_and_reports_the_rest(sample: Sample, imgbuild: Command) -> None:
+def test_all_selects_locked_targets_and_reports_the_others(
+    sample: Sample, imgbuild: Command
+) -> None:
     sample.edit('torch: "2.11.0"}', 'torch: "2.11.0"}\n    indexes: {torch: torch}')
     done = imgbuild("lock", "--check", "--all")
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")

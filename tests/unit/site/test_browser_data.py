@@ -1,4 +1,4 @@
-"""The data for browsers: what imgbuild's own rules say, and nothing that breaks out of it."""
+"""The data for browsers: results of imgbuild's rules, with texts that cannot break out of it."""
 
 from __future__ import annotations
 

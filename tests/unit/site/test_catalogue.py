@@ -1,4 +1,4 @@
-"""What a site shows of each target: read from the matrix, locks, digests and test records."""
+"""A site's data on each target: read from the matrix, locks, digests and test records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_package_of_one_architecture_is_marked(made: SiteCatalogue) -> None:
     assert set(only.values()) <= {*Arch}
 
 
-def test_neighbours_differ_as_they_say(made: SiteCatalogue) -> None:
+def test_differences_of_neighbours_are_correct(made: SiteCatalogue) -> None:
     shown = target(made, "cu124-vllm0.8.5")
     near = shown.neighbours
     assert near.names[0] == "cu124-trl0.17"
@@ -124,7 +124,7 @@ def test_a_record_of_an_equal_image_names_the_digest_that_was_tested(made: SiteC
 
 
 def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
-    """The catalogue where the last run of `name` on a GPU has failed."""
+    """The catalogue, in which the last run of `name` on a GPU has failed."""
     first = FirstFailure(case="trl rloo", message="no loss <is> reported")
     chosen = target(made, name)
     image = next(each for each in chosen.page.images if any(run.gpu for run in each.runs))
@@ -204,9 +204,7 @@ def test_an_update_downloads_the_layer_of_the_package_and_lists_of_versions(
     assert differing == {*_update("cu124-vllm0.8.5", "trl").layers}
 
 
-def test_refused_updates_are_read_where_the_file_is_there(
-    sources: SiteSources, tmp_path: Path
-) -> None:
+def test_refused_updates_are_read_if_the_file_exists(sources: SiteSources, tmp_path: Path) -> None:
     project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
     without = refusals.refusals(project, sources.matrix, ())
     assert not [each for each in without if each.source == "refused update"]

@@ -1,4 +1,4 @@
-"""Commands to copy: what they pull, and that they are what a shell and Kubernetes read."""
+"""Commands to copy: the images that they pull, and their parsing by a shell and Kubernetes."""
 
 from __future__ import annotations
 
@@ -56,10 +56,24 @@ def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
 def test_without_a_registry_push_and_job_name_the_same_repository(shown: SiteTarget) -> None:
     assert shown.lock is not None
     assert shown.digests is not None
-    made = {each.title: each.text for each in commands.commands(shown.lock, shown.digests, None)}
+    every = commands.commands(shown.lock, shown.digests, None, rendered=True)
+    made = {each.title: each.text for each in every}
     place = commands.REPOSITORY
     assert f"imgbuild push cu130-verl0.9 {place}\n" in made["Kubernetes"]
     assert f"image: {place}@{shown.digests.digest}\n" in made["job.yaml"]
+    assert f"--registry {place} --" in made["Ray in Kubernetes"]
+
+
+def test_files_for_compose_and_ray_are_rendered_where_the_image_can_use_them(
+    made: SiteCatalogue,
+) -> None:
+    titles = {each.name: [command.title for command in each.commands] for each in made.targets}
+    assert {"Docker Compose", "Ray in Kubernetes"} <= set(titles["cu130-verl0.9"])
+    assert "Docker Compose" in titles["cu130-trl"]
+    assert "Ray in Kubernetes" not in titles["cu130-trl"]
+    retired = {each.name for each in made.targets if each.row.retired}
+    assert retired
+    assert not any("Docker Compose" in titles[name] for name in retired)
 
 
 def test_every_command_of_imgbuild_on_a_page_exists(made: SiteCatalogue) -> None:

@@ -1,4 +1,4 @@
-"""The data file of the history: what is read, refused and merged."""
+"""The data file of the history: reading, refusals and merging."""
 
 from __future__ import annotations
 

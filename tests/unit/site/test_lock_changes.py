@@ -1,4 +1,4 @@
-"""What differs between two committed locks, of this and of older formats."""
+"""The differences between two committed locks, of this and of older formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a site: what is replaced, what is refused, sizes, hostile texts in pages."""
+"""The folder of a site: replacement, refusals, sizes, hostile texts in pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays as values: what is done, what is queued, what is queried again, and reports."""
+"""Arrays as values: finished and queued tasks, repeated queries, and reports."""
 
 from __future__ import annotations
 

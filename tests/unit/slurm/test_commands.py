@@ -1,4 +1,4 @@
-"""Job scripts: each kind as it is committed for reading, and what is refused."""
+"""Job scripts: each type compared with a committed file, and refusals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_sbatch_options_precede_first_command(kind):
 
 
 def test_user_options_for_log_and_signal_take_precedence():
-    """Of two lines sbatch takes the last."""
+    """Of two equal options, sbatch uses the last."""
     mine = ("--output=mine.log", "--signal=B:TERM@300")
     lines = job_script(ScriptKind.RAY, allocation=with_(more=mine)).splitlines()
     for option in ("--output=", "--signal="):
@@ -134,7 +134,7 @@ def test_accelerate_gets_script_or_module(command, words):
 
 
 def test_single_trainer_has_rank_and_gpu():
-    """accelerate gives ranks to several processes alone."""
+    """accelerate sets ranks only for several processes."""
     job, more = KINDS["trl-server"]
     alone = job_script(job, **{**more, "allocation": with_(nodes=2, gpus=1)})
     assert "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1" in alone

@@ -1,4 +1,4 @@
-"""The first error that the smoke tests report of a log: real logs, shortened."""
+"""The first error that the smoke tests report from a log: real logs, shortened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package compiles, by its build files."""
+"""The code that a package compiles, by its build files."""
 
 import pytest
 

@@ -46,7 +46,7 @@ LONG = (
 )
 
 
-def test_lines_wrap_between_words_and_commands_stay_intact() -> None:
+def test_lines_wrap_between_words_and_commands_are_not_broken() -> None:
     assert wrapped(f"two\n  {LONG}", 80).split("\n") == [
         "two",
         "  images/cu124-vllm/lock.json: a reason of several words that does not fit:",

@@ -1,4 +1,4 @@
-"""What is written to stderr is still written, and its end is kept."""
+"""Output to stderr is passed on, and its end is recorded."""
 
 from __future__ import annotations
 

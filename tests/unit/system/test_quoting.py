@@ -49,7 +49,7 @@ def test_string_round_trip_as_json_and_python(text: str) -> None:
 
 
 @given(TEXTS)
-def test_comment_lines_stay_comments(text: str) -> None:
+def test_comment_lines_are_still_comments(text: str) -> None:
     comment = quoting.comment(text, "    ")
     assert not comment or all(line.startswith("    #") for line in comment.split("\n"))
     assert not re.search(rf"(?!\n)[{CONTROLS}]", comment)

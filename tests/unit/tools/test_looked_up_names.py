@@ -1,4 +1,4 @@
-"""Extensions of a published target whose audit cannot depend on what is added."""
+"""Extensions of a published target whose audit is independent of the additions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def names(folder: Path) -> PublishedFacts:
 
 
 def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFacts) -> list[str]:
-    """The errors of the audit, which are those of one that follows all entry points."""
+    """The errors of the audit, which equal those of an audit that follows all entry points."""
     published = [name.partition("==")[0] for name in PUBLISHED]
     found = []
     for path in (

@@ -1,4 +1,4 @@
-"""Which newer versions fix an advisory, by a server with OSV's API on this machine."""
+"""The newer versions that fix an advisory, from a local server with OSV's API."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
 
 
 class Warnings(Silent):
-    """A reporter that keeps warnings."""
+    """A reporter that records warnings."""
 
     def __init__(self):
         self.texts = []
 
     def warn(self, text):
-        """Keep `text`."""
+        """Record `text`."""
         self.texts.append(text)
 
 
@@ -58,7 +58,7 @@ def test_a_server_that_does_not_answer_is_one_warning(tmp_path):
     assert "the cool-down also applies to security fixes" in text
 
 
-def test_no_advisory_that_the_newer_version_could_not_be_asked_about(tmp_path):
+def test_no_fix_is_reported_if_the_newer_version_cannot_be_queried(tmp_path):
     site = advisories.site_of()
     with advisories.serve(site):
         found = asked(site, tmp_path)

@@ -102,7 +102,7 @@ def test_packages_that_stacks_are_named_after_come_first():
     assert axes.names(target) == ("vllm", "trl", "torch", "deepspeed", "a", "tensordict")
 
 
-def test_an_index_without_upload_times_is_an_error_that_names_what_lacks_them():
+def test_an_index_without_upload_times_is_an_error_that_names_packages():
     index = LocalIndex()
     for version in ("1.0", "2.0"):
         index.wheel("trl", version)

@@ -1,4 +1,4 @@
-"""A tried row written into a project: all of it or nothing, and through no link."""
+"""A tried row is written into a project completely or not at all, and never through a link."""
 
 from __future__ import annotations
 
@@ -163,7 +163,9 @@ def test_a_change_of_the_matrix_meanwhile_is_kept(sample, scratch, tried, inputs
     assert matrix.targets[NAME] == tried.row.target
 
 
-def test_what_a_lock_violates_is_returned_and_not_written(sample, scratch, tried, inputs):
+def test_constraints_violated_by_a_lock_are_returned_and_not_written(
+    sample, scratch, tried, inputs
+):
     fine = Constraint(package="trl", versions="==0.18.2", needs="torch<9")
     broken = msgspec.structs.replace(fine, needs="torch>=9")
     unrelated = msgspec.structs.replace(fine, package="elsewhere", needs="torch<8")

@@ -1,4 +1,4 @@
-"""The text of a pull request: differences and reasons, as Markdown that nothing breaks out of."""
+"""The text of a pull request: differences and reasons as Markdown with escaped texts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_texts_of_others_are_code_alone():
     assert columns <= {5, 4, 0}
 
 
-def test_without_a_new_row_the_text_says_so():
+def test_text_without_a_new_row():
     item = RowUpdate(source="a", refused=row_update().refused)
     text = lock_changes.markdown([item])
     assert text.startswith(lock_changes.NOTHING)

@@ -1,4 +1,4 @@
-"""Newer versions on an index: which are allowed, what moves with them, what stops the rest."""
+"""Newer versions on an index: allowed ones, packages that change with them, reasons against."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def look(
     wanted: Mapping[str, RequiredVersion] = PINNED,
     **fields: object,
 ) -> dict[str, NewerVersion]:
-    """What is newer than `versions`, of which engine requires torch and helper."""
+    """The newer versions for `versions`, in which engine requires torch and helper."""
     context = Context.open(root=folder / "cache")
     address = IndexAddress(name="pypi", address=site.url("simple"), timed=False)
     indexes = Indexes({"pypi": address}, {}, "pypi", context.http)

@@ -1,4 +1,4 @@
-"""Targets of the catalogue with newer versions of what a target is for."""
+"""Targets of the catalogue with newer versions of a target's main packages."""
 
 from __future__ import annotations
 

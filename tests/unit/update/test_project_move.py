@@ -1,4 +1,4 @@
-"""A project's rows on another published target: conflicts, all at once, and the new matrix."""
+"""Moves of a project's rows to another published target: all conflicts, and the new matrix."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def moved(folder: Path, planned: ProjectMove) -> str:
     return project_move.new_matrix(path, data, value, planned).decode()
 
 
-def test_all_rows_move_and_every_comment_stays(folder: Path) -> None:
+def test_all_rows_move_and_comments_are_kept(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer", "other")))
     expected = MATRIX
     for before, after in (
@@ -117,7 +117,7 @@ def test_all_rows_move_and_every_comment_stays(folder: Path) -> None:
     assert text == expected.split("pypi: ")[0] + "pypi: " + index
 
 
-def test_a_target_that_other_rows_use_stays(folder: Path) -> None:
+def test_a_target_used_by_other_rows_is_kept(folder: Path) -> None:
     text = moved(folder, move(folder, ("trainer",)))
     value = published.extensions(folder / "matrix.yaml", text.encode())
     assert set(value.published) == {"small", "large"}
@@ -158,7 +158,7 @@ def test_comments_of_init_name_the_new_target(folder: Path, tmp_path: Path) -> N
 
 
 def conflicts(folder: Path, planned: ProjectMove, row: str = "trainer") -> list[str]:
-    """What stands against a move of one row."""
+    """The conflicts with a move of one row."""
     path = folder / "matrix.yaml"
     value = published.extensions(path, path.read_bytes())
     matrix = published.load(path)

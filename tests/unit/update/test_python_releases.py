@@ -36,7 +36,7 @@ def name(version: str, arch: Arch, variant: str = "install_only") -> str:
 
 
 def line(version: str, arches: tuple[Arch, ...] = tuple(Arch), **changes: object) -> bytes:
-    """A line of the list: of each architecture an archive of both kinds, and others."""
+    """A line of the list: for each architecture an archive of both types, and others."""
     build = version.partition("+")[2]
     artifacts = [
         {
@@ -113,7 +113,7 @@ def test_the_newest_release_for_all_architectures_on_the_same_server(
     assert update.sha256 == {Arch.X86_64: "a" * 64, Arch.ARM64: "b" * 64}
 
 
-def test_a_base_of_one_architecture_takes_what_is_built_for_it(site: Site, tmp_path: Path) -> None:
+def test_a_base_of_one_architecture_needs_only_its_builds(site: Site, tmp_path: Path) -> None:
     kind = "install_only_stripped"
     archives = {Arch.X86_64: f"https://flat.example/{name('3.12.11+20260101', Arch.X86_64, kind)}"}
     update = newer(tmp_path, source(site, archives=archives))

@@ -1,4 +1,4 @@
-"""Which refusals hold."""
+"""Which refusals are still valid."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_shorter_list_of_versions_is_no_new_cause():
     assert refusals.holds(REFUSED, inputs(newest={}.get))
 
 
-def test_another_version_of_imgbuild_ends_what_an_audit_refused():
+def test_refusals_by_an_audit_end_with_another_version_of_imgbuild():
     assert refusals.holds(REFUSED, inputs(imgbuild="0.2.0"))
     audited = msgspec.structs.replace(REFUSED, kind="audit")
     assert refusals.holds(audited, inputs())

@@ -1,4 +1,4 @@
-"""A new row in the text of a matrix: what it says, what stays, and what is refused."""
+"""A new row in the text of a matrix: its content, unchanged parts, and refusals."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def real():
 
 
 def _keys(target):
-    """The keys of a row that hold more than one value."""
+    """The keys of a row that have more than one value."""
     tables = ("requires", "extras", "indexes", "exclude", "drop", "links", "guide", "env", "waive")
     return [key for key in tables if getattr(target, key)]
 
 
 def updated(matrix, source, pins, **changes):
-    """The row that an update of `source` with these pins gives, under the name `new`."""
+    """The row that results from an update of `source` with these pins, with the name `new`."""
     target = matrix.targets[source]
     moved = msgspec.structs.replace(target, pins={**target.pins, **pins}, as_of=DAY, **changes)
     row = Row(name="new", target=moved)
@@ -41,7 +41,7 @@ def updated(matrix, source, pins, **changes):
 
 
 def added_lines(before, after, blocks=1):
-    """The lines that were added in so many blocks; no other line may differ."""
+    """The lines that were added in this number of blocks; no other line may differ."""
     old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     changed = [code for code in matcher.get_opcodes() if code[0] != "equal"]
@@ -74,7 +74,7 @@ def test_rows_of_every_form_can_be_a_source(real):
         assert loads(text, "matrix.yaml").targets["new"].pins[package] == "999.0"
 
 
-def test_the_texts_of_a_new_row_tell_what_moved_and_that_it_was_not_run(real):
+def test_texts_of_a_new_row_have_its_changes_and_that_it_was_not_run(real):
     target = updated(real, "cu130-trl", TRL).target
     assert target.tested == (
         "The image was not run. Made of cu130-trl by imgbuild update on 2026-11-28:"
@@ -176,5 +176,5 @@ def test_a_new_base_alone_gives_its_day_to_the_name(real):
     assert name == "cu130-vllm0.33.0-20261128"
 
 
-def test_the_matrix_of_the_repository_is_what_the_tests_read(real):
+def test_the_matrix_of_the_repository_has_the_tested_form(real):
     assert load(REAL).targets == real.targets

@@ -1,4 +1,4 @@
-"""Several files changed together: interrupted before each write, undone or finished by the next."""
+"""Several files changed together: interrupted before each write, then undone or finished."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def content(project: Project) -> dict[str, bytes]:
 
 
 def interrupted(project: Project, patch: pytest.MonkeyPatch, after: int) -> bool:
-    """Commit the change with an end before step `after` that writes or removes; whether it came."""
+    """Commit the change, interrupted before write or removal `after`; True if interrupted."""
     steps = itertools.count()
 
     def _counting(step: object) -> object:
@@ -142,7 +142,7 @@ def test_a_journal_of_a_checkout_names_no_other_files(project: Project, path: st
         transaction.recover(project)
 
 
-def test_new_content_that_is_not_what_the_journal_says_is_refused(
+def test_new_content_that_contradicts_the_journal_is_refused(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(project, monkeypatch, 6)

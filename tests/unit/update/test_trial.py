@@ -1,4 +1,4 @@
-"""Reasons of refusals in words, what they name, and what a row's refusals depend on."""
+"""Reasons of refusals as text, the packages in them, and the conditions of refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_reasons_of_a_conflict_are_its_lines():
         NoSolution("its packages are incompatible, and no other", reasons=("no name f",)),
     ],
 )
-def test_what_an_audit_finds_is_marked(error):
+def test_refusals_by_an_audit_are_marked(error):
     assert trial.refused(error).audited
 
 
@@ -75,7 +75,7 @@ def test_the_hash_of_a_row_is_that_of_its_settings():
         assert trial.settings_hash(matrix, other) != before
 
 
-def test_a_base_without_a_snapshot_of_security_updates_stays(tmp_path):
+def test_a_base_without_a_snapshot_of_security_updates_is_kept(tmp_path):
     matrix = samples.matrix()
     lock = samples.lock()
     context = Context(Store.open(tmp_path), Http(offline=True))

@@ -1,4 +1,4 @@
-"""What a wheel is compiled for, from its local version."""
+"""The CUDA and torch of a wheel, from its local version."""
 
 import pytest
 

@@ -60,8 +60,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     """One component. `id` is unique in its SBOM; `layer` is the layer that holds it.
 
     `index` is set if it is not the default one, `source` is Debian's source package, or the URL of
-    a package that is not from an index. `cpe` is CPE 2.3, by which scanners match what package
-    URLs do not identify.
+    a package that is not from an index. `cpe` is CPE 2.3, with which scanners match components that
+    package URLs do not identify.
     """
 
     id: str

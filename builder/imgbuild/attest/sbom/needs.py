@@ -1,6 +1,6 @@
 """The dependencies between packages of an image, for its SBOM, `imgbuild why` and `imgbuild tree`.
 
-A requirement that applies but is not installed yields no edge: the audit reports those.
+A requirement that applies but is not installed yields no edge: the audit reports it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def applied(
 
 
 def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
-    """Package → packages it needs; of alternatives the first that is installed."""
+    """Package → packages it needs; for alternatives, the first installed one."""
     giving = {
         given: package for package, record in sorted(packages.items()) for given in record.gives
     }
@@ -86,7 +86,7 @@ def _requirement(line: str) -> Requirement:
 
 
 def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
-    """Those of `lines` that require one of `packages`."""
+    """The `lines` that require one of `packages`."""
     return [_requirement(line) for line in lines if not packages.isdisjoint(named(line))]
 
 

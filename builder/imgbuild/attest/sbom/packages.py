@@ -1,9 +1,9 @@
 """Licence, requirements and source package of wheels and debs: `images/packages.json`.
 
 Each file is read once, while it is in the cache, and recorded by its sha256. The records describe
-immutable files and are only added, as in `layers.json`. An SBOM is derived from lock, digests and
-this file; for packages that are missing here, it declares the data as unknown. `imgbuild why` and
-`tree` read requirements from it.
+immutable files: they are added and never changed, as in `layers.json`. An SBOM is derived from
+lock, digests and this file; it declares the data of packages without a record as unknown. `imgbuild
+why` and `tree` read requirements from it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
 
 
 def _among(there: set[str], lines: Iterable[str]) -> tuple[str, ...]:
-    """Those of `lines` that name one of the packages `there`."""
+    """The `lines` that name one of the packages `there`."""
     return tuple(line for line in lines if there & named(line))
 
 
@@ -160,7 +160,7 @@ def keep(images: Path, lock: Lock, store: Store) -> None:
 
 
 def look(files: Iterable[tuple[Sha256, Wheel | Deb]], store: Store) -> dict[Sha256, Package]:
-    """The metadata of `files` that are in the cache, where the result is stored too."""
+    """Read the metadata of `files` that are in the cache; results are stored in the cache."""
     items = dict(files)
     packages = each(list(items.values()), lambda item, _: _remembered(item, store), threads=READERS)
     return {

@@ -25,7 +25,7 @@ def deb(package: str, version: str, arch: str, *, release: str, source: str) -> 
 
 
 def generic(name: str, version: str, *, url: str, sha256: Sha256) -> str:
-    """The URL of a file of no package type, downloaded from `url`."""
+    """The URL of a file without a package type, downloaded from `url`."""
     place = {"checksum": f"sha256:{sha256}", "download_url": url}
     return _purl("generic", name, version, place)
 

@@ -2,8 +2,8 @@
 
 Bundles are written: the format of cosign 3, one artifact for each statement, whose `subject` is the
 image. Collections are only read: the format of cosign 1 and 2, an image at the tag `sha256-HEX.sig`
-(signatures) or `sha256-HEX.att` (statements) with one layer for each. cosign 3 reads collections
-only where the image has no bundle.
+(signatures) or `sha256-HEX.att` (statements) with one layer for each signature or statement. cosign
+3 reads collections only if the image has no bundle.
 """
 
 from __future__ import annotations

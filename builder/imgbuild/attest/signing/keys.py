@@ -1,6 +1,6 @@
 """Private and public keys, and their passwords (COSIGN_PASSWORD): ECDSA P-256 and Ed25519.
 
-They are read from PEM files as openssl and cosign write them. A password comes from
+Keys are read from PEM files in the formats of openssl and cosign. A password comes from
 $COSIGN_PASSWORD, else from the terminal; no message contains it, nor any part of a private key.
 """
 

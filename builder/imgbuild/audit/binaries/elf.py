@@ -334,7 +334,7 @@ def _dynamic(data: bytes, text: bytes) -> dict[int, list[str]]:
 
 
 def _needed_versions(data: bytes, count: int, text: bytes) -> dict[str, dict[int, str]]:
-    """Library → index → the version required of it, weak ones included."""
+    """Library → index → the versions required of it, including weak ones."""
     by_library: dict[str, dict[int, str]] = {}
     at = 0
     left = len(data) // VERNAUX.size  # the number of entries that fit into the section

@@ -79,7 +79,7 @@ class FatbinScanner:
 
 
 def _suffix(flags: int) -> str:
-    """The architecture suffix: "a" for this one only, "f" for its family, "" for later ones too."""
+    """The architecture suffix: "a": only this one; "f": its family; "": also later ones."""
     return "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
 
 

@@ -17,7 +17,7 @@ from imgbuild.values import Arch
 
 CAPABILITY = re.compile(r"(?:sm_?)?([0-9]{1,2})\.?([0-9])a?", re.ASCII)
 LONGEST = 80  # characters of a name
-# Words that say who made a GPU or where it is, not which one it is.
+# Words for the manufacturer or the place of a GPU, not for its model.
 BRANDS = frozenset(
     {"nvidia", "tesla", "geforce", "jetson", "dgx", "hgx", "egx", "graphics", "gpu", "corporation"}
 )

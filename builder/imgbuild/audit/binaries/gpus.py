@@ -57,7 +57,7 @@ class Drivers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.majors.get(cuda.partition(".")[0], "")
 
     def own(self, cuda: str) -> str:
-        """The driver that a release was published with; "" if unknown."""
+        """The driver with which a release was published; "" if unknown."""
         return next(
             (release.driver for release in self.releases if release.cuda == minor(cuda)), ""
         )

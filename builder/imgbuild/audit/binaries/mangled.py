@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-OLD = "Ss"  # the abbreviation of std::string, as GCC before 5 laid it out
+OLD = "Ss"  # the abbreviation of std::string, in the layout of GCC before 5
 NEW = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 

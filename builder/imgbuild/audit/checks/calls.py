@@ -147,8 +147,9 @@ class _ModuleCalls:
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             signature = signatures.signature(self.package_set, what.found, bound=_bound(fact, what))
-            if signature is not None and not _is_overridden(self.package_set, what):
-                yield from _arguments(fact, what, signature, version)
+            problems = [] if signature is None else list(_arguments(fact, what, signature, version))
+            if problems and not _is_overridden(self.package_set, what):
+                yield from problems
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
                 text = f"registers {taken!r} with {what.path}, which {version} registers already"
@@ -225,7 +226,7 @@ def _bound(fact: Call, what: Meaning) -> bool:
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:
-    """Whether a subclass of the holder may be meant that has its own method of this name."""
+    """Whether the object may be of a subclass of the holder with its own method of this name."""
     holder, method = what.holder, what.found.definition
     if holder is None or holder.exact or holder.home is None or not isinstance(method, Function):
         return False

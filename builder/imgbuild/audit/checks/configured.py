@@ -17,7 +17,7 @@ CHECK = "imports"
 
 
 def check(package_set: ImportablePackages, path: MainPath) -> Iterator[Finding]:
-    """Warnings for each `_target_` that does not exist: which ones are used depends on the run."""
+    """Warnings for each `_target_` that does not exist, since the run determines which are used."""
     modules = {name.rpartition(".")[0] for name, _ in path.starts}
     for module in sorted(filter(None, modules)):
         main = program(package_set, module)

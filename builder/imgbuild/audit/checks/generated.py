@@ -104,7 +104,7 @@ def _users(
             if module is None or course is None or not course.runs or course.catches():
                 continue
             how = path.reached(name, here.runner(line.scope))
-            if how is None and course.certain:  # functions that a table names are not followed
+            if how is None and course.certain:  # functions in a table are not followed
                 how = path.reached(name, "")
             entry = how.entry if how is not None and how.level < Level.DOUBTFUL else ""
             owner = package_set.owner(name) or ""

@@ -42,7 +42,7 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
 
 
 class _Users:
-    """The place where a package refers to modules of another package, lazy imports included."""
+    """The place where a package refers to modules of another package, including lazy imports."""
 
     def __init__(self, package_set: ImportablePackages, path: MainPath) -> None:
         self._package_set = package_set
@@ -156,9 +156,28 @@ def _of_import(
         text=text,
         error=error,
     )
+    if result.evidence is not None and (preferred := _preferred(package_set, line, other)):
+        evidence = msgspec.structs.replace(result.evidence, preferred=preferred)
+        result = msgspec.structs.replace(result, evidence=evidence)
     if using is not None:
         result = msgspec.structs.replace(result, severity=Severity.WARNING)
     return result
+
+
+def _preferred(
+    package_set: ImportablePackages, line: Import, other: str
+) -> tuple[tuple[str, ...], ...]:
+    """The imports from `other`, for each attempt, before the code falls back to `line`."""
+    attempts = (
+        tuple(guard.subject.split(", "))
+        for guard in line.guards
+        if other and guard.kind == "absent" and not guard.spec
+    )
+    return tuple(
+        subjects
+        for subjects in attempts
+        if all(package_set.owner(subject.partition(":")[0]) == other for subject in subjects)
+    )
 
 
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:

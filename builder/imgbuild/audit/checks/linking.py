@@ -144,7 +144,7 @@ class _Linker:
 
     def _symbols(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
         absent = [symbol for symbol in facts.undefined if self._is_absent(package, symbol)]
-        # Symbols that a known package should have come first: they say most.
+        # Symbols that a known package should have come first: they are most specific.
         absent.sort(key=lambda symbol: (not self._owner(symbol), symbol))
         every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
         for place, symbol in enumerate(absent[:SHOWN], start=1):

@@ -76,7 +76,7 @@ def _imports_only(
 
 
 def _imports(package_set: ImportablePackages, facts: ModuleFacts, module: str) -> bool:
-    """Whether the module imports `module` at its top level, and fails without it."""
+    """Whether the module imports `module` at its top level and fails without it."""
     for line in facts.imports:
         if not line.scope and f"{line.module}.".startswith(f"{module}."):
             course = judge(package_set, line.guards)

@@ -19,7 +19,7 @@ from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.kept_findings import FindingCache
 from imgbuild.audit.code.model import CodeFinding, CodeText, Fork
 from imgbuild.audit.code.other_sets import OtherSet
-from imgbuild.audit.code.reading import read_facts
+from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -65,12 +65,12 @@ def _check(
     forks: Sequence[Fork],
     key: str,
 ) -> CheckedCode:
-    facts = read_facts(texts, store)
+    facts = CodeFacts(texts, store)
     base: ImportablePackages = package_set
     packages = [*package_set.packages, *(fork.package for fork in forks)]
     of_forks: list[CodeFinding] = []
     for fork in forks:
-        fork_facts = read_facts(fork.texts, store)
+        fork_facts = CodeFacts(fork.texts, store)
         of_forks += python_code.check(base, packages, fork.texts, fork_facts, others, unread)
         base = CodeSet(base, fork.texts, fork_facts, package=fork.package, version=fork.version)
     sources = PackageSources(package_set, [*unread, *(fork.package for fork in forks)])
@@ -83,7 +83,7 @@ def _check(
             facts,
             others,
             unread,
-            (lambda code: FindingCache(store, key, code)) if key else None,
+            (lambda code: FindingCache(store, key, code, facts)) if key else None,
         ),
         *variables.check(sources, texts, store),
         *command_lines.check(sources, texts),
@@ -107,7 +107,7 @@ def _is_accepted(finding: CodeFinding, text: CodeText) -> bool:
 
 
 def compared_packages() -> frozenset[str]:
-    """The packages that command lines and variables are compared with."""
+    """The packages with which command lines and variables are compared."""
     programs = command_lines.load()
     names = {name for program in programs for name in (program.package, *program.more)}
     prefixes = variables.load().prefixes.values()
@@ -117,5 +117,5 @@ def compared_packages() -> frozenset[str]:
 
 def imported(texts: Sequence[CodeText], store: Store) -> frozenset[str]:
     """The top-level modules that the Python files among `texts` import."""
-    facts = read_facts(texts, store).values()
-    return frozenset(line.module.partition(".")[0] for each in facts for line in each.imports)
+    summaries = CodeFacts(texts, store).summaries.values()
+    return frozenset(name for each in summaries for name in each.imports)

@@ -51,7 +51,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
         for file in [path] if path.is_file() else _below(path):
             if time.monotonic() > deadline:
                 raise TimeoutError
-            if not file.is_file():  # a link that leads nowhere or to itself, a pipe
+            if not file.is_file():  # a broken or circular link, or a pipe
                 continue
             resolved = file.resolve()
             if resolved not in texts:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.wheel_sources import WheelSources
 from imgbuild.audit.main_path.closure import Level, MainPath, Place, Reached
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -54,44 +55,64 @@ class CodeSet:
         self.python = base.python
         self.arch = base.arch
         self.partial = base.partial
+        self.sources = WheelSources(self)
         self._texts: dict[str, CodeText] = {}
         self._files: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
-        self._modules: dict[str, ModuleFacts | Opaque] = {}
+        self._roots = {text.file: text.root for text in files}
+        self._sources = {text.file: text.source for text in files}
+        self._facts = facts
+        self._modules: dict[str, ModuleFacts | Opaque | None] = {}  # None: not needed yet
         for text in files:
             if text.file in facts:
-                self._add(text, facts[text.file])
+                self._add(text)
 
-    def _add(self, text: CodeText, facts: ModuleFacts) -> None:
+    def _add(self, text: CodeText) -> None:
         root = text.module.partition(".")[0]
         hidden = "." not in text.module and not text.package and self._base.exists(root)
         name = text.module
         if hidden or name in self._modules or not name:
             if not hidden and name:
                 if name in self._texts:  # the first file of this name is read, too
-                    self._put(f"{name}#0", self._texts.pop(name), self._modules[name])
+                    self._put(f"{name}#0", self._texts.pop(name))
                     del self._files[name]
                 self._modules[name] = Opaque(name, "unknown")
             name = f"{name}#{len(self._texts) + 1}"
-        self._put(name, text, facts)
+        self._put(name, text)
 
-    def _put(self, name: str, text: CodeText, facts: ModuleFacts | Opaque) -> None:
+    def _put(self, name: str, text: CodeText) -> None:
         self._texts[name] = text
         self._files[name] = text.file
         self._sizes[text.file] = len(text.source)
-        if isinstance(facts, ModuleFacts):
-            self._modules[name] = _without_data(msgspec.structs.replace(facts, module=name))
+        self._modules[name] = None
+
+    def _of_user(self, name: str) -> ModuleFacts | Opaque:
+        """The facts of a module of the user."""
+        module = self._modules[name]
+        if module is None:
+            facts = self._facts[self._files[name]]
+            module = _without_data(msgspec.structs.replace(facts, module=name))
+            self._modules[name] = module
+        return module
+
+    def names(self) -> frozenset[str]:
+        """The modules of the user, with the names that several files have."""
+        return frozenset(self._modules)
 
     @property
     def code(self) -> Mapping[str, CodeText]:
         """Module → file of the user's code."""
         return self._texts
 
+    def root(self, file: str) -> str:
+        """The folder from which Python imports the modules of a file."""
+        return self._roots[file]
+
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
         """The user's code, or some of its modules, as code that runs."""
         places: dict[Place, Reached] = {}
         for name in self._texts if modules is None else modules:
-            facts = self._modules[name]
+            facts = self._of_user(name)
             if isinstance(facts, ModuleFacts):
                 here = scopes(facts)
                 places.update({(name, here.runner(use.scope)): _HOW for use in _uses(facts)})
@@ -100,9 +121,11 @@ class CodeSet:
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """The facts of a module of the user or of a package, in that order."""
-        if name not in self._modules and name.partition(".")[0] in self._unread:
+        if name in self._modules:
+            return self._of_user(name)
+        if name.partition(".")[0] in self._unread:
             return Opaque(name, "unknown")
-        return self._modules[name] if name in self._modules else self._base.module(name)
+        return self._base.module(name)
 
     def exists(self, module: str) -> bool | None:
         """Whether `module` can be imported."""
@@ -137,7 +160,7 @@ class CodeSet:
         """The content of a file of a package or of the user's code."""
         if package != self._package:
             return self._base.read(package, path)
-        return next((text.source for text in self._texts.values() if text.file == path), None)
+        return self._sources.get(path)
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once."""
@@ -164,7 +187,7 @@ def _uses(facts: ModuleFacts) -> tuple[Import | Call | Attribute, ...]:
 
 
 def _without_data(facts: ModuleFacts) -> ModuleFacts:
-    """`facts` without conditions on data: at the top of a user's program they may hold."""
+    """`facts` without conditions on data: at the top level of a user's program they may be true."""
 
     def _kept(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         return tuple(guard for guard in guards if guard.kind != _OF_DATA)

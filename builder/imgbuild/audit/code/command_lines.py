@@ -310,7 +310,7 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
 
 
 def _is_command(node: ast.FunctionDef) -> bool:
-    """Whether click or typer makes a command of a function, named after it."""
+    """Whether click or typer turns a function into a command with the function's name."""
     names = [ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list]
     return any(name.rpartition(".")[2] in ("command", "group") for name in names)
 

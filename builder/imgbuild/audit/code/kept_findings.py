@@ -1,20 +1,19 @@
-"""Findings in Python files, cached by the files that they depend on.
+"""Findings in Python files, cached by the files on which they depend.
 
-The findings in a file depend on the package set, on the file, on the user's modules that it uses,
-directly or through others, and on the names of all files.
+The findings in a file depend on the package set, on the file, and on what it sees of the user's
+modules that it uses, directly or through others: their summaries, rarely their content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from imgbuild.audit.code.code_set import CodeSet
 from imgbuild.audit.code.model import CodeFinding
-from imgbuild.audit.code.reading import digest
+from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.packages.library import pack, unpack
-from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.report import Evidence
 from imgbuild.values import sha256
@@ -32,16 +31,32 @@ class FileFindings(msgspec.Struct, frozen=True):
 class FindingCache:
     """The findings in the files of a user's code in the cache."""
 
-    def __init__(self, store: Store, key: str, code: CodeSet) -> None:
+    def __init__(self, store: Store, key: str, code: CodeSet, facts: CodeFacts) -> None:
         """`key` stands for the package set and for the code of the checks."""
         self._store = store
-        content = {name: digest(text) for name, text in code.code.items()}
-        everything = sorted((name, text.file) for name, text in code.code.items())
-        key = sha256(repr((key, everything)).encode())
-        uses = {name: _used(code, name) for name in content}
+        files = {name: text.file for name, text in code.code.items()}
+        contents = {name: f"{name} {facts.digests[file]}" for name, file in files.items()}
+        seen = {name: f"{name} {facts.summaries[file].interface}" for name, file in files.items()}
+        nodes = code.names()
+        content = {name: contents.get(name, f"{name} several") for name in nodes}
+        uses = {
+            name: _used(facts.summaries[files[name]].named, nodes) if name in files else ()
+            for name in nodes
+        }
+        bodies = reach(content, uses)
+
+        def _bodies(here: str, modules: Collection[str]) -> str:
+            used = _used([each or here for each in modules], nodes)
+            return "".join(f" {bodies[each]}" for each in sorted(used))
+
+        interfaces = {name: seen.get(name, content[name]) for name in nodes}
+        for name, file in files.items():
+            contents[name] += _bodies(name, facts.summaries[file].evaluated)
+            interfaces[name] += _bodies(name, facts.summaries[file].binding)
+        reached = reach(interfaces, uses)
         self._keys = {
-            code.code[name].file: f"{key} {content[name]} {reached}"
-            for name, reached in reach(content, uses).items()
+            file: sha256(f"{key} {contents[name]} {reached[name]}".encode())
+            for name, file in files.items()
         }
 
     def read(self, file: str) -> FileFindings | None:
@@ -54,14 +69,10 @@ class FindingCache:
         self._store.put_fact(KEPT, self._keys[file], pack(findings))
 
 
-def _used(code: CodeSet, name: str) -> frozenset[str]:
-    """The modules of the user that a module names, with their parents."""
-    facts = code.module(name)
-    if not isinstance(facts, ModuleFacts):
-        return frozenset()
-    modules = code.code
+def _used(named: Collection[str], modules: Collection[str]) -> Collection[str]:
+    """The modules of the user among `named`, with their parents."""
     used: set[str] = set()
-    for each in _named(facts):
+    for each in named:
         name = each.removesuffix(".*")
         if name != each:
             used.update(module for module in modules if module.startswith(f"{name}."))
@@ -69,22 +80,11 @@ def _used(code: CodeSet, name: str) -> frozenset[str]:
             if name in modules:
                 used.add(name)
             name = name.rpartition(".")[0]
-    return frozenset(used)
-
-
-def _named(facts: ModuleFacts) -> Iterator[str]:
-    yield facts.module
-    for line in facts.imports:
-        yield f"{line.module}.{line.name}" if line.name not in ("", "*") else line.module
-    for target in (*facts.lazy.values(), *facts.aliases.values()):
-        yield target.replace(":", ".")
-    yield from facts.lazy_stars
-    for call in facts.calls:
-        yield from call.literals  # importlib.import_module("a.b")
+    return used
 
 
 def reach(content: Mapping[str, str], uses: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Node → a digest of the content of all nodes that it reaches through `uses`, cycles included.
+    """Node → a digest of the content of all nodes that it reaches through `uses`, including cycles.
 
     Tarjan's algorithm: the nodes of a cycle have one digest.
     """

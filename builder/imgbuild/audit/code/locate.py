@@ -1,4 +1,4 @@
-"""The column of a finding: locates its node in the syntax tree."""
+"""The column of a finding: locates its node in the syntax tree (separate: one walk of trees)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CodeTree:
 
     @cached_property
     def _conditional(self) -> list[tuple[int, int]]:
-        """First and last lines of blocks that may not run, `if __name__ == …` excepted."""
+        """First and last lines of blocks that may not run, except `if __name__ == …`."""
         kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
         return [
             (node.lineno + 1, node.end_lineno or node.lineno)

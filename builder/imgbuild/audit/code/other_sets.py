@@ -1,4 +1,4 @@
-"""Other locked targets: which of them have a name, and its replacement."""
+"""Finds the other locked targets that have a name, and the replacement of the name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OtherSet(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where a name exists: `instead` is its replacement, `since` the first version without it."""
+    """The result for a name: `instead` is its replacement, `since` the first version without it."""
 
     instead: str = ""
     since: str = ""

@@ -52,7 +52,10 @@ def _of_class(
             continue
         problem = _called_with_more(code, chain, method, function)
         if problem is not None:
-            yield _finding(text, function, CALLED, Severity.ERROR, problem)
+            # A class that calls its own method may not use what calls it in the base class.
+            used = any(_calls(facts, definition, method))
+            severity = Severity.WARNING if used else Severity.ERROR
+            yield _finding(text, function, CALLED, severity, problem)
         else:
             gone = _removed_method(code, facts, definition, method, others)
             if gone is not None:

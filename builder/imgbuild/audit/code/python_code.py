@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
-from imgbuild.audit.code import other_sets, overridden, rejected_names
+from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
 from imgbuild.audit.code.locate import CodeTree
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
+from imgbuild.audit.code.reading import CodeFacts
+from imgbuild.audit.code.wheel_sources import instead
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
 # The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
@@ -36,12 +37,12 @@ CODES = {
 }
 SYNTAX = "IMG107"
 PARSED_LINE = re.compile(r" \(<unknown>, line (?P<line>\d+)\)$")
-# Files that are not run in an image: what they import need not be there.
+# Files that are not run in an image: their imports need not exist there.
 _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
-_ABOVE = 4  # folders above a script in which a project's packages may lie
+_ABOVE = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 
 
@@ -49,7 +50,7 @@ def check(
     package_set: ImportablePackages,
     packages: Sequence[str],
     texts: Sequence[CodeText],
-    facts: Mapping[str, ModuleFacts],
+    facts: CodeFacts,
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
     cache: Callable[[CodeSet], FindingCache] | None = None,
@@ -67,14 +68,14 @@ def check(
     known: dict[str, FileFindings] = {}
     if kept is not None:
         stored = {file: kept.read(file) for file in places}
-        known = {file: each for file, each in stored.items() if each and _is_current(each, places)}
+        known = {file: each for file, each in stored.items() if each and _is_current(each, code)}
     new = {name: text for name, text in code.code.items() if text.file not in known}
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
     for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
         evidence = finding.evidence
-        if evidence is not None and _is_local(evidence, places):
+        if evidence is not None and _is_local(evidence, code):
             local.setdefault(evidence.file, []).append(evidence)
         elif evidence is not None:
             by_file.setdefault(evidence.file, []).append((finding, evidence))
@@ -82,21 +83,21 @@ def check(
     findings: dict[str, list[CodeFinding]] = {text.file: [] for text in new.values()}
     for file, group in by_file.items():
         findings[file] += _of_file(look, places[file], group)
-    for each in (*overridden.check(code, others, new), *rejected_names.check(code, new)):
+    for each in overridden.check(code, others, new):
         findings[each.file].append(each)
     for file, entries in findings.items():
         known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
         if kept is not None:
             kept.write(file, known[file])
-    broken = [_unparsed(file, each.broken) for file, each in facts.items() if each.broken]
+    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
     return _unique([*(each for group in known.values() for each in group.findings), *broken])
 
 
-def _is_current(stored: FileFindings, places: Mapping[str, CodeText]) -> bool:
+def _is_current(stored: FileFindings, code: CodeSet) -> bool:
     """Whether the folders of the user still have, and lack, the modules that findings are about."""
     evidence = [each.evidence for each in stored.findings if each.evidence is not None]
-    return all(_is_local(each, places) for each in stored.local) and not any(
-        _is_local(each, places) for each in evidence
+    return all(_is_local(each, code) for each in stored.local) and not any(
+        _is_local(each, code) for each in evidence
     )
 
 
@@ -126,14 +127,16 @@ def _unique(findings: Sequence[CodeFinding]) -> list[CodeFinding]:
     return list(unique.values())
 
 
-def _is_local(evidence: Evidence, places: Mapping[str, CodeText]) -> bool:
+def _is_local(evidence: Evidence, code: CodeSet) -> bool:
     """Whether the subject is the user's: a relative import, or a file next to the script.
 
     Python imports such a file first. A package unknown to all package sets may be in a parent
-    folder.
+    folder. What a module of the user imports from a package is not the user's.
     """
     root = re.split(r"[.:(]", evidence.subject, maxsplit=1)[0]
-    here = Path(places[evidence.file].root)
+    if evidence.other and code.owner(root) == CODE:
+        return False
+    here = Path(code.root(evidence.file))
     if not root or (here / f"{root}.py").is_file() or (here / root / "__init__.py").is_file():
         return True
     if evidence.relation is not Relation.PACKAGE:
@@ -196,19 +199,22 @@ def _finding(
     cell, line = text.place(line)
     elsewhere = Elsewhere() if note else look.find(evidence)
     published = _published(evidence) if not note and not elsewhere.since else None
+    advice = ""
+    if evidence.relation is Relation.NAME and ":" in evidence.subject and not note:
+        advice = look.code.sources.advice(*evidence.subject.split(":", 1))
     return CodeFinding(
         check="code",
         code=CODES[evidence.relation],
         severity=severity,
         message=finding.message.removeprefix(_PREFIX),
         where=f"{text.file}:{f'cell {cell}:' if cell else ''}{line}:{column}",
-        remedy=_remedy(evidence, elsewhere, published),
+        remedy=advice or _remedy(evidence, elsewhere, published),
         evidence=msgspec.structs.replace(evidence, package="", version="", line=line),
         file=text.file,
         line=line,
         column=column,
         cell=cell,
-        instead=elsewhere.instead,
+        instead=instead(advice) or elsewhere.instead,
         since=elsewhere.since or (published.removed_in or published.since if published else ""),
         targets=elsewhere.targets,
     )

@@ -1,13 +1,14 @@
-"""The facts of a user's Python files, each cached by its content."""
+"""The facts of a user's Python files, each cached by its content, and read when needed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.summaries import Summary, summary
 from imgbuild.audit.packages.library import pack, unpack
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.module import read_module
@@ -17,30 +18,53 @@ from imgbuild.system.workers import Workers
 from imgbuild.values import sha256
 
 KEPT = "code-modules"
+SUMMARIES = "code-summaries"
 WORTH = 2 << 20  # bytes of source for which starting processes pays
 SHARE = 40  # files in one task
 
 
-def read_facts(texts: Sequence[CodeText], store: Store) -> dict[str, ModuleFacts]:
-    """File → facts, for the Python files among `texts`."""
-    python = [text for text in texts if text.kind == "python"]
-    if not python:
-        return {}
-    reader = code_digest(__name__)
-    keys = {text.file: f"{reader} {digest(text)}" for text in python}
-    facts: dict[str, ModuleFacts] = {}
-    missing = []
-    for text in python:
-        data = store.fact(KEPT, keys[text.file])
-        kept = unpack(data, ModuleFacts) if data is not None else None
-        if kept is None:
-            missing.append(text)
-        else:
-            facts[text.file] = kept
-    for file, encoded in _read_all(missing).items():
-        facts[file] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
-        store.put_fact(KEPT, keys[file], pack(msgspec.Raw(encoded)))
-    return facts
+class CodeFacts(Mapping[str, ModuleFacts]):
+    """File → facts of the Python files among `texts`. `summaries`: file → summary."""
+
+    def __init__(self, texts: Sequence[CodeText], store: Store) -> None:
+        """Read the files of which the cache has no summary."""
+        self._store = store
+        self._texts = {text.file: text for text in texts if text.kind == "python"}
+        self._facts: dict[str, ModuleFacts] = {}
+        self.summaries: dict[str, Summary] = {}
+        reader = code_digest(__name__) if self._texts else ""
+        self.digests = {file: digest(text) for file, text in self._texts.items()}
+        self._keys = {file: f"{reader} {each}" for file, each in self.digests.items()}
+        for file, key in self._keys.items():
+            data = store.fact(SUMMARIES, key)
+            cached = unpack(data, Summary) if data is not None else None
+            if cached is not None:
+                self.summaries[file] = cached
+        self._keep(_read_all([t for f, t in self._texts.items() if f not in self.summaries]))
+
+    def _keep(self, read: Mapping[str, tuple[bytes, Summary]]) -> None:
+        for file, (encoded, file_summary) in read.items():
+            self._facts[file] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
+            self.summaries[file] = file_summary
+            self._store.put_fact(KEPT, self._keys[file], pack(msgspec.Raw(encoded)))
+            self._store.put_fact(SUMMARIES, self._keys[file], pack(file_summary))
+
+    def __getitem__(self, file: str) -> ModuleFacts:
+        """The facts of a file, from the cache or read."""
+        if file not in self._facts:
+            data = self._store.fact(KEPT, self._keys[file])
+            cached = unpack(data, ModuleFacts) if data is not None else None
+            if cached is not None:
+                self._facts[file] = cached
+            else:
+                self._keep(read_texts([self._texts[file]]))
+        return self._facts[file]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
 
 
 def digest(text: CodeText) -> str:
@@ -48,13 +72,13 @@ def digest(text: CodeText) -> str:
     return sha256(f"{text.file}\0{text.module}\0".encode() + text.source)
 
 
-def _read_all(texts: Sequence[CodeText]) -> dict[str, bytes]:
-    """File → its facts as MessagePack."""
+def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
+    """File → its facts as MessagePack, and its summary."""
     processes = len(os.sched_getaffinity(0))
     if processes < 2 or sum(len(text.source) for text in texts) < WORTH:
         return read_texts(texts)
     workers = Workers(processes)
-    facts: dict[str, bytes] = {}
+    facts: dict[str, tuple[bytes, Summary]] = {}
     try:
         shares = [texts[start : start + SHARE] for start in range(0, len(texts), SHARE)]
         for result in [workers.submit(read_texts, share) for share in shares]:
@@ -64,14 +88,13 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, bytes]:
     return facts
 
 
-def read_texts(texts: Sequence[CodeText]) -> dict[str, bytes]:
-    """File → facts as MessagePack, read in this process."""
-    return {
-        text.file: msgspec.msgpack.encode(
-            read_module(text.source, text.module, text.file, package=text.package, program=True)
-        )
-        for text in texts
-    }
+def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
+    """File → its facts as MessagePack, and its summary, read in this process."""
+    read: dict[str, tuple[bytes, Summary]] = {}
+    for text in texts:
+        facts = read_module(text.source, text.module, text.file, package=text.package, program=True)
+        read[text.file] = (msgspec.msgpack.encode(facts), summary(facts))
+    return read
 
 
 def texts_key(texts: Sequence[CodeText]) -> Mapping[str, str]:

@@ -177,7 +177,7 @@ def _value(
             read = sources.files(each.package, each.files).values()
             source = "".join(content.decode(errors="replace") for content in read)
             values = set(re.findall(each.pattern, source))
-            # A value may also be compared in other words: FLASHMLA, "flashmla".
+            # A value may also be compared in another form: FLASHMLA, "flashmla".
             word = setting.value.replace("_", "").lower()
             if values and setting.value not in values and word not in source.lower():
                 version = f"{each.package} {sources.package_set.version(each.package)}"
@@ -194,7 +194,7 @@ def _value(
     return None
 
 
-# -- what files set and read
+# -- variables that files set and read
 
 
 def _of_text(text: CodeText, store: Store) -> FileVariables:

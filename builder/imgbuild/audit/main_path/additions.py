@@ -1,7 +1,7 @@
 """The main path of packages that are added to a published target, whose audit had no errors.
 
-If the audit of the published packages cannot depend on the added ones, only what these run is
-followed: all else is as it was in that audit.
+If the audit of the published packages cannot depend on the added ones, only the code that the added
+packages run is followed: the rest is as in that audit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def path_of_additions(
     published: Collection[str],
     known: PublishedFacts,
 ) -> MainPath:
-    """The main path from the packages `named`, without other entry points where these suffice.
+    """The main path from the packages `named`; other entry points are omitted if these suffice.
 
     `known` are facts about published targets, `published` the packages of one. Without `published`,
     or for unknown ones, all entry points are followed.

@@ -308,7 +308,7 @@ class _Walk:
                 elif not _is_private(name):
                     self._mark((home.module, method), remote)
 
-    # -- following what a place does
+    # -- following the effects of a place
 
     def _run(self, place: Place) -> None:
         module, runner = place
@@ -346,7 +346,7 @@ class _Walk:
         lookup_result = self._lookup(line.module, line.name)
         if isinstance(lookup_result.definition, ModuleFacts) and not lookup_result.ambiguous:
             self._module(lookup_result.definition.module, beyond)
-        # What is imported on first use may be a dummy object if something it needs is missing.
+        # An object imported on first use may be a dummy if one of its dependencies is missing.
         least = Level.DOUBTFUL if lookup_result.ambiguous else Level.POSSIBLE
         later = msgspec.structs.replace(beyond, level=max(beyond.level, least))
         for step in lookup_result.trace:

@@ -84,7 +84,7 @@ class _DefaultWalk:
         self._home: ModuleFacts | None = None
 
     def enter(self, lookup: LookupResult) -> None:
-        """Follow an entry point that has a configuration; others are called with data alone."""
+        """Follow an entry point that has a configuration; others are called only with data."""
         definition, home = lookup.definition, lookup.home
         owner: tuple[object, ...] = ()
         if isinstance(definition, Class) and home is not None:
@@ -284,7 +284,7 @@ class _DefaultWalk:
             self._forget(target)
 
     def _skip(self, node: ast.stmt) -> None:
-        """Skip code that may run; if it may return, the rest does not certainly run."""
+        """Skip code that may run; if it may return, it is not certain that the rest runs."""
         self._forget(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._names[node.name] = UNKNOWN

@@ -49,9 +49,9 @@ from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts
 from imgbuild.values import normalize
 
 _STEPS = 20000  # of one evaluation, at most
-_MOST_OUTCOMES = 48  # ways in which an evaluation may end, at most
+_MOST_OUTCOMES = 48  # possible ends of an evaluation, at most
 PART = "a part of {}"  # the cause that a package lacks a module
-UNREAD = ("torch",)  # its functions ask devices
+UNREAD = ("torch",)  # its functions query devices
 _DEEPEST = 12  # calls within calls
 _SUSPENDED = (ast.Yield, ast.YieldFrom, ast.Await)
 NO_DISTRIBUTION, NO_MODULE = "PackageNotFoundError", "ModuleNotFoundError"
@@ -243,7 +243,7 @@ class Evaluation(Execution):
         source = self._evaluator.source(module)
         return source.absolute(node) if source is not None else node.module or ""
 
-    # -- what intrinsic functions ask of the package set
+    # -- queries of intrinsic functions to the package set
 
     def version(self, package: str) -> str | None:
         """The version of an installed package; Raised if it is missing, None if unknown."""

@@ -31,7 +31,7 @@ _LOGS = frozenset(
         *("warning_once", "info_once", "debug_once", "warn_once", "advice", "warning_advice"),
     )
 )
-# Expressions that make new values, whose size counts as steps.
+# Expressions that create new values, whose size counts as steps.
 _MAKERS = frozenset(
     (
         *(ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp, ast.Subscript, ast.JoinedStr),

@@ -82,7 +82,7 @@ _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)(\w+(?:\.\w+)*)")
 _PART = re.compile(r"\[(:?)(\d+)\]")
 
-# Devices that images are not for, as torch names their modules.
+# Devices that images do not support, by torch's names of their modules.
 OTHER_DEVICES = frozenset(("hip", "hpu", "mps", "mtia", "musa", "npu", "tpu", "xpu"))
 
 # Kinds of guards that do not depend on the package set.
@@ -217,7 +217,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
     memory = _results.setdefault(package_set, {})
     if guard not in memory:
         same = _defined(package_set, guard)
-        if same != guard:  # the function itself, for all modules that call it alike
+        if same != guard:  # the function itself, for all modules that call it in the same form
             memory[guard] = _result(package_set, same)
             return memory[guard] or GuardState.UNKNOWN
         memory[guard] = None  # a function that calls itself is not understood

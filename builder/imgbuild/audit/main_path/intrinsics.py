@@ -27,7 +27,7 @@ from imgbuild.audit.main_path.values import (
 )
 from imgbuild.system.syntax import parse_requirement
 
-# Exceptions of libraries, and what they derive from.
+# Exceptions of libraries, and their base classes.
 PARENTS = {
     "PackageNotFoundError": "ModuleNotFoundError",
     "DistributionNotFound": "Exception",
@@ -64,11 +64,11 @@ ATTRIBUTES: dict[type, frozenset[str]] = {
     InstalledVersion: _OF_VERSION,
     Requirement: frozenset(("name", "specifier")),
 }
-# Libraries of which functions are carried out here.
+# Libraries whose functions are executed here.
 LIBRARIES = frozenset(("packaging", "pkg_resources", "importlib_metadata"))
 DISTRIBUTIONS = "importlib.metadata.packages_distributions()"
 _RANGE = 1000  # items
-LARGEST = 10000  # characters or items that an operation may make
+LARGEST = 10000  # characters or items that an operation may create
 _FIELD = re.compile(r"\{[A-Za-z0-9_]*\}")  # of a format: neither a width nor an attribute
 EXIT = "SystemExit"
 
@@ -308,7 +308,7 @@ RAISING = frozenset(
         *("importlib_metadata.version", "pkg_resources.get_distribution"),
     )
 )
-# Decorators that leave what a function does as it is.
+# Decorators that do not change the effect of a function.
 TRANSPARENT = frozenset(
     (
         *("functools.lru_cache", "functools.cache", "functools.wraps", "functools.cached_property"),

@@ -26,7 +26,7 @@ LEFT_OUT = frozenset(("torch",))
 # Folders without parts for other packages: wandb.vendor.pygments is a copy of Pygments, while
 # verl.third_party.vllm is verl's part for vLLM.
 _NO_PARTS = ASIDE | {"vendor", "vendored"}
-# Functions that are called with the name of a package that they look for or import.
+# Functions that are called with the name of a package to find or import.
 _LOOKUPS = re.compile(
     r"import|find_spec|lazy|available|installed|require|version|distribution", re.IGNORECASE
 )
@@ -86,10 +86,10 @@ def _of_namespace(modules: Collection[str]) -> list[str]:
 
 
 def _main_parts(package_set: PackageSet, module: str) -> list[str]:
-    """The module from which `module` lazily imports most names, and the one behind it.
+    """The module from which `module` lazily imports most names, and its main part.
 
-    If that module in turn imports its names lazily from many parts, the second one is the part
-    that most of the others use.
+    If that module in turn lazily imports its names from many parts, the main part is the one that
+    most of the others use.
     """
     places = _places(package_set, module)
     part, count = max(places.items(), key=lambda item: item[1], default=("", 0))
@@ -160,7 +160,7 @@ def _uses_its_namesake(package_set: PackageSet, module: str) -> bool:
 
 
 def _passed_on(facts: ModuleFacts | Opaque | None) -> Iterator[str]:
-    """The modules of the same package that a module without definitions imports names from."""
+    """The modules of the same package from which a module without definitions imports names."""
     if isinstance(facts, ModuleFacts) and not facts.functions and not facts.classes:
         root = facts.module.partition(".")[0]
         for line in facts.imports:

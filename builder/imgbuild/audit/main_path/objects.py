@@ -33,7 +33,7 @@ from imgbuild.audit.source.text import dotted
 DATACLASS = "dataclasses.dataclass"
 OBJECT = "builtins.object"
 ABSENT = ModuleValue("")  # no class has an attribute
-# Decorators of classes that leave construction and methods as they are.
+# Decorators of classes that do not change construction and methods.
 _KEPT = frozenset(
     (
         *(DATACLASS, "typing.final", "typing_extensions.final", "functools.total_ordering"),

@@ -48,7 +48,7 @@ class ModuleTree:
         if self._functions is None:
             self._functions = {
                 (node.name, node.lineno): node
-                for node in ast.walk(self.tree)
+                for node in _nested(self.tree)
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             }
         return self._functions.get((name.rpartition(".")[2], line))
@@ -75,7 +75,7 @@ class ModuleTree:
         """The definition of a class, by line."""
         if self._classes is None:
             self._classes = {
-                node.lineno: node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)
+                node.lineno: node for node in _nested(self.tree) if isinstance(node, ast.ClassDef)
             }
         return self._classes.get(line)
 
@@ -143,6 +143,16 @@ class ModuleTree:
         parts = self.name.split(".")
         base_parts = parts[: len(parts) - node.level + self.package]
         return ".".join([*base_parts, *([node.module] if node.module else [])])
+
+
+def _nested(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements, nested ones included, without their expressions."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            todo.extend(getattr(node, name, ()))
 
 
 def _run_with(node: ast.AST) -> list[ast.AST]:

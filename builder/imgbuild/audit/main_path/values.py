@@ -185,7 +185,7 @@ def is_key(value: object) -> bool:
 
 
 def weight(value: object, limit: int) -> int:
-    """The number of items in a value, nested ones included; at most about `limit`.
+    """The number of items in a value, including nested ones; at most about `limit`.
 
     A hundred characters and a thousand bits count as an item.
     """

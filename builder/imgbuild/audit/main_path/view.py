@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from imgbuild.audit.main_path.guards import GuardState, evaluate
+from imgbuild.audit.names.model import sources
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Assigned, Class, Function, Import, ModuleFacts, Opaque
 
@@ -32,6 +33,7 @@ class View:
         self.owner = package_set.owner
         self.version = package_set.version
         self.files = package_set.files
+        self.sources = sources(package_set)
 
     def is_of(self, package_set: ImportablePackages) -> bool:
         """Whether it is a view of `package_set`."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import enum
 import re
 from collections.abc import Iterable
 
 import msgspec
 
 from imgbuild.audit.names.lookup import SameFacts, index, look_up, only_typing, search_module
-from imgbuild.audit.names.model import LookupResult, Modules, Searchable, kept_results
+from imgbuild.audit.names.model import (
+    LookupResult,
+    Modules,
+    Searchable,
+    kept_results,
+    sources,
+)
 from imgbuild.audit.source.facts import (
     Assigned,
     Class,
@@ -48,6 +55,11 @@ _BASES: dict[str, Iterable[str]] = {
     "typing.NamedTuple": [*dir(tuple), "_asdict", "_fields", "_replace", "_make"],
     **{name: dir(getattr(builtins, name)) for name in ("dict", "list", "str", "int", "tuple")},
     **{name: dir(Exception) for name in dir(builtins) if name.endswith(("Error", "Exception"))},
+}
+# Enumerations: the attributes of their members and of the classes. They may have a type, too.
+_ENUMERATIONS: dict[str, frozenset[str]] = {
+    f"enum.{kind.__name__}": frozenset((*dir(kind), *dir(type(kind)), "name", "value"))
+    for kind in (enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag, enum.IntFlag)
 }
 _DEPTH = 30
 # Class decorators that keep a class's attributes and its constructor, by their last part.
@@ -118,7 +130,10 @@ def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupRe
     if not isinstance(definition, Class):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     chain = ancestors(modules, lookup_result)
+    is_enumeration = _is_enumeration(modules, chain)
     for ancestor in chain:
+        if ancestor.definition is None and is_enumeration:
+            continue
         if ancestor.definition is None:
             return LookupResult(state="unknown", trace=lookup_result.trace)
         here = _class_member(ancestor, name)
@@ -135,6 +150,13 @@ def member(modules: Modules, lookup_result: LookupResult, name: str) -> LookupRe
         # A subclass may have it: then the name occurs somewhere in the package.
         absent = not modules.mentioning(lookup_result.home.module.partition(".")[0], name)
     return LookupResult(state="absent" if absent else "unknown", trace=lookup_result.trace)
+
+
+def _is_enumeration(modules: Modules, chain: Iterable[LookupResult]) -> bool:
+    """Whether all unread bases of a class are enumerations or types; only for a user's code."""
+    bases = {each.trace[0] if each.trace else "" for each in chain if each.definition is None}
+    is_readable = bases <= {*_ENUMERATIONS, "str", "int"} and not bases.isdisjoint(_ENUMERATIONS)
+    return is_readable and sources(modules) is not None
 
 
 def follow(modules: Modules, lookup_result: LookupResult) -> LookupResult:
@@ -319,11 +341,13 @@ def attributes(modules: Modules, lookup_result: LookupResult) -> frozenset[str] 
     if not isinstance(lookup_result.definition, Class) or lookup_result.ambiguous:
         return None
     names = set(_OBJECT)
+    readable = sources(modules) is not None
     for ancestor in ancestors(modules, lookup_result):
         definition = ancestor.definition
         if isinstance(definition, Class) and "dataclass" in str(definition.decorators):
             names.update(("__dataclass_fields__", "__dataclass_params__", "__match_args__"))
-        base_names = _BASES.get(ancestor.trace[0] if definition is None and ancestor.trace else "")
+        base = ancestor.trace[0] if definition is None and ancestor.trace else ""
+        base_names = _BASES.get(base) or (_ENUMERATIONS.get(base) if readable else None)
         if base_names is not None:
             names.update(base_names)
             continue

@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from imgbuild.audit.names.model import LookupResult, Modules, Searchable, kept_results
+from imgbuild.audit.names.model import (
+    LookupResult,
+    Modules,
+    Searchable,
+    State,
+    kept_results,
+    sources,
+)
 from imgbuild.audit.source.facts import (
     Assigned,
     Class,
@@ -164,11 +171,18 @@ def search_module(
     ):
         if lookup_result is not None:
             return lookup_result
-    dynamic = facts.dynamic or _fills(facts)
-    return LookupResult(state="unknown" if dynamic else "absent", trace=path)
+    dynamic = facts.dynamic or may_add_names(facts)
+    unknown = dynamic and not _is_rejected(modules, facts, name)
+    return LookupResult(state="unknown" if unknown else "absent", trace=path)
 
 
-def _fills(facts: ModuleFacts) -> bool:
+def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
+    """Whether the module's `__getattr__` certainly raises for a name, by its source."""
+    read = sources(modules)
+    return read is not None and read.rejects(facts, name)
+
+
+def may_add_names(facts: ModuleFacts) -> bool:
     """Whether a function that makes names on first use is called: `lazy_import(globals(), …)`."""
     return any(
         not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls
@@ -283,7 +297,8 @@ def _lazy(
 ) -> LookupResult | None:
     target = facts.lazy.get(name)
     if target == "":
-        return LookupResult(state="defined", home=facts, trace=path)
+        state: State = "absent" if _is_rejected(modules, facts, name) else "defined"
+        return LookupResult(state=state, home=facts if state == "defined" else None, trace=path)
     if target is not None:
         module, _, other = target.partition(":")
         if not other and module.rpartition(".")[2] == name:
@@ -306,7 +321,7 @@ def _lazy(
 
 
 def _likely(modules: Modules, facts: ModuleFacts, name: str) -> Iterator[str]:
-    """The modules that a name may be lazily imported from, the most likely first.
+    """The modules from which a name may be lazily imported, the most likely first.
 
     If there are many, only those with the word in their source.
     """

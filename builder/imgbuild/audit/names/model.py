@@ -32,6 +32,25 @@ class Searchable(Protocol):
         """Read the modules below this package in advance, if that is cheap."""
 
 
+class ModuleSources(Protocol):
+    """Answers from the source of modules, for lookups that facts leave unknown."""
+
+    def rejects(self, facts: ModuleFacts, name: str) -> bool:
+        """Whether `__getattr__` of the module raises AttributeError for a name."""
+
+    def keeps(self, facts: ModuleFacts, decorator: str) -> bool:
+        """Whether a decorator, as written in the module, keeps the parameters of a function."""
+
+    def taken(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
+        """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
+
+
+def sources(modules: Modules) -> ModuleSources | None:
+    """The sources of modules that are searched with their sources: those of a user's code."""
+    attached: ModuleSources | None = getattr(modules, "sources", None)
+    return attached
+
+
 def kept_results(modules: Modules) -> dict[object, Any]:
     """The results of earlier lookups in modules that cache them (`View.results`), else none."""
     results: dict[object, Any] | None = getattr(modules, "results", None)
@@ -51,12 +70,12 @@ Definition = Function | Class | Assigned | ModuleFacts
 class LookupResult(msgspec.Struct, frozen=True):
     """The result of a lookup.
 
-    `definition` is None if the state is not "defined", and if nothing more is known about the
-    name (an extension module, `__file__`). `home` is the module that contains the definition,
-    `owner` the class that a member was found in (an ancestor too). `exact` is False for a class
-    if instances of subclasses are possible. `trace` lists the modules that the search visited,
-    "module:name". `ambiguous`: other conditions lead to another definition. `tried`: it is
-    imported in a `try`, so that its module may be missing.
+    `definition` is None if the state is not "defined", and if nothing more is known about the name
+    (an extension module, `__file__`). `home` is the module that contains the definition, `owner`
+    the class, possibly an ancestor, in which a member was found. `exact` is False for a class if
+    instances of subclasses are possible. `trace` lists the modules that the search visited,
+    "module:name". `ambiguous`: other conditions lead to another definition. `tried`: it is imported
+    in a `try`, so that its module may be missing.
     """
 
     state: State

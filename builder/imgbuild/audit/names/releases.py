@@ -227,7 +227,7 @@ def module_in(module: str) -> Existence | None:
 
 
 def exactly(module: str) -> Existence | None:
-    """The versions that have a module itself; None if all have it, or none."""
+    """The versions that have exactly this module; None if all have it, or none."""
     package = load().get(module.partition(".")[0])
     spec = package.lookup(package.modules, module) if package is not None else None
     if package is None or spec is None:
@@ -275,7 +275,7 @@ def symbol(name: str) -> Existence | None:
 
 
 def owner(name: str) -> str:
-    """The package that a name stands for: of a class with a table, or its import name; else ""."""
+    """The package of a name: of a class with a table, or of an import name; else ""."""
     for package in load().values():
         if name in package.arguments or name in package.members:
             return package.package

@@ -18,7 +18,13 @@ from imgbuild.audit.names.classes import (
     resolve,
 )
 from imgbuild.audit.names.lookup import SameFacts, index
-from imgbuild.audit.names.model import CallSignature, LookupResult, Modules, kept_results
+from imgbuild.audit.names.model import (
+    CallSignature,
+    LookupResult,
+    Modules,
+    kept_results,
+    sources,
+)
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts, Parameter
 
 # Decorators that keep a function's parameters, by their last part.
@@ -61,11 +67,6 @@ _KEEPS = frozenset(
         "copy_func",
         "deprecate_args",
         "deprecate_kwargs",
-        # of ray, which return the function or pass all arguments on
-        "PublicAPI",
-        "DeveloperAPI",
-        "client_mode_hook",
-        "client_mode_wrap",
     ]
 )
 # A decorator of transformers that takes one more keyword, under the name that it used to have.
@@ -93,7 +94,7 @@ def signature(
 def parameters(modules: Modules, lookup_result: LookupResult) -> frozenset[str] | None:
     """The parameter names that inspect.signature returns for a definition; None if unknown.
 
-    Unlike `signature`, this excludes the parameters of callees that `**kwargs` is forwarded to.
+    Unlike `signature`, this excludes the parameters of callees to which `**kwargs` is forwarded.
     """
     definition = follow(modules, lookup_result).definition
     if isinstance(definition, Function) and any(
@@ -119,17 +120,21 @@ def _signature(
         return _of_class(modules, lookup_result, depth)
     if not isinstance(definition, Function) or lookup_result.home is None:
         return None
-    call_signature = _of_function(definition, method=lookup_result.owner is not None, bound=bound)
-    return call_signature and _widened(
-        modules, lookup_result.home, definition, call_signature, depth
-    )
+    home, method = lookup_result.home, lookup_result.owner is not None
+    call_signature = _of_function(modules, home, definition, method=method, bound=bound)
+    return call_signature and _widened(modules, home, definition, call_signature, depth)
 
 
-def _of_function(function: Function, *, method: bool, bound: bool) -> CallSignature | None:
+def _of_function(
+    modules: Modules, home: ModuleFacts, function: Function, *, method: bool, bound: bool
+) -> CallSignature | None:
     names = [decorator_name(text) for text in function.decorators]
     renamed = [match[1] for text in function.decorators for match in _RENAMED.finditer(text)]
-    if any(name not in _KEEPS for name in names if name != "deprecate_kwarg" or not renamed):
-        return None
+    read = sources(modules)
+    for name, text in zip(names, function.decorators, strict=True):
+        is_kept = name in _KEEPS or (name == "deprecate_kwarg" and renamed)
+        if not is_kept and (read is None or not read.keeps(home, text)):
+            return None
     parameters = function.parameters
     if method and "staticmethod" not in names and (bound or "classmethod" in names):
         if not parameters and not function.varargs:
@@ -146,7 +151,10 @@ def _widened(
     call_signature: CallSignature,
     depth: int,
 ) -> CallSignature:
-    """A signature with the parameters of the callees that `**kwargs` is forwarded to."""
+    """A signature with the parameters of the callees to which `**kwargs` is forwarded."""
+    read = sources(modules)
+    if call_signature.varkw and not function.forwards and read is not None:
+        return _narrowed(call_signature, read.taken(home, function))
     if not call_signature.varkw or not function.forwards or depth >= _DEPTH:
         return call_signature
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
@@ -166,6 +174,16 @@ def _widened(
     return CallSignature(parameters=tuple(parameters.values()), varargs=call_signature.varargs)
 
 
+def _narrowed(call_signature: CallSignature, taken: frozenset[str] | None) -> CallSignature:
+    """A signature whose `**kwargs` accepts only the keywords `taken`, if they are known."""
+    if taken is None:
+        return call_signature
+    more = tuple(Parameter(name, "keyword", default=True) for name in sorted(taken))
+    return CallSignature(
+        parameters=call_signature.parameters + more, varargs=call_signature.varargs
+    )
+
+
 def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> CallSignature | None:
     if metaclass(modules, lookup_result) is None:
         return None
@@ -181,7 +199,7 @@ def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> Call
             init = inits[0] if len(inits) == 1 else None
             if not isinstance(init, Function):
                 return None
-            call_signature = _of_function(init, method=True, bound=True)
+            call_signature = _of_function(modules, home, init, method=True, bound=True)
             return call_signature and _widened(modules, home, init, call_signature, depth)
         if style == "dataclass":
             return _of_fields(modules, ancestor)

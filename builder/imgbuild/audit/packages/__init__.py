@@ -1,1 +1,1 @@
-"""The packages that are installed together: wheels, environments, pins, kept facts."""
+"""The packages that are installed together: wheels, environments, pins, cached facts."""

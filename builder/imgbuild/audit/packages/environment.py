@@ -23,7 +23,7 @@ from imgbuild.system import boundary, files, process, programs
 from imgbuild.values import normalize
 
 CONFIG = "pyvenv.cfg"
-FOLDER = ".venv"  # of the current folder, where no environment is active
+FOLDER = ".venv"  # of the current folder, if no environment is active
 # Files at the top of site-packages that belong to no package and change none.
 IGNORED = frozenset(("__pycache__", "_virtualenv.py", "sitecustomize.py", "usercustomize.py"))
 _VERSION = re.compile(r"(\d+\.\d+)")
@@ -124,7 +124,7 @@ def _virtual(root: Path, python: str | None, *, named: bool) -> _Place:
     text = boundary.content(root / CONFIG).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
     config = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    # lib64 is a link to lib in some environments, and a folder of its own in others.
+    # lib64 is a link to lib in some environments, and a separate folder in others.
     unique: dict[Path, Path] = {}
     for folder in sorted(root.glob("lib*/python3*/site-packages")):
         unique.setdefault(folder.resolve(), folder)

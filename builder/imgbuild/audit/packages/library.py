@@ -409,7 +409,7 @@ class Library:
         published: PublishedFacts | None = None,
         ahead: bool = True,
     ) -> None:
-        """`ahead`: whether more modules than required may be read where that is faster."""
+        """`ahead`: whether more modules than required may be read if that is faster."""
         self.store = store
         self.published = published_facts() if published is None else published
         self.http = http

@@ -341,7 +341,7 @@ def elf_facts_of(lists: ElfLists) -> tuple[tuple[ElfFacts, ...] | None, ...]:
 
 
 def relative_lines(module: msgspec.Raw) -> msgspec.Raw:
-    """`ModuleFacts` with lines as differences, which stay the same where code moves.
+    """`ModuleFacts` with lines as differences, which do not change if code is moved.
 
     The first line of each list is relative to 0.
     """

@@ -1,8 +1,8 @@
 """The names that the audit of a published package set looks up, as a fact about that set.
 
-The audit is a function of the packages and modules that it looks up. If packages are added that
-have none of these names, all lookups have the results that they had: the audit of the published
-packages ends as before, and only the code that the added packages run is new.
+The audit is a function of the packages and modules that it looks up. If the added packages have
+none of these names, all lookups have the same results as before: the audit of the published
+packages has the same result, and only the code that the added packages run is new.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def key_of(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha
 def is_independent(
     package_set: PackageSet, published: Collection[str], known: PublishedFacts
 ) -> bool:
-    """Whether the audit of the packages `published` cannot depend on the others of a package set.
+    """Whether the audit of the packages `published` is independent of the rest of a package set.
 
     False if their files are not those of a published target whose names are `known`.
     """

@@ -1,7 +1,8 @@
 """Variants: one library built for several CUDA families, of which the wheel loads one.
 
-Variants for a CUDA family other than that of the package set are skipped if there is one for it
-next to them. If a wheel has none for the family, none is skipped, as one of them would be loaded.
+Variants for a CUDA family other than that of the package set are skipped if a variant for the set's
+family is next to them. If a wheel has none for the family, none is skipped, as one of them would be
+loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _TAG = re.compile(r"[._-]?(?<![A-Za-z])cu(?:da)?[_-]?(1[1-9])\d?(?![0-9A-Za-z])"
 
 
 def runtimes(facts: ElfFacts) -> frozenset[str]:
-    """The major versions of the CUDA runtime that a file is linked to."""
+    """The major versions of the CUDA runtime to which a file is linked."""
     matches = (_RUNTIME.fullmatch(library) for library in facts.needed)
     return frozenset(match[1] for match in matches if match is not None)
 

@@ -75,7 +75,7 @@ class Conditions:
         self.signatures = Signatures(names)
 
     def read(self, test: ast.expr) -> Branches:
-        """The guards of the branch where the test holds, and of the other."""
+        """The guards of the branch in which the test is true, and of the other."""
         branches = self._read(test)
         return branches if self.refine is None else self.refine(test, branches)
 

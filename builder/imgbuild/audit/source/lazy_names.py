@@ -217,14 +217,14 @@ class LazyNames:
         return [line for line in top if any(guard.kind == "typing" for guard in line.guards)]
 
     def _getattr(self, node: FunctionNode) -> None:
-        """Read a module's `__getattr__`: the names that it returns values for."""
+        """Read a module's `__getattr__`: the names for which it returns values."""
         name = node.args.args[0].arg if node.args.args else "name"
         understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
         for statement in node.body:
             understood &= self._answers(statement, name)
         self.dynamic |= not understood
         root = self.assignments.module.partition(".")[0]
-        for line in self._typed():  # it returns what they see, but for its own submodules
+        for line in self._typed():  # it returns what they see, except for its own submodules
             is_served = line.bound in self.lazy or line.module.startswith(f"{root}.")
             if is_served and line.module != root and line.name not in ("", "*"):
                 read = self.lazy.get(line.bound, "").partition(":")[0]
@@ -269,7 +269,7 @@ class LazyNames:
         return self._names(statement, right)
 
     def _names(self, statement: ast.If, right: ast.expr) -> bool:
-        """Record the names that the requested name is compared with."""
+        """Record the names with which the requested name is compared."""
         names = string_list(right)
         if names is not None:
             for item in names:
@@ -288,7 +288,7 @@ class LazyNames:
         return False
 
     def _taken(self, body: list[ast.stmt], name: str) -> str:
-        """The module that the branch for one name imports it from; "" if unknown."""
+        """The module from which the branch for one name imports it; "" if unknown."""
         for statement in body:
             if isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
@@ -334,7 +334,7 @@ class LazyNames:
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, those in branches included."""
+    """The statements that run when the module is imported, including those in branches."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

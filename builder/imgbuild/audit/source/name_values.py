@@ -221,8 +221,7 @@ class NameValues:
     def is_local(self, name: str) -> bool:
         """Whether a name is a parameter or a local variable, which may have any meaning.
 
-        Names of imports, definitions and module variables are taken to mean what they
-        suggest.
+        Names of imports, definitions and module variables are assumed to have their usual meaning.
         """
         frame = self.frame
         while frame.parent is not None:

@@ -160,7 +160,7 @@ def binding_sites(
 
 
 def module_of(alias: ast.alias) -> tuple[str, str]:
-    """The name that `import …` binds, and the module it refers to."""
+    """The name that `import …` binds, and its module."""
     first = alias.name.partition(".")[0]
     return alias.asname or first, alias.name if alias.asname else first
 

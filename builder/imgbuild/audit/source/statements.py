@@ -33,8 +33,8 @@ class Statements:
         self.definitions = Definitions(self.expressions)
         # Called with each statement of its kind before it is read.
         self.watchers: dict[type[ast.stmt], Callable[[Any], None]] = {}
-        self._after: Sequence[ast.stmt] = ()  # what follows the `try` that is read
-        self._caught = False  # whether a `try` around it handles what an import raises
+        self._after: Sequence[ast.stmt] = ()  # the statements after the `try` that is read
+        self._caught = False  # whether a `try` around it handles an import's exception
 
     def block(self, statements: Sequence[ast.stmt], guards: Guards = ()) -> None:
         """Read statements in order; after an early exit, the rest has the opposite guards."""
@@ -227,7 +227,7 @@ class Statements:
 
 
 def _pattern_values(part: ast.AST) -> Sequence[ast.expr]:
-    """The expressions in a part of a pattern that the subject is compared with."""
+    """The expressions in a part of a pattern with which the subject is compared."""
     if isinstance(part, ast.MatchValue):
         return (part.value,)
     if isinstance(part, ast.MatchClass):

@@ -13,7 +13,7 @@ from imgbuild.audit.source.facts import Opaque
 from imgbuild.report import Unread
 from imgbuild.system import files, yaml_data
 
-# Follows the name of a class that is subscripted: Python asks the class for this.
+# Follows the name of a class that is subscripted: Python calls this method.
 SUBSCRIPT = ".__class_getitem__"
 # The Pythons with which packages were run: those of this repository's bases, and standalone ones.
 # Of the standard library of others only the names are known, not what its functions do.

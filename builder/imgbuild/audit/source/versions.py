@@ -280,7 +280,7 @@ def _each_as_int(node: ast.GeneratorExp | ast.ListComp) -> ast.expr | None:
 
 
 def _items(part: VersionPart, node: ast.expr) -> list[int]:
-    """The numbers that a part is compared with; empty unless they are literals of its form."""
+    """The numbers with which a part is compared; empty unless they are literals of its form."""
     if part.form in _SINGLE:
         nodes = [node]
     else:

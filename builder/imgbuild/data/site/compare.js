@@ -95,7 +95,8 @@
       ];
       const lists = numbers.map(number => compared.lists[number]);
       show([
-        table(["", link(targets[0]), link(targets[1])], facts),
+        table(["", ...images.map((image, side) =>
+          element("span", {}, [link(targets[side]), ` ${image.arch}`]))], facts),
         ...packageSection("Python packages", ...python, names),
         ...lists[0] === lists[1] ? [element("h2", { text: "Debian packages: all are equal" })]
           : packageSection("Debian packages", ...lists.map(list => versionsOf(debian, list)), names),

@@ -166,8 +166,9 @@
 
   function answerMachine(form, data) {
     const target = entry => data.targets[entry.image.target];
-    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 8 +
-      (target(entry).retired ? 4 : 0) + (entry.value.complete ? 0 : 2) + (entry.value.limited ? 1 : 0);
+    const rank = entry => Object.keys(WORDS).indexOf(entry.value.state) * 16 +
+      (target(entry).retired ? 8 : 0) + (entry.value.complete ? 0 : 4) +
+      (entry.value.limited ? 2 : 0) + (target(entry).recommended ? 0 : 1);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
       [list([...entry.value.reasons, ...entry.value.remarks, testedOn(entry.image)])],

@@ -107,8 +107,8 @@
   function absence(requests, recorded) {
     if (requests.length === 1) return "No image has it.";
     return recorded.length ? "No image has these versions together."
-      : "No image has these versions together. No reason against them is recorded: they were not tried" +
-        " here, which does not mean that they work.";
+      : "No image has these versions together, and this site has no reason against them, which does" +
+        " not mean that they work.";
   }
 
   /** The versions of the data that a request allows. */

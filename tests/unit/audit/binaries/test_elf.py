@@ -36,7 +36,7 @@ def section(elf: ELFFile, form: type) -> Any:
 
 
 def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[str]]]:
-    """Needed libraries, undefined and defined symbols, versions, read with pyelftools."""
+    """Needed libraries, undefined and defined symbols, and versions, read with pyelftools."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         needed = [tag.needed for tag in section(elf, DynamicSection).iter_tags("DT_NEEDED")]

@@ -37,6 +37,15 @@ def test_removed_module_is_an_error():
     assert finding.evidence.subject == "lib.tools"
 
 
+def test_fallback_import_names_the_preceding_import():
+    same = "try:\n    from lib.tools import walk\nexcept ImportError:\n    from lib import walk\n"
+    (finding,) = [each for each in check(same) if each.evidence.subject == "lib:walk"]
+    assert finding.evidence.preferred == (("lib.tools:walk",),)
+    other = "try:\n    from engine import walk\nexcept ImportError:\n    from lib import walk\n"
+    (finding,) = [each for each in check(other) if each.evidence.subject == "lib:walk"]
+    assert finding.evidence.preferred == ()
+
+
 def test_import_of_missing_package_is_an_error():
     (finding,) = check("import setuptools\n")
     assert finding.evidence.relation is Relation.PACKAGE

@@ -67,8 +67,29 @@ def test_unchanged_files_are_not_checked_again(code: _Code) -> None:
 
 def test_a_file_is_checked_again_if_a_module_that_it_uses_changes(code: _Code) -> None:
     code.audit()
-    code.write("helpers.py", "strategy = 'epoch'\n")
-    assert code.audit() == (["helpers", "train"], ["alone.py IMG101", "train.py IMG102"])
+    code.write("helpers.py", "from base import missing\n\nstrategy = 'no'\n")
+    checked, findings = code.audit()
+    assert checked == ["helpers", "train"]
+    assert findings == ["alone.py IMG101", "helpers.py IMG101", "train.py IMG102"]
+
+
+def test_only_a_file_is_checked_again_if_the_body_of_its_function_changes(code: _Code) -> None:
+    code.write("helpers.py", "def start(path):\n    return path\n")
+    code.write("train.py", "from helpers import start\n\nstart('x')\n")
+    code.audit()
+    code.write("helpers.py", "# New\ndef start(path):\n    return len(path)\n")
+    assert code.audit()[0] == ["helpers"]
+    code.write("helpers.py", "def start(path, mode=None):\n    return len(path)\n")
+    assert code.audit()[0] == ["helpers", "train"]
+
+
+def test_the_body_of_a_function_counts_where_conditions_call_it(code: _Code) -> None:
+    code.write("helpers.py", "def is_base_available():\n    return False\n")
+    condition = "    if is_base_available():\n        from base import missing\n"
+    code.write("train.py", f"from helpers import is_base_available\n\ndef run():\n{condition}")
+    assert code.audit()[1] == ["alone.py IMG101"]
+    code.write("helpers.py", "def is_base_available():\n    return True\n")
+    assert code.audit() == (["helpers", "train"], ["alone.py IMG101", "train.py IMG101"])
 
 
 def test_other_changes_leave_the_findings_of_a_file(code: _Code) -> None:
@@ -89,7 +110,7 @@ def test_another_package_set_has_its_own_findings(code: _Code) -> None:
     assert code.audit("other")[0] == ["alone", "helpers", "train"]
 
 
-def test_a_cycle_has_one_digest_that_covers_what_it_reaches() -> None:
+def test_a_cycle_has_one_digest_of_all_reached_nodes() -> None:
     uses = {"a": ["b"], "b": ["a", "c"], "c": [], "d": ["a"], "e": []}
     content = {name: name.upper() for name in uses}
     first = reach(content, uses)

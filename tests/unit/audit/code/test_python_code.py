@@ -206,11 +206,14 @@ def test_override_lacking_parameter_passed_by_base_is_an_error(audit: Findings) 
         "from trl import SFTTrainer\n\n\nclass Mine(SFTTrainer):\n"
         "    def compute_loss(self, model, inputs):\n        return 0\n\n\n"
         "class Right(SFTTrainer):\n"
-        "    def compute_loss(self, model, inputs, **kwargs):\n        return 0\n"
+        "    def compute_loss(self, model, inputs, **kwargs):\n        return 0\n\n\n"
+        "class Own(SFTTrainer):\n    def compute_loss(self, model, inputs):\n        return 0\n\n"
+        "    def step(self):\n        return self.compute_loss(None, None)\n"
     )
     findings = audit({"train.py": script})
     assert [(each.code, each.line, each.severity) for each in findings] == [
-        ("IMG109", 5, Severity.ERROR)
+        ("IMG109", 5, Severity.ERROR),
+        ("IMG109", 15, Severity.WARNING),
     ]
     assert "num_items_in_batch" in findings[0].message
 
@@ -304,3 +307,219 @@ if hasattr(np, "float_"):
     assert shown(found) == ["IMG101 3:19", "IMG101 4:5 float64"]
     assert found[1].message == "uses numpy.float_, which numpy 2.2 does not have"
     assert found[1].remedy == "Use `np.float64` instead."
+
+
+RAY = {
+    "ray/__init__.py": "from ray.worker import init, get, put, wait, kill, shutdown\n",
+    "ray/notes.py": """
+from typing import overload, cast
+import functools
+
+
+@overload
+def PublicAPI(obj):
+    ...
+
+
+def PublicAPI(*args, **kwargs):
+    if len(args) == 1 and not kwargs and callable(args[0]):
+        return PublicAPI(stability="stable")(args[0])
+
+    def wrap(obj):
+        obj._stable = kwargs
+        return obj
+
+    return wrap
+
+
+def hook(func=None, *, local_only=()):
+    def decorator(func):
+        @functools.wraps(func)
+        def wrapper(*args, **kwargs):
+            if converts():
+                kwargs = {k: v for k, v in kwargs.items() if k not in local_only}
+                return getattr(client, func.__name__)(*args, **kwargs)
+            return func(*args, **kwargs)
+
+        return cast("F", wrapper)
+
+    if func is not None:
+        return decorator(func)
+    return decorator
+
+
+def method(func):
+    @functools.wraps(func)
+    async def wrapper(self, *args, **kwargs):
+        return await func(self, *args, **kwargs)
+
+    return wrapper
+
+
+def adds(func):
+    def wrapper(*args, cluster=None, **kwargs):
+        return func(*args, **kwargs)
+
+    return wrapper
+
+
+def drops(func):
+    def wrapper(*args, **kwargs):
+        kwargs.pop("old", None)
+        return func(*args, **kwargs)
+
+    return wrapper
+
+
+def replaces(func):
+    return Remote(func)
+""",
+    "ray/worker.py": """
+from ray.notes import PublicAPI, adds, drops, hook, method, replaces
+
+
+@PublicAPI
+@hook
+def init(address=None, *, num_cpus=None, **kwargs):
+    node = kwargs.pop("_node", None)
+    if address == "client":
+        passed = {}
+        passed.update(kwargs)
+        return Client(**passed)
+    if kwargs.get("storage"):
+        raise RuntimeError("storage")
+    if kwargs:
+        raise RuntimeError("unknown: " + ", ".join(kwargs))
+
+
+@PublicAPI(stability="beta")
+@hook(local_only=("a",))
+def get(refs, timeout=None):
+    pass
+
+
+@adds
+def put(value):
+    pass
+
+
+@drops
+def wait(refs):
+    pass
+
+
+@replaces
+def kill(actor):
+    pass
+
+
+@method
+def shutdown(self, now=False, **kwargs):
+    for name in kwargs:
+        kwargs.pop(name)
+    if kwargs:
+        raise TypeError
+""",
+}
+
+
+def test_keywords_of_decorated_functions_are_checked(tmp_path: Path) -> None:
+    source = """
+import ray
+ray.init(num_cpus=1, _node="a", storage="b", num_cpu=1)
+ray.get([], timeout=1)
+ray.get([], time=1)
+ray.put(1, cluster="a", other=1)
+ray.wait([], old=1, other=1)
+ray.kill(None, other=1)
+ray.shutdown(None, other=1)
+"""
+    found = findings(tmp_path, {"a.py": source}, {"ray==2.9": RAY})
+    assert shown(found) == ["IMG102 3:46 num_cpus", "IMG102 5:13 timeout"]
+
+
+LAZY = """
+import importlib
+import other
+names = ["float96", "float128"]
+__all__ = ["core"]
+
+for each in ["float16", "float32"]:
+    globals()[each] = getattr(other, each)
+
+def __getattr__(attr):
+    value = getattr(other, attr, None)
+    if value is not None:
+        return value
+    if attr in names or attr.startswith("lazy_"):
+        return importlib.import_module(attr)
+    raise AttributeError(f"no {attr}")
+"""
+
+
+def test_getattr_is_evaluated_for_a_name(tmp_path: Path) -> None:
+    packages: dict[str, audited.Files] = {
+        "lazy==2.2": {"lazy/__init__.py": LAZY, "other.py": "served = 1\n"},
+        "open==1": {
+            "open/__init__.py": "import other\nglobals().update(other.TABLE)\n"
+            "def __getattr__(name):\n    raise AttributeError(name)\n"
+        },
+    }
+    source = """
+import lazy
+import open as opened
+from lazy import float96, gone
+x = lazy.served, lazy.float16, lazy.float128, lazy.lazy_a
+y = lazy.float64
+z = opened.anything
+"""
+    found = findings(tmp_path, {"a.py": source}, packages)
+    assert shown(found) == ["IMG101 4:27", "IMG101 6:5"]
+
+
+def test_what_a_user_module_imports_from_a_package_is_checked(audit: Findings) -> None:
+    found = audit(
+        {
+            "mine/__init__.py": "from trl import SFTTrainer, load\nfrom .own import other\n",
+            "mine/own.py": "def other():\n    pass\n",
+            "train.py": "import mine\nfrom mine import load\nload('x', token=1)\nmine.gone()\n"
+            "mine.SFTTrainer('m', tokenizer=None)\nmine.other(x=1)\n",
+        }
+    )
+    assert shown(found) == ["IMG102 3:11", "IMG102 5:22 processing_class"]
+
+
+ENUMERATIONS = """
+from enum import Enum, IntFlag
+from functools import partial
+
+
+class Strategy(str, Enum):
+    TENSOR = "tensor"
+    GROUP = "group"
+
+    def short(self):
+        return self.value[0]
+
+
+class Bits(IntFlag):
+    ONE = 1
+
+
+class Open(Enum):
+    locals()["NAME"] = 1
+
+    def __getattr__(self, name):
+        return name
+"""
+
+
+def test_members_that_an_enumeration_lacks_are_reported(tmp_path: Path) -> None:
+    source = """
+from quant import Bits, Open, Strategy
+x = Strategy.GROUP.value, Strategy.TENSOR.short(), Strategy.__members__, Strategy.GROUP.upper()
+y = Strategy.TENSOR_GROUP
+z = Bits.ONE, Bits.TWO, Open.NAME
+"""
+    found = findings(tmp_path, {"a.py": source}, {"quant==1": {"quant.py": ENUMERATIONS}})
+    assert shown(found) == ["IMG104 4:5 TENSOR", "IMG104 5:15"]

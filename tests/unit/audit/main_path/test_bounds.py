@@ -1,4 +1,4 @@
-"""Functions that the evaluation must not evaluate incorrectly, and hostile input."""
+"""Functions that are easily evaluated incorrectly, and hostile input."""
 
 from __future__ import annotations
 

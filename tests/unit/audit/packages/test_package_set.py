@@ -59,7 +59,7 @@ def test_missing_package_of_partial_set_is_unknown(tmp_path):
     assert package_set.exists("torch.absent") is False
 
 
-def test_partial_set_knows_all_modules_of_package_with_their_name(tmp_path):
+def test_partial_set_has_all_modules_of_package_with_their_name(tmp_path):
     packages: dict[str, audited.Files] = {
         "engine==2.0": {"engine/__init__.py": "", "engine/core.py": ""},
         "part-one==1.0": {"whole/__init__.py": "", "whole/one.py": ""},

@@ -1,0 +1,123 @@
+"""Summaries of modules: what findings in other files depend on (separate: runs in workers).
+
+These are the names that the module binds, with their signatures, types and conditions, not the
+bodies of its functions. Bodies count if conditions call functions (guards of kind "result"), since
+these are evaluated, and if the module has a `__getattr__`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from imgbuild.audit.names.lookup import may_add_names
+from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
+from imgbuild.audit.source.module import PROGRAM
+from imgbuild.values import sha256
+
+_ROOT = re.compile(r"(?:not )?(\w+)")
+Binding = Import | Function | Class | Assigned
+
+
+class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`interface`: a digest of what other modules see. `named`: the modules and names it names.
+
+    `evaluated`: the modules with functions that its conditions call, whose bodies count; `binding`:
+    of these, those of conditions on names that it binds. `broken` is as in ModuleFacts, `imports`
+    are the top-level modules that it imports.
+    """
+
+    interface: str
+    named: tuple[str, ...] = ()
+    evaluated: tuple[str, ...] = ()
+    binding: tuple[str, ...] = ()
+    broken: str = ""
+    imports: tuple[str, ...] = ()
+
+
+def summary(facts: ModuleFacts) -> Summary:
+    """The summary of a module."""
+    return Summary(
+        interface=sha256(msgspec.msgpack.encode(_interface(facts))),
+        named=tuple(dict.fromkeys(_named(facts))),
+        evaluated=tuple(sorted(_evaluated(facts, [*_guards(facts), *_binding_guards(facts)]))),
+        binding=tuple(sorted(_evaluated(facts, _binding_guards(facts)))),
+        broken=facts.broken,
+        imports=tuple(dict.fromkeys(line.module.partition(".")[0] for line in facts.imports)),
+    )
+
+
+def _bindings(facts: ModuleFacts) -> list[Binding]:
+    """What other modules can use, in the order of the source."""
+    classes = {definition.name for definition in facts.classes}
+    bound: list[Binding] = [
+        line for line in facts.imports if not line.scope or line.scope in classes
+    ]
+    bound += [*facts.functions, *facts.classes, *facts.assigned]
+    bound = [entry for entry in bound if entry.name.partition(".")[0] != PROGRAM]
+    return sorted(bound, key=lambda entry: entry.line)
+
+
+def _interface(facts: ModuleFacts) -> list[Any]:
+    """What lookups from other modules use, without places."""
+    return [
+        [_without_line(entry) for entry in _bindings(facts)],
+        [facts.package, facts.exports, sorted(facts.lazy.items()), facts.lazy_stars],
+        [facts.registers, sorted(facts.aliases.items()), facts.deleted, facts.dynamic],
+        may_add_names(facts),
+    ]
+
+
+def _without_line(entry: Binding) -> Binding:
+    if isinstance(entry, Class):
+        fields = tuple(msgspec.structs.replace(field, line=0) for field in entry.fields)
+        return msgspec.structs.replace(entry, line=0, fields=fields)
+    return msgspec.structs.replace(entry, line=0)
+
+
+def _evaluated(facts: ModuleFacts, guards: Iterable[Guard]) -> set[str]:
+    """The modules whose functions these conditions call; "" is the module itself."""
+    if any(function.name == "__getattr__" for function in facts.functions):
+        return {""}
+    roots = {
+        _ROOT.match(guard.subject.split(":", 2)[2])
+        for guard in set(guards)
+        if guard.kind == "result"
+    }
+    modules: set[str] = set()
+    for root in {match[1] if match is not None else "" for match in roots}:
+        places = {
+            f"{line.module}.{line.name}" if line.name else line.module
+            for line in facts.imports
+            if line.bound == root
+        }
+        modules |= places or {""}
+    return modules
+
+
+def _guards(facts: ModuleFacts) -> Iterator[Guard]:
+    for entries in (facts.imports, facts.calls, facts.attributes):
+        for entry in entries:
+            yield from entry.guards
+
+
+def _binding_guards(facts: ModuleFacts) -> Iterator[Guard]:
+    """The conditions on names that other modules can use, and on results of functions."""
+    for entry in _bindings(facts):
+        yield from entry.guards
+        if isinstance(entry, Function):
+            yield from (*entry.truthy, *entry.falsy)
+
+
+def _named(facts: ModuleFacts) -> Iterator[str]:
+    yield facts.module
+    for line in facts.imports:
+        yield f"{line.module}.{line.name}" if line.name not in ("", "*") else line.module
+    for target in (*facts.lazy.values(), *facts.aliases.values()):
+        yield target.replace(":", ".")
+    yield from facts.lazy_stars
+    for call in facts.calls:
+        yield from call.literals  # importlib.import_module("a.b")

@@ -1,0 +1,303 @@
+"""What the sources of wheels say beyond their facts: rejected names and keywords, decorators.
+
+A module's `__getattr__` is evaluated for a name that the facts do not show. Decorators that return
+their function, or a wrapper that passes all arguments on, keep its parameters. A function that
+raises an exception for a remaining `**kwargs` has no other keywords than those that it removes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from weakref import ref
+
+from imgbuild.audit.main_path.answers import evaluator
+from imgbuild.audit.main_path.sources import ModuleTree
+from imgbuild.audit.names import classes
+from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.model import LookupResult
+from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source.facts import Function, ModuleFacts
+from imgbuild.audit.source.text import dotted, string, string_list
+from imgbuild.errors import FetchFailed
+
+_ADVICE = 160  # characters of a table's text
+_INSTEAD = re.compile(r"`?(?:np|numpy)\.(\w+)`?")
+_BINDERS = frozenset(("exec", "vars", "locals"))
+# Of numpy, in C: the parameters of its dispatcher are those of the function.
+_COMPILED = frozenset(("array_function_dispatch",))
+_READS = frozenset(("pop", "get"))
+_HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class WheelSources:
+    """Answers from the sources of the modules of a package set, each determined once."""
+
+    def __init__(self, package_set: ImportablePackages) -> None:
+        self._package_set = ref(package_set)  # which keeps this object
+        self._rejected: dict[tuple[str, str], bool] = {}
+        self._kept: dict[tuple[str, str], bool] = {}
+        self._taken: dict[tuple[str, str, int], frozenset[str] | None] = {}
+
+    def rejects(self, facts: ModuleFacts, name: str) -> bool:
+        """Whether reading `name` of a module certainly raises AttributeError."""
+        key = (facts.module, name)
+        if key not in self._rejected:
+            self._rejected[key] = False  # of a name that depends on itself
+            self._rejected[key] = self._rejects(facts, name)
+        return self._rejected[key]
+
+    def keeps(self, facts: ModuleFacts, decorator: str) -> bool:
+        """Whether a decorator, as written in a module, keeps the parameters of a function."""
+        key = (facts.module, decorator.partition("(")[0])
+        if key not in self._kept:
+            self._kept[key] = key[1].rpartition(".")[2] in _COMPILED
+            package_set = self._package_set()
+            if package_set is not None:
+                target = classes.follow(package_set, classes.resolve(package_set, facts, key[1]))
+                node = self._function(target.home, target.definition)
+                self._kept[key] |= node is not None and keeps_parameters(node)
+        return self._kept[key]
+
+    def taken(self, facts: ModuleFacts, function: Function) -> frozenset[str] | None:
+        """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
+        key = (facts.module, function.name, function.line)
+        if key not in self._taken:
+            node = self._function(facts, function)
+            self._taken[key] = taken_keywords(node) if node is not None else None
+        return self._taken[key]
+
+    def advice(self, module: str, name: str) -> str:
+        """The text of a module for a name that its `__getattr__` rejects by a table."""
+        package_set = self._package_set()
+        facts = package_set.module(module) if package_set is not None else None
+        if package_set is None or not isinstance(facts, ModuleFacts):
+            return ""
+        for function in index(facts).top.get("__getattr__", ()):
+            node = self._function(facts, function)
+            for table in _raising(node) if node is not None else ():
+                text = self._literal(package_set, facts, table).get(name)
+                if text is not None:
+                    return text
+        return ""
+
+    def _rejects(self, facts: ModuleFacts, name: str) -> bool:
+        package_set, source = self._package_set(), self._source(facts)
+        functions = index(facts).top.get("__getattr__", ())
+        if package_set is None or source is None or len(functions) != 1:
+            return False
+        function = functions[0]
+        if not isinstance(function, Function) or _may_bind(source, name):
+            return False
+        memory = evaluator(package_set)
+        value = memory.function(facts, function)
+        if value is None:
+            return False
+        try:
+            outcomes = memory.outcomes(lambda run: run.apply(value, [name], {}))
+        except FetchFailed:  # of the source of another module
+            return False
+        return bool(outcomes) and all(
+            outcome.raised == AttributeError.__name__ and outcome.certain for outcome in outcomes
+        )
+
+    def _source(self, facts: ModuleFacts) -> ModuleTree | None:
+        package_set = self._package_set()
+        try:
+            return evaluator(package_set).source(facts.module) if package_set is not None else None
+        except FetchFailed:
+            return None
+
+    def _function(self, facts: ModuleFacts | None, definition: object) -> FunctionNode | None:
+        if facts is None or not isinstance(definition, Function):
+            return None
+        source = self._source(facts)
+        return source.function(definition.name, definition.line) if source is not None else None
+
+    def _literal(
+        self, package_set: ImportablePackages, facts: ModuleFacts, name: str
+    ) -> Mapping[str, str]:
+        """The keys and texts of a dictionary at the top of a module, or imported there."""
+        table: LookupResult = classes.resolve(package_set, facts, name)
+        source = self._source(table.home) if table.home is not None else None
+        last = getattr(table.definition, "name", name)
+        for statement in source.binding(last) if source is not None else ():
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                    pairs = zip(node.value.keys, node.value.values, strict=True)
+                    return {
+                        key: (string(value) or "")[:_ADVICE]
+                        for item, value in pairs
+                        if item is not None and (key := string(item))
+                    }
+        return {}
+
+
+def instead(advice: str) -> str:
+    """The name of NumPy that a text recommends; "" if there is none."""
+    match = _INSTEAD.search(advice)
+    return match[1] if match else ""
+
+
+def keeps_parameters(decorator: FunctionNode) -> bool:
+    """Whether a decorator, called or not, keeps the parameters of the function.
+
+    It returns the function, a wrapper that passes all arguments on, or a decorator that does.
+    """
+    given = decorator.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args)]
+    nodes = list(_body_nodes(decorator.body))
+    inner = {node.name: node for node in nodes if isinstance(node, FunctionNode)}
+
+    def _is_kept(value: ast.expr | None) -> bool:
+        if isinstance(value, ast.Name):
+            if value.id in inner:
+                wrapper = inner[value.id]
+                return _passes_on(wrapper, names) or keeps_parameters(wrapper)
+            return value.id in names[:1]
+        if isinstance(value, ast.Call):
+            function = value.func
+            if isinstance(function, ast.Call):  # its own result: D()(function)
+                return dotted(function.func) == decorator.name
+            last = dotted(function).rpartition(".")[2]
+            if last == "cast" and len(value.args) == 2:
+                return _is_kept(value.args[1])
+            if last == "partial" and value.args:
+                return dotted(value.args[0]) == decorator.name
+            return last in inner and keeps_parameters(inner[last])
+        return False
+
+    values = [node.value for node in nodes if isinstance(node, ast.Return)]
+    return bool(values) and all(map(_is_kept, values))
+
+
+def _passes_on(wrapper: FunctionNode, functions: list[str]) -> bool:
+    """Whether a wrapper passes its arguments unchanged to one of `functions`."""
+    given = wrapper.args
+    if given.vararg is None or given.kwarg is None or given.kwonlyargs or given.defaults:
+        return False
+    star, words = given.vararg.arg, given.kwarg.arg
+    calls = 0
+    aside: set[ast.AST] = set()
+    for node in _body_nodes(wrapper.body):
+        if isinstance(node, ast.If) and _leaves(node.body, functions):
+            aside.update(each for statement in node.body for each in ast.walk(statement))
+        if node in aside:
+            continue
+        if isinstance(node, ast.Call) and dotted(node.func) in functions:
+            starred = [each for each in node.args if isinstance(each, ast.Starred)]
+            passed = [dotted(each.value) for each in starred]
+            named = [(word.arg, dotted(word.value)) for word in node.keywords]
+            if passed != [star] or named != [(None, words)]:
+                return False
+            calls += 1
+        elif isinstance(node, ast.Call) and dotted(node.func).startswith(f"{words}."):
+            method = dotted(node.func).rpartition(".")[2]
+            removed = string(node.args[0]) if node.args else None
+            if method not in ("get", "items", "keys", "values", "copy") and removed != "self":
+                return False
+        elif isinstance(node, (ast.Name, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            changed = node.value if isinstance(node, ast.Subscript) else node
+            if dotted(changed) == words:
+                return False
+    return calls > 0
+
+
+def _leaves(body: list[ast.stmt], functions: list[str]) -> bool:
+    """Whether a branch returns or raises without a call of one of `functions`."""
+    return isinstance(body[-1], (ast.Return, ast.Raise)) and not any(
+        isinstance(node, ast.Call) and dotted(node.func) in functions for node in _body_nodes(body)
+    )
+
+
+def taken_keywords(function: FunctionNode) -> frozenset[str] | None:
+    """The keywords in `**kwargs` that a function uses before it raises for the rest.
+
+    None if it does not raise, or if other uses are possible.
+    """
+    if function.args.kwarg is None:
+        return None
+    name = function.args.kwarg.arg
+    if not any(_raises_for(statement, name) for statement in function.body):
+        return None
+    taken: set[str] = set()
+    for node in _body_nodes(function.body):
+        key: ast.expr | None = None
+        if isinstance(node, ast.Call):
+            callee = node.func
+            last = callee.attr if isinstance(callee, ast.Attribute) else dotted(callee)
+            if any(dotted(each) == name for each in node.args) and last not in _HARMLESS:
+                return None  # it may remove some
+            if dotted(node.func) in {f"{name}.{method}" for method in _READS} and node.args:
+                key = node.args[0]
+        elif isinstance(node, ast.Subscript) and dotted(node.value) == name:
+            key = node.slice
+        elif isinstance(node, ast.Compare) and dotted(node.comparators[0]) == name:
+            key = node.left
+        if key is not None:
+            text = string(key)
+            if text is None:
+                return None
+            taken.add(text)
+    return frozenset(taken)
+
+
+def _raises_for(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement is `if kwargs: raise …`."""
+    if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Raise):
+        return False
+    test = statement.test
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call):  # len(kwargs) > 0
+        test = test.left.args[0] if dotted(test.left.func) == "len" and test.left.args else test
+    return dotted(test) == name
+
+
+def _body_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of nested definitions."""
+    todo: list[ast.AST] = list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (FunctionNode, ast.ClassDef, ast.Lambda)):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _may_bind(source: ModuleTree, name: str) -> bool:
+    """Whether a module may bind a name otherwise than by statements: `globals()[name] = …`."""
+    nodes = list(ast.walk(source.tree))
+    loops = {dotted(node.target): string_list(node.iter) for node in nodes if type(node) is ast.For}
+    return any(_binds(node, name, loops) for node in nodes)
+
+
+def _binds(node: ast.AST, name: str, loops: Mapping[str, list[str] | None]) -> bool:
+    if isinstance(node, ast.Subscript):
+        if dotted(node.value) == "sys.modules":
+            return dotted(node.slice) == "__name__"
+        if not _is_globals(node.value) or not isinstance(node.ctx, ast.Store):
+            return False
+        names = loops.get(dotted(node.slice)) or string_list(node.slice)
+        return names is None or name in names
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and _is_globals(node.func.value):
+        return node.func.attr in ("update", "setdefault")
+    return dotted(node.func) in _BINDERS or any(map(_is_globals, node.args))
+
+
+def _is_globals(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func) == "globals"
+
+
+def _raising(function: FunctionNode) -> Iterator[str]:
+    """The tables X of `if attr in X: raise AttributeError(…)`."""
+    for node in ast.walk(function):
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Compare)
+            and isinstance(node.test.ops[0], ast.In)
+            and isinstance(node.test.comparators[0], ast.Name)
+            and isinstance(node.body[0], ast.Raise)
+        ):
+            yield node.test.comparators[0].id

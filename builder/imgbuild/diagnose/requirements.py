@@ -1,0 +1,155 @@
+"""What releases of packages require of others, and what messages state of it.
+
+`data/diagnose/facts/requirements.yaml` is written by `tools/requirement_versions.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imgbuild.audit.names import releases
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+from imgbuild.system import files, yaml_data
+from imgbuild.values import normalize
+
+CODE = "IMG705"
+NAME = r"[`'\"]?(?P<name>[A-Za-z][\w.-]{1,40}?)[`'\"]?"
+NUMBER = r"v?(?P<version>\d+(?:\.\d+){1,3}(?:\.?(?:post|rc|dev)\d+)?)"
+INSTALLED = r"v?(?P<have>\d+(?:\.\d+){1,3}[\w.+]*)"
+# Statements of packages about the versions of others, in words: a bound and what is installed.
+STATED = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        # tokenizers>=0.21 is required for a normal functioning …, but found tokenizers==0.20.3
+        (
+            r"(?P<name>[\w.-]{2,40}?)(?P<spec>[<>=!~][<>=!~\d.,\w]*) is required for a normal"
+            r" functioning of this module, but found [\w.-]{2,40}==(?P<have>[\w.]*\w)"
+        ),
+        # Numba needs NumPy 2.2 or less. Got NumPy 2.3.
+        (
+            rf"(?:needs|requires) {NAME} (?:version )?{NUMBER} or (?P<bound>less|lower|older|"
+            rf"earlier|below|greater|newer|higher|later|above|up)\b(?:.{{0,60}}?"
+            rf"(?:got|found|have|installed|is)\W{{1,3}}(?:[\w-]+ )?(?:version )?{INSTALLED})?"
+        ),
+        # X is installed with version 0.3.1, which is less than the minimum required version 0.4.1
+        (
+            rf"{NAME} is installed with version {INSTALLED}.{{0,40}}?(?P<bound>less|lower|older|"
+            rf"greater|newer|higher) than the (?:minimum |maximum )?(?:required|supported) version"
+            rf" {NUMBER}"
+        ),
+        # requires accelerate version >= 1.1.0 but 0.9 is installed
+        (
+            rf"(?:needs|requires|require) {NAME}(?: version)? ?(?P<sign>>=|<=|==|~=|>|<) ?{NUMBER}"
+            rf"(?:.{{0,80}}?(?:got|found|have|version is|but)\W{{1,3}}(?:[\w-]+ )?(?:version )?"
+            rf"{INSTALLED})?"
+        ),
+        # torch version must be at least 2.6.0, but found 2.5.1
+        (
+            rf"{NAME} (?:version )?(?:must|should|needs to|has to) be (?P<bound>at least|at most)"
+            rf" {NUMBER}(?:.{{0,60}}?(?:got|found|have|is)\W{{1,3}}(?:[\w-]+ )?(?:version )?"
+            rf"{INSTALLED})?"
+        ),
+    )
+)
+UPPER = ("less", "lower", "older", "earlier", "below", "at most")
+NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "glibc", "gpu"))
+
+
+@lru_cache(maxsize=1)
+def load() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Package → required package → range of the package's versions → specifier."""
+    path = files.data("diagnose/facts/requirements.yaml")
+    return yaml_data.load(path, dict[str, dict[str, dict[str, str]]])
+
+
+def of(user: str, package: str, version: str) -> str:
+    """What `version` of `user` requires of `package`, as a specifier; "" if unknown."""
+    rows = load().get(normalize(user), {}).get(normalize(package), {})
+    try:
+        release = Version(version)
+    except InvalidVersion:
+        return ""
+    return next((spec for span, spec in rows.items() if _within(release, span)), "")
+
+
+def newest(user: str, package: str) -> str:
+    """What the newest listed release of `user` requires of `package`; "" if nothing."""
+    rows = load().get(normalize(user), {}).get(normalize(package), {})
+    last = [*rows.items()][-1] if rows else ("<", "")
+    return "" if "<" in last[0] else last[1]
+
+
+def cure(package: str, caller: str, facts: Facts) -> str:
+    """The pin of `package` for the package `caller` that uses it; "" if unknown."""
+    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    if not user or user == package:
+        return ""
+    version = facts.versions.get(user, "")
+    if version and (spec := of(user, package, version)):
+        return f"pip install '{package}{spec}', which {user} {version} requires"
+    have = facts.versions.get(normalize(package), "")
+    if have and (span := _accepting(user, package, have)):
+        return (
+            f"use {user}{span}, which allows {package} {have}, or the {package} that the installed"
+            f" {user} requires (pip check names it)"
+        )
+    spec = newest(user, package)
+    if not spec:
+        return ""
+    return (
+        f"install the {package} that pip check names for {user} (the newest {user} requires"
+        f" {package}{spec}; imgbuild resolve {user} {package})"
+    )
+
+
+def reason(text: str, caller: str = "") -> Reason | None:
+    """The cause of a message that states which version of a package is required.
+
+    `caller`: the import name of the package that raised it.
+    """
+    for pattern in STATED:
+        match = pattern.search(text)
+        if match is None or normalize(match["name"]) in NO_PACKAGES:
+            continue
+        groups = match.groupdict()
+        bound = (groups.get("bound") or "").lower()
+        sign = groups.get("sign") or ("<=" if bound in UPPER else ">=")
+        if "is installed with version" in match[0]:  # the bound is that of the installed one
+            sign = "<=" if bound in ("greater", "newer", "higher") else ">="
+        name = normalize(match["name"])
+        spec = groups.get("spec") or f"{sign}{match['version']}"
+        if sign == "<=":  # "2.2 or less" allows 2.2.6
+            release = Version(match["version"]).release
+            spec = f"<{'.'.join(map(str, (*release[:-1], release[-1] + 1)))}"
+        have = f", and {name} {groups['have'].rstrip('.')} is installed" if groups["have"] else ""
+        return Reason(
+            code=CODE,
+            cause=f"{releases.distribution(caller) if caller else 'a package'} needs {name}{spec}"
+            f"{have}",
+            cure=f"pip install '{name}{spec}' if the other packages allow it (imgbuild resolve"
+            f" {name})",
+            confidence="high" if have else "medium",
+        )
+    return None
+
+
+def _within(version: Version, span: str) -> bool:
+    return SpecifierSet(span).contains(version, prereleases=True)
+
+
+def _accepting(user: str, package: str, have: str) -> str:
+    """The newest range of versions of `user` that allows a version of `package`; "" if none."""
+    rows = load().get(normalize(user), {}).get(normalize(package), {})
+    for span, spec in reversed([*rows.items()]):
+        try:
+            if SpecifierSet(spec).contains(Version(have), prereleases=True):
+                return span
+        except (InvalidSpecifier, InvalidVersion):
+            continue
+    return ""

@@ -1,0 +1,52 @@
+"""Packages of one project that install the same module: the files of one of them are preferred.
+
+pip installs all of them, and the last one overwrites the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix.model import Drop
+
+# Module → packages, by preference: with the modules of opencv-contrib, and without a display.
+# Source: "Choose the correct package" of opencv-python, "Build and install" of ONNX Runtime.
+FAMILIES = {
+    "cv2": (
+        "opencv-contrib-python-headless",
+        "opencv-contrib-python",
+        "opencv-python-headless",
+        "opencv-python",
+    ),
+    "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
+}
+
+
+def drops(lock: Lock) -> tuple[Drop, ...]:
+    """The files to leave out of the packages of `lock` that another one replaces.
+
+    Files of a published target are preferred: the layers do not change.
+    """
+    installed = {name for each in lock.arch.values() for name in each.versions}
+    arches = lock.extends.arch.values() if lock.extends is not None else ()
+    published = installed - {name for each in arches for name in each.wheels} if arches else set()
+    return tuple(
+        drop
+        for module, packages in FAMILIES.items()
+        for drop in _of_family(module, [name for name in packages if name in installed], published)
+    )
+
+
+def _of_family(module: str, packages: list[str], published: Collection[str]) -> list[Drop]:
+    preferred = next((name for name in packages if name in published), next(iter(packages), ""))
+    return [
+        Drop(
+            package=name,
+            beside=preferred,
+            paths=(f"lib/python*/site-packages/{module}/*",),
+            reason=f"{preferred} has the module {module}, too",
+        )
+        for name in packages
+        if name != preferred and name not in published
+    ]

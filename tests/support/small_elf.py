@@ -1,0 +1,23 @@
+"""Small valid ELF files for x86_64: two segments, and a dynamic section with at most one name."""
+
+from __future__ import annotations
+
+import struct
+
+NEEDED, SONAME = 1, 14  # tags of the dynamic section
+
+
+def file(tag: int, name: str) -> bytes:
+    """An ELF file whose dynamic section has `name` under `tag`, or none if `name` is empty."""
+    strings = b"\0" + name.encode() + b"\0"
+    tags = [(tag, 1)] if name else []
+    start = 64 + 2 * 56
+    dynamic_size = (len(tags) + 3) * 16
+    tags += [(5, start + dynamic_size), (10, len(strings)), (0, 0)]
+    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
+    size = start + len(dynamic) + len(strings)
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
+    segment = struct.pack("<IIQQQQQQ", 2, 4, start, start, start, len(dynamic), len(dynamic), 8)
+    return head + load + segment + dynamic + strings
