@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import imgbuild
-from imgbuild.cli._help import VerbGroup, choices
+from imgbuild.cli._help import HELP, VerbGroup, choices
 from imgbuild.cli._output import discard, put
 from imgbuild.errors import InputError
 from imgbuild.matrix.notes import nearest
@@ -142,7 +142,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings=HELP,
     help=(
         "Reproducible container images for LLM reinforcement learning.\n\n"
         "matrix.yaml names targets: versions of CUDA, torch, vLLM, trl and more that work together."

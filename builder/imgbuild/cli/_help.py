@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from imgbuild.cli._verb import OFTEN, OUTPUT, SETTINGS, WORK
 from imgbuild.errors import InputError
 
+HELP = {"help_option_names": ["--help", "-h"]}
 INDENT = "  "
 COLUMN = 26  # the largest column at which the text of an option begins
 NO_TARGET = ""  # in place of a target: the only one of the project
@@ -148,8 +149,8 @@ def add(
     *,
     cls: type[VerbCommand] = VerbCommand,
 ) -> None:
-    """Register a verb."""
-    app.command(name, cls=cls)(function)
+    """Register a verb. Its help options do not depend on the command that contains it."""
+    app.command(name, cls=cls, context_settings=HELP)(function)
 
 
 def command(function: Callable[..., None], *, cls: type[VerbCommand] = VerbCommand) -> Any:

@@ -13,7 +13,7 @@ from imgbuild.cache import prune
 from imgbuild.cache.prune import Removal
 from imgbuild.cache.settings import parse_size, size_limit
 from imgbuild.cache.store import Store
-from imgbuild.cli._help import VerbGroup, add, group
+from imgbuild.cli._help import HELP, VerbGroup, add, group
 from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, IntegrityError
@@ -21,6 +21,7 @@ from imgbuild.system.console import console
 
 app = typer.Typer(
     cls=VerbGroup,
+    context_settings=HELP,
     no_args_is_help=True,
     help="Show, prune and verify the cache of downloads and layers.\n\n"
     "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"

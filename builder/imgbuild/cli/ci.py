@@ -14,7 +14,7 @@ from imgbuild.ci.choosing import JobPlan, JobQuery
 from imgbuild.ci.results import record_results
 from imgbuild.cli import _ci_options, _smoke_import, ci_script
 from imgbuild.cli._ci_options import Gate, NoGpu, Results
-from imgbuild.cli._help import VerbGroup, add, group
+from imgbuild.cli._help import HELP, VerbGroup, add, group
 from imgbuild.cli._options import (
     PlainHttp,
     Record,
@@ -32,6 +32,7 @@ HEAD = ("job", "machine", "GB", "steps")
 
 app = typer.Typer(
     cls=VerbGroup,
+    context_settings=HELP,
     no_args_is_help=True,
     help="List jobs of CI, write them as a shell script, report their results.\n\n"
     "Jobs follow from the matrix and the locks. Their steps run on any machine: lock check, audit,"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from imgbuild.cli import registry_mirror
-from imgbuild.cli._help import VerbGroup, add, group
+from imgbuild.cli._help import HELP, VerbGroup, add, group
 from imgbuild.cli._options import FORMAT, PlainHttp, Reference
 from imgbuild.cli._output import aligned, answer, count, folded
 from imgbuild.cli._targets import MatrixFile
@@ -31,6 +31,7 @@ NUMBERS = frozenset({2})
 
 app = typer.Typer(
     cls=VerbGroup,
+    context_settings=HELP,
     no_args_is_help=True,
     help="List, tag, clean up or mirror what is in a registry.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import sys
@@ -357,6 +358,13 @@ def test_a_reader_of_the_help_that_leaves_early(
         monkeypatch.undo()
     assert ended.value.code == (0 if words else 2)  # 2: a command is missing
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("verb", ["lock", "cache"])
+def test_help_options_of_verb_do_not_depend_on_its_parent(verb: str) -> None:
+    command = importlib.import_module(f"imgbuild.cli.{verb}").COMMAND
+    context = command.make_context(verb, [], resilient_parsing=True)
+    assert set(command.get_help_option_names(context)) == {"--help", "-h"}
 
 
 @pytest.mark.usefixtures("sample")
