@@ -171,7 +171,7 @@ def search_module(
     ):
         if lookup_result is not None:
             return lookup_result
-    dynamic = facts.dynamic or may_add_names(facts)
+    dynamic = facts.dynamic or may_add_names(facts) or _has_getattr_class(facts)
     unknown = dynamic and not _is_rejected(modules, facts, name)
     return LookupResult(state="unknown" if unknown else "absent", trace=path)
 
@@ -187,6 +187,14 @@ def may_add_names(facts: ModuleFacts) -> bool:
     return any(
         not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls
     )
+
+
+def _has_getattr_class(facts: ModuleFacts) -> bool:
+    """Whether a class takes the place of the function `__getattr__`, as in matplotlib.
+
+    A decorator makes a function of it that returns values of its properties.
+    """
+    return any(isinstance(entry, Class) for entry in index(facts).top.get("__getattr__", ()))
 
 
 def _of_torch(module: str, name: str) -> bool:

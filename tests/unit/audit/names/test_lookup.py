@@ -25,6 +25,7 @@ MODULES = {
     "pkg.broken": "def (",
     "torch.cuda": "x = 1\n",
     "pkg.moving": "globals().update(x)\n",
+    "pkg.cached": "@cached\nclass __getattr__:\n    version = property(lambda self: 1)\n",
     "six": "sys.modules[__name__ + '.moves'] = Moves()\n",
     "lazy": """
 from .utils import define_import_structure
@@ -100,6 +101,7 @@ class Searched(Modules):
         ("pkg.dropped", "x", "unknown", ""),
         ("pkg.broken", "x", "unknown", ""),
         ("pkg.moving", "x", "unknown", ""),
+        ("pkg.cached", "version", "unknown", ""),
         ("pkg", "X", "unknown", ""),
         ("pkg.none", "X", "absent", ""),
         ("none", "X", "absent", ""),
