@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from imgbuild.assemble import workers
 from tests.support import images, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
@@ -22,14 +24,15 @@ LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if 
 
 @pytest.fixture(name="project")
 def _project(tmp_path: Path) -> Iterator[Project]:
-    """A project whose wheel has enough source for worker processes."""
+    """A project whose wheels have enough source and data for worker processes."""
     images.python_base(tmp_path)
     index = sample_project.index()
     text = "".join(LINE.format(number) for number in range(4000)).encode()
-    files = {f"thewheel/m{number}.py": text for number in range(40)}
-    helper = index.wheel("large", "1.0", files={"thewheel/__init__.py": b"", **files})
-    index.wheel("thewheel", "3.0", ["large"])
-    assert helper.package == "large"
+    files = {f"large/m{number}.py": text for number in range(40)}
+    data = [random.Random(seed).randbytes(workers.WORTH) for seed in (0, 1)]
+    index.wheel("large", "1.0", files={"large/__init__.py": b"", "large/data": data[0], **files})
+    files = {"thewheel/__init__.py": b"", "thewheel/data": data[1]}
+    index.wheel("thewheel", "3.0", ["large"], files=files)
     with serve(Site(files=index.site_files())) as site:
         base = sample_project.registry_base(
             sample_project.serve_image(site, tmp_path / "base", "base")
@@ -41,7 +44,7 @@ def _project(tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def workers(session: int) -> list[int]:
+def worker_processes(session: int) -> list[int]:
     """The worker processes of a session."""
     processes = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -67,7 +70,7 @@ def test_signal_stops_lock_with_one_message(
     )  # fmt: skip
     try:
         end = time.monotonic() + SECONDS
-        while len(workers(process.pid)) < 2:
+        while len(worker_processes(process.pid)) < 2:
             assert time.monotonic() < end
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
@@ -93,7 +96,7 @@ def test_signal_stops_lock_with_one_message(
     assert cache is not None
     project.run("cache", "prune", "--max-size", "100G")  # a killed worker's folder goes with it
     assert list((cache / "scratch").glob("*")) == []
-    assert workers(process.pid) == []
+    assert worker_processes(process.pid) == []
     assert not (project.folder / "images" / TARGET).exists()
 
 
