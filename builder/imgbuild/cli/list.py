@@ -104,43 +104,6 @@ class Filters(Group, frozen=True, kw_only=True):
         arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
-    def test(self, project: Project) -> Callable[[TableRow, Condition | None], bool]:
-        """Whether a row in a state matches; InputError if a filter cannot be read.
-
-        Without a filter of states the state may be None.
-        """
-        needed = [_requirement(requirement) for requirement in self.package or ()]
-        model = _machine.gpu(self.gpu) if self.gpu is not None else None
-        driver = _machine.driver(self.driver) if self.driver is not None else ""
-        pythons = _pythons(self.python or ())
-        runs_here = _judge(project) if self.fits else None
-
-        def _matches(row: TableRow, condition: Condition | None) -> bool:
-            return (
-                (not self.state or condition in self.state)
-                and (self.cuda is None or self.cuda in (row.cuda, row.cuda.split(".")[0]))
-                and (not pythons or any(each.contains(row.python) for each in pythons))
-                and (not needed or _has(project, row, needed))
-                and ((model is None and not driver) or bool(_fits(project, row, model, driver)))
-                and (runs_here is None or runs_here(row))
-            )
-
-        return _matches
-
-    def restricted(self, project: Project, rows: Iterable[TableRow]) -> list[str]:
-        """The targets of `rows` that the driver of `--driver` runs only with a restriction."""
-        if self.driver is None:
-            return []
-        model = _machine.gpu(self.gpu) if self.gpu is not None else None
-        driver = _machine.driver(self.driver)
-        return [
-            row.target
-            for row in rows
-            if not any(
-                fit.complete and not fit.limited for fit in _fits(project, row, model, driver)
-            )
-        ]
-
     def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
         """The error if no row matches: the filters, and the target that matches most of them."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
@@ -173,6 +136,52 @@ class Filters(Group, frozen=True, kw_only=True):
         if wanted and not any(each.contains(has) for each in wanted for has in pythons):
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
         return NothingSelected(message, hint=f"{nearest}leave out a filter")
+
+
+class Matcher:
+    """Tests rows of a project against filters."""
+
+    def __init__(self, filters: Filters, project: Project) -> None:
+        """InputError if a filter cannot be read."""
+        self._filters, self._project = filters, project
+        self._needed = [_requirement(requirement) for requirement in filters.package or ()]
+        self._model = _machine.gpu(filters.gpu) if filters.gpu is not None else None
+        self._driver = _machine.driver(filters.driver) if filters.driver is not None else ""
+        self._pythons = _pythons(filters.python or ())
+        self._runs_here = _judge(project) if filters.fits else None
+        self._fits: dict[str, list[TargetFit]] = {}
+
+    def matches(self, row: TableRow, condition: Condition | None) -> bool:
+        """Whether a row in a state matches. Without a filter of states the state may be None."""
+        states = self._filters.state
+        return (not states or condition in states) and self.matches_in_any_state(row)
+
+    def matches_in_any_state(self, row: TableRow) -> bool:
+        """Whether a row matches all filters but that of states."""
+        cuda = self._filters.cuda
+        return (
+            (cuda is None or cuda in (row.cuda, row.cuda.split(".")[0]))
+            and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
+            and (not self._needed or _has(self._project, row, self._needed))
+            and ((self._model is None and not self._driver) or bool(self._fitting(row)))
+            and (self._runs_here is None or self._runs_here(row))
+        )
+
+    def restricted(self, rows: Iterable[TableRow]) -> list[str]:
+        """The targets of `rows` that the driver of `--driver` runs only with a restriction."""
+        if not self._driver:
+            return []
+        return [
+            row.target
+            for row in rows
+            if not any(fit.complete and not fit.limited for fit in self._fitting(row))
+        ]
+
+    def _fitting(self, row: TableRow) -> list[TargetFit]:
+        """The images of the row that run on the GPU and the driver of the filters."""
+        if row.target not in self._fits:
+            self._fits[row.target] = _fits(self._project, row, self._model, self._driver)
+        return self._fits[row.target]
 
 
 def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
@@ -336,21 +345,20 @@ def list_targets(
     selected = select(
         read, patterns, everything=selection.everything or not patterns, arches=arches
     )
-    matches = filters.test(project)
+    matcher = Matcher(filters, project)
     every = table.ordered(table.rows(read, published.shown(read, selected)))
     whole = selection.everything or bool(patterns)
     retired = [] if whole else [row for row in every if row.retired]
     every = [row for row in every if row not in retired]
-    # Without the filter of states, which are not read for retired targets.
-    other = msgspec.structs.replace(filters, state=None).test(project) if filters.state else matches
-    hidden = [row.target for row in retired if other(row, None)]
+    # The states of retired targets are not read.
+    hidden = [row.target for row in retired if matcher.matches_in_any_state(row)]
     states = {}
     if wide or form == "markdown" or console.json or filters.state:  # the narrow table has none
         states = status.states(project, read, [row.target for row in every], _cache())
     rows = []
     for row in every:
         state = states.get(row.target)
-        if matches(row, state.condition if state else None):
+        if matcher.matches(row, state.condition if state else None):
             shown = table.shown(project, row)
             if state:
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
@@ -370,7 +378,7 @@ def list_targets(
         lines = aligned(table.narrow(rows, None if width == sys.maxsize else width, also))
     answer(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:
-        for note in _notes(rows, hidden, filters.restricted(project, rows), wide=wide):
+        for note in _notes(rows, hidden, matcher.restricted(rows), wide=wide):
             console.info(note)
 
 
