@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
 import re
 import sys
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,10 +25,9 @@ import msgspec
 import yaml
 from packaging.version import Version
 
+import published_wheels
 from imgbuild.http.client import Http
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.remote_wheel import Blocks, RemoteFile
-from imgbuild.solve import uv
+from imgbuild.index.pages import IndexFile
 from imgbuild.system import files, yaml_data
 
 FOLDER = "diagnose/versions"
@@ -57,8 +54,7 @@ class VersionNames(msgspec.Struct):
 
 def read(package: str, file: IndexFile, http: Http) -> VersionNames:
     """The names in a wheel on the index."""
-    remote = RemoteFile(file.url, Blocks(http, block=1 << 20, limit=64))
-    with zipfile.ZipFile(io.BufferedReader(remote, 1 << 16)) as wheel:
+    with published_wheels.opened(file, http, block=1 << 20) as wheel:
         paths = [path for path in wheel.namelist() if path.endswith((".py", ".so"))]
         names: dict[str, set[str]] = {}
         classes: dict[str, ast.ClassDef] = {}
@@ -196,29 +192,11 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
     }
 
 
-def chosen(package: str, every: Iterable[IndexFile]) -> dict[Version, IndexFile]:
-    """The wheel of each version to read."""
-    wheels: dict[Version, IndexFile] = {}
-    for file in every:
-        version = file.version
-        if not file.is_wheel or version is None or version.is_prerelease:
-            continue
-        if version >= Version(OLDEST[package]) and (version not in wheels or "x86_64" in file.name):
-            wheels[version] = file
-    ordered = dict(sorted(wheels.items()))
-    if package not in MINORS:
-        return ordered
-    first: dict[tuple[int, ...], Version] = {}
-    for version in ordered:
-        first.setdefault(version.release[:2], version)
-    return {version: ordered[version] for version in first.values()}
-
-
 def write(package: str, http: Http) -> Path:
     """Read the versions of a package, and write its file."""
-    place = IndexAddress(name="default", address=uv.default_index())
-    indexes = Indexes({place.name: place}, {}, place.name, http)
-    wheels = chosen(package, indexes.files(package))
+    every = published_wheels.default_indexes(http).files(package)
+    key = published_wheels.minor if package in MINORS else str
+    wheels = published_wheels.of_each(every, Version(OLDEST[package]), key)
     values = {version: read(package, file, http) for version, file in wheels.items()}
     path = files.data(FOLDER) / f"{package}.yaml"
     other = yaml_data.read(path.read_bytes()) if path.exists() else {}

@@ -10,21 +10,19 @@ extras. Of packages in `MINORS` one version of each minor release is read, of ot
 from __future__ import annotations
 
 import argparse
-import io
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 
 import yaml
 from packaging.metadata import Metadata
 from packaging.version import Version
 
+import published_wheels
 from imgbuild.http.client import Http
-from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
-from imgbuild.index.remote_wheel import Blocks, RemoteFile
-from imgbuild.solve import uv
+from imgbuild.index.pages import IndexFile
 from imgbuild.system import files
 from imgbuild.values import normalize
 
@@ -61,8 +59,7 @@ ENVIRONMENT = {
 
 def required(file: IndexFile, http: Http) -> dict[str, str]:
     """Package → specifier that a wheel requires, of those in `REQUIRED`."""
-    remote = RemoteFile(file.url, Blocks(http, block=1 << 16, limit=64))
-    with zipfile.ZipFile(io.BufferedReader(remote, 1 << 16)) as wheel:
+    with published_wheels.opened(file, http, block=1 << 16) as wheel:
         path = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(wheel.read(path), validate=False)
     specifiers: dict[str, str] = {}
@@ -73,22 +70,6 @@ def required(file: IndexFile, http: Http) -> dict[str, str]:
             if name in REQUIRED and applies and str(each.specifier):
                 specifiers.setdefault(name, str(each.specifier))
     return specifiers
-
-
-def chosen(package: str, every: Sequence[IndexFile]) -> dict[Version, IndexFile]:
-    """The wheel of each version to read."""
-    wheels: dict[Version, IndexFile] = {}
-    for file in every:
-        version = file.version
-        if not file.is_wheel or version is None or version.is_prerelease:
-            continue
-        if version >= Version(OLDEST[package]) and (version not in wheels or "x86_64" in file.name):
-            wheels[version] = file
-    first: dict[tuple[int, ...], Version] = {}
-    for version in sorted(wheels):
-        key = version.release[:2] if package in MINORS else version.release
-        first.setdefault(key, version)
-    return {version: wheels[version] for version in first.values()}
 
 
 def ranges(by_version: Mapping[Version, Mapping[str, str]]) -> dict[str, dict[str, str]]:
@@ -115,12 +96,12 @@ def main(words: Sequence[str] | None = None) -> int:
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args(words)
     http = Http()
-    place = IndexAddress(name="default", address=uv.default_index())
-    indexes = Indexes({place.name: place}, {}, place.name, http)
+    indexes = published_wheels.default_indexes(http)
     document = {}
     with ThreadPoolExecutor(8) as threads:
-        for package in OLDEST:
-            wheels = chosen(package, indexes.files(package))
+        for package, oldest in OLDEST.items():
+            key = published_wheels.minor if package in MINORS else attrgetter("release")
+            wheels = published_wheels.of_each(indexes.files(package), Version(oldest), key)
             values = threads.map(lambda file: required(file, http), wheels.values())
             document[package] = ranges(dict(zip(wheels, values, strict=True)))
             print(package, len(wheels), file=sys.stderr)

@@ -1,0 +1,51 @@
+"""Wheels on uv's default index whose files tools read in part."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Hashable, Iterable
+
+from packaging.version import Version
+
+from imgbuild.http.client import Http
+from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
+from imgbuild.index.remote_wheel import Blocks, RemoteFile
+from imgbuild.solve import uv
+
+
+def default_indexes(http: Http) -> Indexes:
+    """The default index alone."""
+    place = IndexAddress(name="default", address=uv.default_index())
+    return Indexes({place.name: place}, {}, place.name, http)
+
+
+def opened(file: IndexFile, http: Http, block: int) -> zipfile.ZipFile:
+    """A wheel of which only the needed parts are downloaded, in blocks of `block` bytes."""
+    remote = RemoteFile(file.url, Blocks(http, block=block, limit=64))
+    return zipfile.ZipFile(io.BufferedReader(remote, 1 << 16))
+
+
+def of_each(
+    every: Iterable[IndexFile], oldest: Version, key: Callable[[Version], Hashable]
+) -> dict[Version, IndexFile]:
+    """A wheel of the first final version with each `key`, from version `oldest` on, sorted.
+
+    The wheel is for x86_64 if there is one.
+    """
+    wheels: dict[Version, IndexFile] = {}
+    for file in every:
+        version = file.version
+        if not file.is_wheel or version is None or version.is_prerelease:
+            continue
+        if version >= oldest and (version not in wheels or "x86_64" in file.name):
+            wheels[version] = file
+    first: dict[Hashable, Version] = {}
+    for version in sorted(wheels):
+        first.setdefault(key(version), version)
+    return {version: wheels[version] for version in first.values()}
+
+
+def minor(version: Version) -> tuple[int, ...]:
+    """The minor release of a version."""
+    return version.release[:2]
