@@ -7,7 +7,7 @@ value for Docker Compose, dev containers, Kubernetes and SkyPilot.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -98,7 +98,6 @@ def settings(
     given = {name: value for name, sign, value in pairs if sign}
     passed = tuple(dict.fromkeys(name for name, sign, _ in pairs if not sign))
     versions = [lock.arch[arch].versions for arch in arches]
-    has_jobs = all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
     return ContainerSettings(
         target=lock.target,
         name=label(lock.target),
@@ -120,8 +119,13 @@ def settings(
         passed=passed,
         ports=tuple(dict.fromkeys(options.ports)),
         rdma=options.rdma or "",
-        ray=versions[0]["ray"] if has_jobs else "",
+        ray=versions[0]["ray"] if has_ray_jobs(versions) else "",
     )
+
+
+def has_ray_jobs(versions: Iterable[Mapping[str, str]]) -> bool:
+    """Whether Ray can serve jobs in an image with these packages on each architecture."""
+    return all({"ray", *RAY_JOBS} <= each.keys() for each in versions)
 
 
 def label(target: str) -> str:

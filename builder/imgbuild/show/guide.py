@@ -88,8 +88,11 @@ def _commands(page: Page) -> Iterator[str]:
         yield from ("", "On a Slurm cluster, with Apptainer:", "", f"    {sif}")
         yield from (f"    {command}" for command in clusters)
         yield "    sbatch job.sh"
-    pods = [command for command in page.commands if command.startswith(KUBERNETES)]
-    if pods := [command for command in pods if COMPOSE not in command]:
+    if pods := [
+        command
+        for command in page.commands
+        if command.startswith(KUBERNETES) and COMPOSE not in command
+    ]:
         yield from ("", "In Kubernetes, with the claims that job.yaml names:", "")
         yield from (f"    {command}" for command in pods)
         yield "    kubectl apply -f job.yaml"

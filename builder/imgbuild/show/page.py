@@ -148,12 +148,12 @@ def _commands(
     writable: bool,
 ) -> Iterator[str]:
     name = shlex.quote(row.target)
-    if (lock is None or target_digests is None) and writable:
-        yield f"imgbuild lock {name}"
-        return
     if lock is None or target_digests is None:
-        yield f"imgbuild lock {name}  # in a clone of imgbuild"
-        yield f"imgbuild init --lock CLONE --extends {name}  # in a project's folder"
+        if writable:
+            yield f"imgbuild lock {name}"
+        else:
+            yield f"imgbuild lock {name}  # in a clone of imgbuild"
+            yield f"imgbuild init --lock CLONE --extends {name}  # in a project's folder"
         return
     yield f"imgbuild build {name}"
     yield f"imgbuild load {name}"

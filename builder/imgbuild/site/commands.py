@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from imgbuild.container.settings import RAY_JOBS
+from imgbuild.container import settings
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry.image_reference import Repository
@@ -51,12 +51,7 @@ def commands(
 
     `rendered`: whether commands that render files for Docker Compose and Ray are among them.
     """
-    every = list(_commands(lock, target_digests, repository))
-    if rendered:
-        every[2:2] = [_compose(lock.target, repository)]
-        ray = all(locked.versions.keys() >= {"ray", *RAY_JOBS} for locked in lock.arch.values())
-        every[-1:-1] = [_ray(lock.target, repository)] if ray else []
-    return tuple(every)
+    return tuple(_commands(lock, target_digests, repository, rendered=rendered))
 
 
 def _compose(target: str, repository: Repository | None) -> Command:
@@ -80,7 +75,7 @@ def _ray(target: str, repository: Repository | None) -> Command:
 
 
 def _commands(
-    lock: Lock, target_digests: TargetDigests, repository: Repository | None
+    lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
 ) -> Iterator[Command]:
     target, name = lock.target, shlex.quote(lock.target)
     exact = str(repository.with_digest(target_digests.digest)) if repository else ""
@@ -96,6 +91,8 @@ def _commands(
     get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
     run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
     yield Command(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
+    if rendered:
+        yield _compose(target, repository)
     sif = shlex.quote(f"{target}.sif")
     get = f"apptainer pull {sif} docker://{exact}"
     if not exact:
@@ -112,8 +109,22 @@ def _commands(
         note="The job script mounts the folder and the caches. Without imgbuild: srun --nodes 1"
         f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}",
     )
+    yield from _kubernetes(lock, target_digests, exact)
+    if rendered and settings.has_ray_jobs(locked.versions for locked in lock.arch.values()):
+        yield _ray(target, repository)
+    yield Command(
+        title="imgbuild",
+        text=(
+            f"imgbuild build {name}\nimgbuild run {name} -- {PROGRAM}\nimgbuild show {name} --guide"
+        ),
+    )
+
+
+def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterator[Command]:
+    """A job and its file; `exact` is the image by digest, "" if there is no registry."""
+    name = shlex.quote(lock.target)
     push = "" if exact else f"imgbuild push {name} {REPOSITORY}\n"
-    job = target.replace(".", "-").replace("_", "-")
+    job = settings.label(lock.target)
     yield Command(
         title="Kubernetes",
         text=f"{push}kubectl apply --filename job.yaml\nkubectl logs --follow job/{job}",
@@ -130,10 +141,4 @@ def _commands(
         note="train.py is in the PersistentVolumeClaim workspace, which must exist. With caches,"
         " secrets or several nodes:"
         f" imgbuild render {name} --format k8s-job --gpus {GPUS}",
-    )
-    yield Command(
-        title="imgbuild",
-        text=(
-            f"imgbuild build {name}\nimgbuild run {name} -- {PROGRAM}\nimgbuild show {name} --guide"
-        ),
     )
