@@ -68,9 +68,14 @@ def load() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     return yaml_data.load(path, dict[str, dict[str, dict[str, str]]])
 
 
+def _ranges(user: str, package: str) -> Mapping[str, str]:
+    """Range of the versions of `user` → what they require of `package`."""
+    return load().get(normalize(user), {}).get(normalize(package), {})
+
+
 def of(user: str, package: str, version: str) -> str:
     """What `version` of `user` requires of `package`, as a specifier; "" if unknown."""
-    rows = load().get(normalize(user), {}).get(normalize(package), {})
+    rows = _ranges(user, package)
     try:
         release = Version(version)
     except InvalidVersion:
@@ -80,7 +85,7 @@ def of(user: str, package: str, version: str) -> str:
 
 def newest(user: str, package: str) -> str:
     """What the newest listed release of `user` requires of `package`; "" if nothing."""
-    rows = load().get(normalize(user), {}).get(normalize(package), {})
+    rows = _ranges(user, package)
     last = [*rows.items()][-1] if rows else ("<", "")
     return "" if "<" in last[0] else last[1]
 
@@ -145,7 +150,7 @@ def _within(version: Version, span: str) -> bool:
 
 def _accepting(user: str, package: str, have: str) -> str:
     """The newest range of versions of `user` that allows a version of `package`; "" if none."""
-    rows = load().get(normalize(user), {}).get(normalize(package), {})
+    rows = _ranges(user, package)
     for span, spec in reversed([*rows.items()]):
         try:
             if SpecifierSet(spec).contains(Version(have), prereleases=True):

@@ -50,11 +50,12 @@ def finding(
     subject: str,
     text: str,
     error: bool,
+    preferred: tuple[tuple[str, ...], ...] = (),
 ) -> Finding:
     """The finding `text` at `place`.
 
     `other` is the package that the finding concerns; "" for a package that is not installed and
-    for the standard library.
+    for the standard library. `preferred` as in `Evidence`.
     """
     version = (package_set.version(other) or "") if other else ""
     message = f"{place.package} {place.version} {text}"
@@ -75,6 +76,7 @@ def finding(
             other=other if version else "",
             other_version=version,
             subject=subject,
+            preferred=preferred,
         ),
     )
 

@@ -155,10 +155,8 @@ def _of_import(
         subject=subject,
         text=text,
         error=error,
+        preferred=_preferred(package_set, line, other),
     )
-    if result.evidence is not None and (preferred := _preferred(package_set, line, other)):
-        evidence = msgspec.structs.replace(result.evidence, preferred=preferred)
-        result = msgspec.structs.replace(result, evidence=evidence)
     if using is not None:
         result = msgspec.structs.replace(result, severity=Severity.WARNING)
     return result

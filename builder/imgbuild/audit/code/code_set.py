@@ -59,8 +59,7 @@ class CodeSet:
         self._texts: dict[str, CodeText] = {}
         self._files: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
-        self._roots = {text.file: text.root for text in files}
-        self._sources = {text.file: text.source for text in files}
+        self._by_file = {text.file: text for text in files}
         self._facts = facts
         self._modules: dict[str, ModuleFacts | Opaque | None] = {}  # None: not needed yet
         for text in files:
@@ -106,7 +105,7 @@ class CodeSet:
 
     def root(self, file: str) -> str:
         """The folder from which Python imports the modules of a file."""
-        return self._roots[file]
+        return self._by_file[file].root
 
     def path(self, modules: Iterable[str] | None = None) -> MainPath:
         """The user's code, or some of its modules, as code that runs."""
@@ -160,7 +159,8 @@ class CodeSet:
         """The content of a file of a package or of the user's code."""
         if package != self._package:
             return self._base.read(package, path)
-        return self._sources.get(path)
+        text = self._by_file.get(path)
+        return text.source if text is not None else None
 
     def prefetch(self, modules: Iterable[str]) -> None:
         """Read many modules at once."""
