@@ -349,7 +349,10 @@ def test_image_is_signed_before_its_tag_is_set(scratch_sample, tmp_path):
     assert signature(sample, f"{place}:{OTHER}", public) == "passed"
     assert results_of(sample, OTHER) == before
     trusted = ("--key", str(public), "--insecure-ignore-tlog")
-    subprocess.run([needs.tool("cosign"), "verify", *trusted, f"{place}:{OTHER}"], check=True)
+    subprocess.run(
+        [needs.tool("cosign", "cosign of Debian sid"), "verify", *trusted, f"{place}:{OTHER}"],
+        check=True,
+    )
 
 
 def signature(sample: Sample, name: str, key: Path, status: int = 0) -> str:

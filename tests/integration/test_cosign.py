@@ -41,7 +41,7 @@ SAID = {
 
 @pytest.fixture(name="registry", scope="module")
 def _registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    needs.tool("cosign")
+    needs.tool("cosign", "cosign of Debian sid")
     with docker_registry.serve(tmp_path_factory.mktemp("cosign") / "registry") as running:
         yield running
 
@@ -79,7 +79,7 @@ def run(*command: str, cwd: Path | None = None, right: bool = True) -> str:
 
 def cosign(*arguments: str, cwd: Path | None = None, right: bool = True) -> str:
     """Run cosign."""
-    return run(needs.tool("cosign"), *arguments, cwd=cwd, right=right)
+    return run(needs.tool("cosign", "cosign of Debian sid"), *arguments, cwd=cwd, right=right)
 
 
 def push(registry: OwnRegistry, folder: Path, name: str, word: str = "hello") -> Descriptor:

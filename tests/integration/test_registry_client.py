@@ -65,8 +65,8 @@ def crane(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [needs.tool("crane"), "registry", "serve", "--address", f"127.0.0.1:{port}",
-               "--disk", str(folder)]  # fmt: skip
+    crane = needs.tool("crane", "crane of Debian sid")
+    command = [crane, "registry", "serve", "--address", f"127.0.0.1:{port}", "--disk", str(folder)]
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as running,

@@ -120,7 +120,7 @@ def _base(folder: Path, site: Site) -> str:
 def cosign(*arguments: str, cwd: Path | None = None) -> str:
     """The output of the real cosign, which must succeed."""
     done = subprocess.run(
-        [needs.tool("cosign"), *arguments],
+        [needs.tool("cosign", "cosign of Debian sid"), *arguments],
         cwd=cwd, env={**os.environ, "COSIGN_PASSWORD": "pw"},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
