@@ -24,8 +24,9 @@ from tests.support.servers import Site, serve
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 ARCHIVE = "cpython-{}+20260101-x86_64-unknown-linux-gnu-install_only.tar.gz"
-LIBRARIES = ["libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8",
-             "libsqlite3-0", "libssl3", "libuuid1", "zlib1g"]  # fmt: skip
+LIBRARIES = ["libbz2-1.0", "libcrypt1", "libdb5.3", "libexpat1", "libffi8", "liblzma5",
+             "libncursesw6", "libnsl2", "libreadline8", "libsqlite3-0", "libssl3", "libtirpc3",
+             "libuuid1", "zlib1g"]  # fmt: skip
 LOOK = """\
 import json, sys, sysconfig, os, sourced, thewheel
 print(json.dumps([
@@ -121,6 +122,14 @@ def _project(tmp_path: Path) -> Iterator[Project]:
 
 
 def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path) -> None:
+    path = project.folder / "matrix.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("libsqlite3-0", "libc6"))
+    refused = project.run("lock", TARGET, status=4)
+    assert "linked to libsqlite3.so.0, which neither its archive nor the base has" in refused.stderr
+    assert "add the Debian package libsqlite3-0, which has libsqlite3.so.0" in refused.stderr
+    assert not (project.images / TARGET / "lock.json").exists()
+    path.write_text(text)
     project.run("lock", TARGET)
     lock = json.loads((project.images / TARGET / "lock.json").read_text())
     locked = lock["arch"]["x86_64"]["python"]

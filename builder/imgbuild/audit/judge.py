@@ -71,6 +71,7 @@ def audit(
     terms: Terms | None = None,
     *,
     libraries: Callable[[], Sequence[ElfFacts]] = tuple,
+    interpreter: Callable[[], Sequence[ElfFacts]] = tuple,
     checks: Iterable[str] = CHECKS,
     path: MainPath | None = None,
     past: Callable[[MainPath], Iterable[Finding]] | None = None,
@@ -78,7 +79,8 @@ def audit(
 ) -> Report:
     """All findings of `checks` in `package_set`.
 
-    `libraries` returns the shared objects of the base. `past` finds removed attributes for the
+    `libraries` returns the shared objects of the base, `interpreter` the files of its standalone
+    Python, if it has one. `past` finds removed attributes for the
     check "calls" in other releases, and may access an index. With `path`, a main path computed
     by the caller, corners are not checked. `published` are packages that were audited together:
     a finding between two of them that is reached only through added packages is a warning.
@@ -90,7 +92,7 @@ def audit(
     if unknown := set(checks) - set(CHECKS):
         message = f"no such check: {', '.join(sorted(unknown))}"
         raise InputError(message, hint=f"checks are: {', '.join(CHECKS)}")
-    audit_run = _AuditRun(package_set, terms, libraries, path, published)
+    audit_run = _AuditRun(package_set, terms, libraries, interpreter, path, published)
     findings = audit_run.run(selected)
     if past is not None and "calls" in selected:
         reported = {(finding.where, finding.message) for finding in findings}
@@ -123,6 +125,7 @@ class _AuditRun:
         package_set: PackageSet,
         terms: Terms,
         libraries: Callable[[], Sequence[ElfFacts]],
+        interpreter: Callable[[], Sequence[ElfFacts]],
         path: MainPath | None,
         published: Collection[str],
     ) -> None:
@@ -130,6 +133,7 @@ class _AuditRun:
         self._published = published
         self._terms = terms
         self._libraries = libraries
+        self._interpreter = interpreter
         self._path = path
 
     def run(self, checks: Sequence[str]) -> list[Finding]:
@@ -161,9 +165,13 @@ class _AuditRun:
         ]
 
     def _elf(self) -> list[Finding]:
-        from imgbuild.audit.checks import linking
+        from imgbuild.audit.checks import linking, standalone
 
-        return linking.check(self._package_set, self._libraries())
+        base = self._libraries()
+        return [
+            *standalone.check(self._package_set, base, self._interpreter()),
+            *linking.check(self._package_set, base),
+        ]
 
     def _cuda(self) -> list[Finding]:
         from imgbuild.audit.checks import cuda

@@ -148,12 +148,18 @@ def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) ->
 
 
 def programs(path: Path, label: str, python: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The interpreter and its shared libraries: names, and functions that read the contents.
+    """The interpreter, its shared libraries and the extension modules of the standard library.
 
-    A content is valid until the next item. IntegrityError as for `describe`.
+    Yields paths in the layer, and functions that read the contents, each valid until the next
+    item. IntegrityError as for `describe`.
     """
-    libraries = re.compile(rf"bin/python{re.escape(python)}|lib/[^/]+\.so[^/]*")
+    version = re.escape(python)
+    libraries = re.compile(
+        rf"bin/python{version}|lib/[^/]+\.so[^/]*|lib/python{version}/(?:.*/)?[^/]+\.so"
+    )
     for member, content in _entries(path, label):
+        if _LEFT_OUT.fullmatch(member.path) is not None:
+            continue
         if member.kind is MemberKind.FILE and libraries.fullmatch(member.path) is not None:
             yield member.path, lambda content=content: b"".join(content())  # type: ignore[misc]
 

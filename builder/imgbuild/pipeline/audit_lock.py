@@ -18,7 +18,12 @@ from imgbuild.assemble.inputs import Inputs, batches
 from imgbuild.audit import judge
 from imgbuild.audit.judge import CHECKS, Terms
 from imgbuild.audit.main_path.closure import MainPath
-from imgbuild.audit.packages.base import linked, read_base, read_standalone
+from imgbuild.audit.packages.base import (
+    linked,
+    loaded_first,
+    read_base,
+    read_standalone,
+)
 from imgbuild.audit.packages.library import Library, pack, unpack
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
 from imgbuild.audit.source.facts import ElfFacts
@@ -177,6 +182,7 @@ class _Audit:
                 package_set,
                 terms,
                 libraries=self._libraries,
+                interpreter=self._interpreter,
                 checks=checks,
                 past=self._past(package_set, elsewhere, library),
             )
@@ -223,10 +229,14 @@ class _Audit:
     def _libraries(self) -> Sequence[ElfFacts]:
         links = linked(_links(self._lock))
         debs = read_base(self._resolution.debs, self._file, self._store)
-        archive, python = self._resolution.python, self._lock.base.python
+        return [*links, *debs, *loaded_first(self._interpreter(), self._lock.base.python)]
+
+    def _interpreter(self) -> Sequence[ElfFacts]:
+        """The files of the standalone Python, empty for Debian's."""
+        archive = self._resolution.python
         if not archive:
-            return [*links, *debs]
-        return [*links, *debs, *read_standalone(archive, python, self._file, self._store)]
+            return []
+        return read_standalone(archive, self._lock.base.python, self._file, self._store)
 
     def _file(self, item: Wheel | Deb | PythonArchive) -> Path:
         """The file of `item`; if missing, it is fetched with all others of its type."""

@@ -21,6 +21,7 @@ from imgbuild.audit.binaries.libraries import Libraries
 from imgbuild.audit.binaries.mangled import counterparts
 from imgbuild.audit.checks import loaded
 from imgbuild.audit.checks.floors import GLIBC
+from imgbuild.audit.names import releases
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
 from imgbuild.audit.packages.package_set import PackageSet
@@ -131,7 +132,7 @@ class _Linker:
         if owner and version is None:
             remedy = f"add {owner}, or choose a {package} built for the installed libraries"
         elif not other:
-            remedy = f"if this part of {package} is used, add {library} to the base"
+            remedy = f"if this part of {package} is used, {add_to_base(library)}"
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
 
     def _is_certain(self, library: str) -> bool:
@@ -220,16 +221,10 @@ class _Linker:
             yield self._finding(package, facts, Relation.ABI, other, subject, text, remedy)
 
     def _lacks(self, package: str, facts: ElfFacts, library: str, version: str) -> bool:
-        glibc = GLIBC.fullmatch(version)
-        if glibc is not None and self._package_set.glibc:
-            return Version(glibc[1]) > Version(self._package_set.glibc)
         providers = [provider for _, provider in self._map.providers(package, facts, library)]
         base_library = self._map.in_base(library)
         candidates = providers or ([base_library] if base_library is not None else [])
-        # A library without versions is accepted; the linker only warns.
-        return bool(candidates) and not any(
-            not candidate.offers or version in candidate.offers for candidate in candidates
-        )
+        return lacks_version(candidates, version, self._package_set.glibc)
 
     # -- numpy
 
@@ -283,6 +278,28 @@ class _Linker:
                 symbols=symbols,
             ),
         )
+
+
+def lacks_version(candidates: Sequence[ElfFacts], version: str, glibc: str) -> bool:
+    """Whether `candidates`, the files found for a library, lack a symbol version.
+
+    `glibc` is the base's version, "" if unknown. A library without versions is accepted: the
+    dynamic linker only warns.
+    """
+    of_glibc = GLIBC.fullmatch(version)
+    if of_glibc is not None and glibc:
+        return Version(of_glibc[1]) > Version(glibc)
+    return bool(candidates) and not any(
+        not candidate.offers or version in candidate.offers for candidate in candidates
+    )
+
+
+def add_to_base(library: str) -> str:
+    """The remedy for a library that the base lacks, with its Debian package if known."""
+    package = releases.table().system_libraries.get(library)
+    if package is None:
+        return f"add {library} to the base"
+    return f"add the Debian package {package}, which has {library}, to the base"
 
 
 def _for_numpy_1(files: Iterable[tuple[str, ElfFacts]]) -> frozenset[str]:

@@ -24,7 +24,7 @@ from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.system.threads import Stop, each
 
-FACT, STANDALONE_FACT = "audit-deb", "audit-python"
+FACT, STANDALONE_FACT = "audit-deb", "audit-python-2"
 THREADS = 2
 # Folders that the dynamic linker searches, and programs that export symbols to modules.
 _LIBRARY = re.compile(r"(?:usr/)?lib(?:64)?/(?:[^/]+-linux-gnu/)?[^/]+\.so[^/]*")
@@ -52,10 +52,9 @@ def read_base(debs: Sequence[Deb], locate: Callable[[Deb], Path], store: Store) 
 def read_standalone(
     archive: PythonArchive, python: str, locate: Callable[[PythonArchive], Path], store: Store
 ) -> list[ElfFacts]:
-    """The interpreter in `archive`, and the bundled libraries that it loads.
+    """The interpreter in `archive`, its libraries and its extension modules.
 
-    The dynamic linker does not search their folder for other files. Raises the errors of
-    `read_base`.
+    Raises the errors of `read_base`.
     """
     stored = store.fact(STANDALONE_FACT, _key(archive))
     facts = unpack(stored, tuple[ElfFacts, ...]) if stored is not None else None
@@ -66,6 +65,15 @@ def read_standalone(
         ]
         facts = tuple(each for each in read_facts if each is not None)
         store.put_fact(STANDALONE_FACT, _key(archive), pack(facts))
+    return [*facts]
+
+
+def loaded_first(facts: Sequence[ElfFacts], python: str) -> list[ElfFacts]:
+    """Of the files of an archive, the interpreter and the libraries that it loads.
+
+    Their symbols are visible to all modules. The dynamic linker does not search their folder for
+    other files.
+    """
     program = [each for each in facts if posixpath.basename(each.file) == f"python{python}"]
     loaded = {name for each in program for name in each.needed}
     return [*program, *(each for each in facts if each.soname in loaded)]

@@ -47,19 +47,26 @@ class LibraryMap:
 
     def providers(self, package: str, facts: ElfFacts, library: str) -> list[tuple[str, ElfFacts]]:
         """The files in wheels that `facts` of `package` may load as `library`."""
-        folder = posixpath.dirname(installed(facts.file))
-        for path in facts.runpath:
-            if "ORIGIN" in path:
-                place = posixpath.normpath(ORIGIN.sub(folder or ".", path))
-                entry = self._paths.get(posixpath.join(place, library).removeprefix("./"))
-                if entry is not None:
-                    return [entry]
+        entry = self.by_runpath(facts, library)
+        if entry is not None:
+            return [entry]
         return [
             (owner, candidate)
             for owner, candidate in self._names.get(library, ())
             if owner == package
             or (self._reaches(package, owner) and not is_private(candidate.file))
         ]
+
+    def by_runpath(self, facts: ElfFacts, library: str) -> tuple[str, ElfFacts] | None:
+        """The file of a package that `facts` finds as `library` by its RUNPATH."""
+        folder = posixpath.dirname(installed(facts.file))
+        for path in facts.runpath:
+            if "ORIGIN" in path:
+                place = posixpath.normpath(ORIGIN.sub(folder or ".", path))
+                entry = self._paths.get(posixpath.join(place, library).removeprefix("./"))
+                if entry is not None:
+                    return entry
+        return None
 
     def in_base(self, library: str) -> ElfFacts | None:
         """The base's library named `library`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from imgbuild.audit.packages.base import is_read, read_base, read_standalone
+from imgbuild.audit.packages.base import is_read, loaded_first, read_base, read_standalone
 from imgbuild.audit.packages.library_map import LibraryMap
 from imgbuild.cache.store import Store
 from tests.support import debs, standalone_matrix
@@ -62,13 +62,23 @@ def test_debian_package_is_read_once(tmp_path: Path, store: Store) -> None:
 
 def test_interpreter_archive_is_read_once(tmp_path: Path, store: Store) -> None:
     path, data = tmp_path / "archive", REAL.read_bytes()
-    files = {"python/bin/python3.12": data, "python/lib/libunused.so.1": data}
+    stdlib = "lib/python3.12/lib-dynload/_sqlite3.cpython-312-x86_64-linux-gnu.so"
+    files = {
+        "python/bin/python3.12": data,
+        "python/lib/libunused.so.1": data,
+        f"python/{stdlib}": data,
+    }
     path.write_bytes(pack({**sample(), **files}))
     archive = standalone_matrix.archive()
     assert not is_read(archive, store)
     facts = read_standalone(archive, "3.12", lambda _: path, store)
-    assert [(each.file, each.machine) for each in facts] == [("bin/python3.12", "x86_64")]
-    assert LibraryMap([], facts, "x86_64", {}).defines("any", "PyInit__core")
+    # Tk is not in the layer; its libraries are not read.
+    assert sorted((each.file, each.machine) for each in facts) == [
+        ("bin/python3.12", "x86_64"), ("lib/libunused.so.1", "x86_64"), (stdlib, "x86_64")
+    ]  # fmt: skip
+    loaded = loaded_first(facts, "3.12")
+    assert [each.file for each in loaded] == ["bin/python3.12"]
+    assert LibraryMap([], loaded, "x86_64", {}).defines("any", "PyInit__core")
     assert is_read(archive, store)
     path.unlink()
     assert read_standalone(archive, "3.12", lambda _: path, store) == facts

@@ -1,0 +1,81 @@
+"""Part of the check `elf`: libraries of a standalone Python that neither archive nor base has.
+
+The dependencies of Debian's own Python are in its packages; an archive declares none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from imgbuild.audit.checks.linking import CHECK, add_to_base, lacks_version
+from imgbuild.audit.packages.library_map import LibraryMap
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.report import Evidence, Finding, Relation, Severity
+
+PACKAGE = "cpython"  # in evidence and waivers
+
+
+def check(
+    package_set: PackageSet, base: Sequence[ElfFacts], interpreter: Sequence[ElfFacts]
+) -> list[Finding]:
+    """An error for each library or symbol version that files of `interpreter` do not find.
+
+    `base` contains the libraries that the interpreter has loaded.
+    """
+    files = [(PACKAGE, facts) for facts in interpreter]
+    return list(_findings(package_set, LibraryMap(files, base, package_set.arch.value, {})))
+
+
+def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Finding]:
+    missing: dict[str, list[str]] = {}
+    old: dict[tuple[str, str], list[str]] = {}
+    for _, facts in libraries.files:
+        for library in facts.needed:
+            if not _found(libraries, facts, library):
+                missing.setdefault(library, []).append(facts.file)
+        for library, versions in facts.wants.items():
+            for version in versions:
+                if lacks_version(_found(libraries, facts, library), version, package_set.glibc):
+                    old.setdefault((library, version), []).append(facts.file)
+    for library, users in sorted(missing.items()):
+        text = f"linked to {library}, which neither its archive nor the base has"
+        yield _finding(package_set, users, Relation.LIBRARY, library, text, add_to_base(library))
+    for (library, version), users in sorted(old.items()):
+        text = f"linked to version {version} of {library}, which the base does not have"
+        remedy = f"choose an archive for an older glibc, or a base with a newer {library}"
+        yield _finding(package_set, users, Relation.ABI, f"{library}:{version}", text, remedy)
+
+
+def _found(libraries: LibraryMap, facts: ElfFacts, library: str) -> list[ElfFacts]:
+    """The file that the dynamic linker loads as `library` for `facts`, if any."""
+    own, of_base = libraries.by_runpath(facts, library), libraries.in_base(library)
+    if own is not None:
+        return [own[1]]
+    return [of_base] if of_base is not None else []
+
+
+def _finding(
+    package_set: PackageSet,
+    users: Sequence[str],
+    relation: Relation,
+    subject: str,
+    text: str,
+    remedy: str,
+) -> Finding:
+    python = package_set.python
+    verb = "is" if len(users) == 1 else "are"
+    return Finding(
+        check=CHECK,
+        severity=Severity.ERROR,
+        message=f"CPython {python}: {', '.join(users)} {verb} {text}",
+        where=f"CPython {python} {users[0]}",
+        remedy=remedy,
+        evidence=Evidence(
+            relation=relation,
+            package=PACKAGE,
+            version=python,
+            file=users[0],
+            subject=subject,
+        ),
+    )

@@ -1,0 +1,93 @@
+"""Libraries that the files of a standalone Python do not find, on facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit import judge
+from imgbuild.audit.checks import standalone
+from imgbuild.audit.packages.base import loaded_first
+from imgbuild.audit.source.facts import ElfFacts
+from imgbuild.matrix.accepted import Waiver
+from imgbuild.report import Finding, Relation, Severity
+from tests.support.shared_objects import BASE, SharedObjects, library, module
+
+LIBPYTHON = library("lib/libpython3.12.so.1.0", needed=("libc.so.6",))
+PROGRAM = library(
+    "bin/python3.12", soname="", needed=("libpython3.12.so.1.0",), runpath=("$ORIGIN/../lib",)
+)
+FOLDER = "lib/python3.12/lib-dynload"
+SUFFIX = ".cpython-312-x86_64-linux-gnu.so"
+SQLITE = module(
+    f"{FOLDER}/_sqlite3{SUFFIX}", needed=("libsqlite3.so.0", "libpython3.12.so.1.0", "libc.so.6")
+)
+
+
+def findings(*modules: ElfFacts, base: tuple[ElfFacts, ...] = BASE) -> list[Finding]:
+    """The findings of an archive with `modules`, an interpreter and its libpython."""
+    interpreter = [PROGRAM, LIBPYTHON, *modules]
+    package_set = SharedObjects({}, python="3.12")
+    return standalone.check(package_set, [*base, *loaded_first(interpreter, "3.12")], interpreter)
+
+
+def test_library_of_an_extension_module_that_nothing_has_is_an_error() -> None:
+    (finding,) = findings(SQLITE)
+    assert finding.severity is Severity.ERROR
+    assert finding.message == (
+        f"CPython 3.12: {SQLITE.file} is linked to libsqlite3.so.0, which neither its archive nor"
+        " the base has"
+    )
+    assert finding.remedy == (
+        "add the Debian package libsqlite3-0, which has libsqlite3.so.0, to the base"
+    )
+    assert finding.evidence is not None
+    assert finding.evidence.relation is Relation.LIBRARY
+    assert finding.evidence.subject == "libsqlite3.so.0"
+
+
+def test_library_of_the_base_or_found_by_runpath_is_not_reported() -> None:
+    assert findings(SQLITE, base=(*BASE, library("usr/lib/libsqlite3.so.0"))) == []
+    bundled = library("lib/libsqlite3.so.0", needed=("libc.so.6",))
+    own = module(SQLITE.file, needed=SQLITE.needed, runpath=("$ORIGIN/../..",))
+    assert findings(own, bundled) == []
+    # The dynamic linker searches neither the interpreter's RUNPATH nor the archive for others.
+    (finding,) = findings(SQLITE, bundled)
+    assert finding.evidence is not None
+    assert finding.evidence.file == SQLITE.file
+
+
+def test_one_finding_names_all_files_of_a_library() -> None:
+    files = [f"{FOLDER}/{name}{SUFFIX}" for name in ("_hashlib", "_ssl")]
+    (finding,) = findings(*(module(file, needed=("libmissing.so.1",)) for file in files))
+    assert f"{files[0]}, {files[1]} are linked to libmissing.so.1" in finding.message
+    assert finding.remedy == "add libmissing.so.1 to the base"
+
+
+@pytest.mark.parametrize(
+    ("library_name", "version"), [("libc.so.6", "GLIBC_2.38"), ("libstdc++.so.6", "GLIBCXX_3.4.32")]
+)
+def test_symbol_version_that_the_base_lacks_is_an_error(library_name: str, version: str) -> None:
+    wants = {library_name: (version,)}
+    (finding,) = findings(module(f"{FOLDER}/_new{SUFFIX}", needed=(library_name,), wants=wants))
+    assert finding.severity is Severity.ERROR
+    assert f"linked to version {version} of {library_name}" in finding.message
+    assert finding.evidence is not None
+    assert finding.evidence.relation is Relation.ABI
+
+
+def test_finding_is_in_the_audit_and_can_be_waived() -> None:
+    package_set = SharedObjects({}, python="3.12")
+    interpreter = [PROGRAM, LIBPYTHON, SQLITE]
+    waiver = Waiver(check="elf", package="cpython", subject="libsqlite3*", reason="no database")
+    reports = [
+        judge.audit(
+            package_set,
+            judge.Terms(waivers=waivers),
+            libraries=lambda: [*BASE, LIBPYTHON],
+            interpreter=lambda: interpreter,
+            checks=("elf",),
+        )
+        for waivers in ((), (waiver,))
+    ]
+    severities = [[finding.severity for finding in report.findings] for report in reports]
+    assert severities == [[Severity.ERROR], [Severity.NOTE]]
