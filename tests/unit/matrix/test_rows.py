@@ -24,7 +24,8 @@ AXES = {
     "transformers",
 }  # fmt: skip
 BESIDE = {
-    *("flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "sentencepiece")
+    *("flash-attn", "pyairports", "peft", "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "sentencepiece"),
+    "cuda-python",
 }
 FLASH_ATTN = {"cu121-vllm0.6.3-verl0.2", "cu124-verl0.4", "cu128-verl0.7"}
 
