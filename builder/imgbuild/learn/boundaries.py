@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -19,17 +20,19 @@ from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
-from imgbuild.audit.source.facts import Call, Function, ModuleFacts
+from imgbuild.audit.packages.sdist_code import code_wheel
+from imgbuild.audit.source.facts import Call, Function, Guard, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.codec import compact
-from imgbuild.errors import FetchFailed
-from imgbuild.index.candidates import best, same_version, unwanted
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.candidates import best, is_sdist, same_version, unwanted
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_wheel
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.code_digest import code_digest
+from imgbuild.values import sha256
 
 T = TypeVar("T")
 ANSWERS = "audit-probe"
@@ -55,6 +58,7 @@ class ReleaseCatalogue:
         self.library = library
         self.store = store
         self._releases: dict[str, tuple[PackageRelease, ...]] = {}
+        self._sdists: dict[str, tuple[PackageRelease, ...]] = {}
 
     def releases(self, package: str) -> tuple[PackageRelease, ...]:
         """Every final version with a compatible wheel that is not yanked, ascending.
@@ -84,6 +88,28 @@ class ReleaseCatalogue:
             self._releases[package] = tuple(releases)
         return self._releases[package]
 
+    def sdists(self, package: str) -> tuple[PackageRelease, ...]:
+        """Every final version of a package without wheels, as sdists with a known hash, ascending.
+
+        Only the Python code of such a release is read.
+        """
+        if package in self._sdists or self.releases(package):
+            return self._sdists.get(package, ())
+        rules = self.catalogue.rules
+        self._sdists[package] = tuple(
+            sorted(
+                (
+                    PackageRelease(version=file.version, file=file)
+                    for file in self.catalogue.indexes.files(package)
+                    if is_sdist(file) and file.name.endswith(".tar.gz") and file.sha256
+                    if file.version is not None and not file.version.is_prerelease
+                    if not unwanted(file, package, rules)
+                ),
+                key=lambda release: release.version,
+            )
+        )
+        return self._sdists[package]
+
     def release(self, package: str, version: str) -> PackageRelease | None:
         """The release of exactly `version`; None if there is none."""
         expected = Version(version)
@@ -95,6 +121,8 @@ class ReleaseCatalogue:
 
         FetchFailed if its index has no hash, and the library cannot fetch the file.
         """
+        if is_sdist(release.file):
+            return self._code_wheel(package, release)[0]
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
@@ -114,13 +142,32 @@ class ReleaseCatalogue:
             sha256=release.file.sha256,
         )
 
+    def _code_wheel(self, package: str, release: PackageRelease) -> tuple[Wheel, Path]:
+        file, http, store = release.file, self.library.http, self.store
+        digest = file.sha256 or ""
+        with store.scratch() as folder:
+
+            def _fetch() -> Path:
+                path = store.file(digest) or folder / "sdist.tar.gz"
+                if not path.exists():
+                    if http is None:
+                        message = f"{file.name}: downloads are not allowed"
+                        raise FetchFailed(message, hint="run once without --offline")
+                    path.write_bytes(content := http.bytes(file.url))
+                    if sha256(content) != digest:
+                        message = f"{file.name}: the index has another hash than the file"
+                        raise IntegrityError(message)
+                return path
+
+            return code_wheel(package, str(release.version), digest, _fetch, store)
+
     def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
         """A package set of only these releases."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
             wheels.append(wheel)
-            urls[wheel.sha256] = release.file.url
+            urls[wheel.sha256] = release.file.url  # that of an sdist is in the store
         tags = self.catalogue.rules.tags
         return open_package_set(
             wheels,
@@ -297,20 +344,53 @@ def uses_item(
     A moved file is searched by its name. False if the evidence is of a type that cannot be
     checked in one file.
     """
-    if evidence.relation not in (*_ASKS, Relation.PACKAGE):
+    relation = evidence.relation
+    if relation not in (*_ASKS, Relation.PACKAGE, Relation.WINDOW):
         return False
-    wheel = release_catalogue.wheel(evidence.package, release)
+    try:
+        wheel = release_catalogue.wheel(evidence.package, release)
+    except IntegrityError:
+        return False  # an sdist that cannot be read
     subject, file = evidence.subject, evidence.file
-    shapes = _shapes(release_catalogue, evidence) if evidence.relation is Relation.ARGUMENT else ()
-    key = ("asks", evidence.relation, subject, file, shapes, wheel.sha256)
+    shapes = _shapes(release_catalogue, evidence) if relation is Relation.ARGUMENT else ()
+    guards = _guards(release_catalogue, evidence) if relation is Relation.WINDOW else ()
+    key = ("asks", relation, subject, file, shapes, guards, wheel.sha256)
 
     def _ask() -> bool:
         package_set = release_catalogue.package_set({evidence.package: release})
-        return any(
-            _uses(facts, evidence, shapes) for facts in _files(package_set, evidence.package, file)
-        )
+        modules = _files(package_set, evidence.package, file)
+        if relation is Relation.WINDOW:
+            windows = (window for facts in modules for window in facts.windows)
+            return any(window.guards[-1:] == guards for window in windows if guards)
+        return any(_uses(facts, evidence, shapes) for facts in modules)
 
     return release_catalogue.cached(key, _ask, bool)
+
+
+def _own_modules(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> Iterator[ModuleFacts]:
+    """The modules of the file in the evidence, in the version in the evidence."""
+    release = release_catalogue.release(evidence.package, evidence.version) or next(
+        (
+            each
+            for each in release_catalogue.sdists(evidence.package)
+            if each.version == Version(evidence.version)
+        ),
+        None,
+    )
+    if release is not None:
+        package_set = release_catalogue.package_set({evidence.package: release})
+        yield from _files(package_set, evidence.package, evidence.file)
+
+
+def _guards(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[Guard, ...]:
+    """The comparison of a version in the evidence; empty if its line is not found."""
+    windows = (
+        window
+        for facts in _own_modules(release_catalogue, evidence)
+        for window in facts.windows
+        if window.line == evidence.line
+    )
+    return next((window.guards[-1:] for window in windows), ())
 
 
 # The arguments of a call: positional, keywords, and whether it uses * or **.
@@ -319,13 +399,9 @@ _Shape = tuple[int, tuple[str, ...], bool, bool]
 
 def _shapes(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
     """The arguments of the calls in the evidence; empty if the calls are not found."""
-    release = release_catalogue.release(evidence.package, evidence.version)
-    if release is None:
-        return ()
-    package_set = release_catalogue.package_set({evidence.package: release})
     return tuple(
         _shape(call)
-        for facts in _files(package_set, evidence.package, evidence.file)
+        for facts in _own_modules(release_catalogue, evidence)
         for call in facts.calls
         if call.line == evidence.line and _calls(call, evidence.subject)
     )

@@ -192,10 +192,11 @@ def package_range(
     the range is checked; otherwise a release without the requirement would be constrained too.
     """
     alone = f"=={evidence.version}"
-    releases = release_catalogue.releases(evidence.package)
+    package = evidence.package
+    releases = release_catalogue.releases(package) or release_catalogue.sdists(package)
     start = _place(releases, evidence.version)
     if (
-        evidence.package in pinned
+        package in pinned
         or start is None
         or not uses_item(release_catalogue, evidence, releases[start])
     ):
