@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,10 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.sdist_code import code_wheel
-from imgbuild.audit.source.facts import Call, Function, Guard, ModuleFacts
+from imgbuild.audit.source.facts import (
+    Function,
+    ModuleFacts,
+)
 from imgbuild.cache.store import Store
 from imgbuild.codec import compact
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -36,6 +39,8 @@ from imgbuild.values import sha256
 
 T = TypeVar("T")
 ANSWERS = "audit-probe"
+STEP = 8  # releases that a search skips at most, or more if there are over STEP * STEPS
+STEPS = 24
 
 
 class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +206,7 @@ def lacks(
 
     None if that cannot be determined, or for evidence that does not depend on names.
     """
-    if evidence.relation not in _ASKS:
+    if evidence.relation not in NAMED:
         return None
     wheel = release_catalogue.wheel(evidence.other, release)
     key = ("lacks", evidence.relation, evidence.subject, *evidence.preferred, wheel.sha256)
@@ -210,7 +215,7 @@ def lacks(
         package_set = release_catalogue.package_set({evidence.other: release})
         if any(_has_all(package_set, subjects) for subjects in evidence.preferred):
             return False
-        return _ASKS[evidence.relation](package_set, evidence.subject)
+        return NAMED[evidence.relation](package_set, evidence.subject)
 
     return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
 
@@ -308,7 +313,7 @@ def _has_registered(package_set: PackageSet, subject: str) -> bool | None:
     return any(registries.has(package_set, rules, package, name) for package in packages)
 
 
-_ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
+NAMED: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
     Relation.MODULE: _lacks_module,
     Relation.NAME: _lacks_name,
     Relation.ATTRIBUTE: _lacks_attribute,
@@ -336,144 +341,17 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
     return lookup_result
 
 
-def uses_item(
-    release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
-) -> bool:
-    """Whether `release` of the failing package uses the same item in the same file.
-
-    A moved file is searched by its name. False if the evidence is of a type that cannot be
-    checked in one file.
-    """
-    relation = evidence.relation
-    if relation not in (*_ASKS, Relation.PACKAGE, Relation.WINDOW):
-        return False
-    try:
-        wheel = release_catalogue.wheel(evidence.package, release)
-    except IntegrityError:
-        return False  # an sdist that cannot be read
-    subject, file = evidence.subject, evidence.file
-    shapes = _shapes(release_catalogue, evidence) if relation is Relation.ARGUMENT else ()
-    guards = _guards(release_catalogue, evidence) if relation is Relation.WINDOW else ()
-    key = ("asks", relation, subject, file, shapes, guards, wheel.sha256)
-
-    def _ask() -> bool:
-        package_set = release_catalogue.package_set({evidence.package: release})
-        modules = _files(package_set, evidence.package, file)
-        if relation is Relation.WINDOW:
-            windows = (window for facts in modules for window in facts.windows)
-            return any(window.guards[-1:] == guards for window in windows if guards)
-        return any(_uses(facts, evidence, shapes) for facts in modules)
-
-    return release_catalogue.cached(key, _ask, bool)
-
-
-def _own_modules(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> Iterator[ModuleFacts]:
-    """The modules of the file in the evidence, in the version in the evidence."""
-    release = release_catalogue.release(evidence.package, evidence.version) or next(
-        (
-            each
-            for each in release_catalogue.sdists(evidence.package)
-            if each.version == Version(evidence.version)
-        ),
-        None,
-    )
-    if release is not None:
-        package_set = release_catalogue.package_set({evidence.package: release})
-        yield from _files(package_set, evidence.package, evidence.file)
-
-
-def _guards(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[Guard, ...]:
-    """The comparison of a version in the evidence; empty if its line is not found."""
-    windows = (
-        window
-        for facts in _own_modules(release_catalogue, evidence)
-        for window in facts.windows
-        if window.line == evidence.line
-    )
-    return next((window.guards[-1:] for window in windows), ())
-
-
-# The arguments of a call: positional, keywords, and whether it uses * or **.
-_Shape = tuple[int, tuple[str, ...], bool, bool]
-
-
-def _shapes(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
-    """The arguments of the calls in the evidence; empty if the calls are not found."""
-    return tuple(
-        _shape(call)
-        for facts in _own_modules(release_catalogue, evidence)
-        for call in facts.calls
-        if call.line == evidence.line and _calls(call, evidence.subject)
-    )
-
-
-def _shape(call: Call) -> _Shape:
-    return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
-
-
-def _calls(call: Call, subject: str) -> bool:
-    """Whether a call matches the last component of the subject."""
-    callee = subject.partition("(")[0]
-    return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
-
-
-def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
-    """The module of `file`, otherwise those of files with the same name."""
-    modules = package_set.modules_of(package)
-    name = file.rpartition("/")[2]
-    same = [module for module, path in modules.items() if path == file]
-    if not same and name != "__init__.py":
-        same = [module for module, path in modules.items() if path.endswith(f"/{name}")]
-    for module in sorted(same):
-        facts = package_set.module(module)
-        if isinstance(facts, ModuleFacts):
-            yield facts
-
-
-def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Sequence[_Shape]) -> bool:
-    """Whether a module imports, calls or reads the item in the evidence."""
-    subject = evidence.subject
-    match evidence.relation:
-        case Relation.MODULE | Relation.PACKAGE:
-            return any(
-                line.module == subject or line.module.startswith(f"{subject}.")
-                or f"{line.module}.{line.name}" == subject
-                for line in facts.imports
-            )  # fmt: skip
-        case Relation.NAME:
-            module, _, name = subject.partition(":")
-            named = any(line.module == module and line.name == name for line in facts.imports)
-            return named or _reads(facts, name.rpartition(".")[2])
-        case Relation.KEYWORD:
-            keyword = subject.removesuffix(")").partition("(")[2]
-            return any(keyword in call.keywords and _calls(call, subject) for call in facts.calls)
-        case Relation.ARGUMENT:
-            return any(_shape(call) in shapes and _calls(call, subject) for call in facts.calls)
-        case Relation.REGISTERED:
-            name = subject.rpartition("(")[2].removesuffix(")")
-            return any(name in call.literals[:1] for call in facts.calls)
-        case _:
-            return _reads(facts, subject.rpartition(".")[2])
-
-
-def _reads(facts: ModuleFacts, name: str) -> bool:
-    expressions = (
-        *(item.expression for item in facts.attributes),
-        *(c.callee for c in facts.calls),
-    )
-    return any(text.rpartition(".")[2] == name for text in expressions)
-
-
 def boundary(
     releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
     """The last incompatible and the first compatible release, from `releases[start]` on.
 
     Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few
-    releases are read. The result is a pair of adjacent releases, even if the incompatibility
-    disappears and returns.
+    releases are read. Steps are limited, since a name may exist in few releases only. The result is
+    a pair of adjacent releases, even if the incompatibility disappears and returns.
     """
     bad, good, width = start, None, 1
+    widest = max(STEP, len(releases) // STEPS)
     edge = len(releases) - 1 if step > 0 else 0
     while bad != edge:
         reach = bad + step * width
@@ -481,7 +359,7 @@ def boundary(
         if not is_incompatible(releases[reach]):
             good = reach
             break
-        bad, width = reach, width * 2
+        bad, width = reach, min(width * 2, widest)
     if good is None:
         return releases[bad], None
     while abs(good - bad) > 1:

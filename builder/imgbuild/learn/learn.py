@@ -19,8 +19,8 @@ from imgbuild.learn.boundaries import (
     boundary,
     has_module,
     lacks,
-    uses_item,
 )
+from imgbuild.learn.uses import uses_item
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation

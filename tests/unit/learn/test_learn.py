@@ -288,3 +288,16 @@ def test_releases_that_are_only_sdists_are_compared_by_their_code(tmp_path):
         learned = learn(gone, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == (">=1.1,<=1.2", "lib<1.1")
+
+
+def test_a_release_that_checks_the_version_first_is_not_in_the_range(tmp_path):
+    guarded = "import lib\nif lib.VERSION < 2:\n    from lib.params import Old\n"
+    index = LocalIndex()
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": guarded}]
+    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        gone = finding(Relation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
+        learned = learn(gone, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (">=1.0,<=1.1", "lib<1.1")
