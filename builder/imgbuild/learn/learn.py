@@ -63,9 +63,16 @@ def learn(
     )
     if not other or version_bounds is None:
         return None
+    # Without any compatible version, the code may be an error in a path that other releases do not
+    # take, such as torch.nn.Relu in DeepSpeed.
+    versions = (
+        package_range(evidence, release_catalogue, pinned)
+        if version_bounds.spec != NEVER
+        else f"=={evidence.version}"
+    )
     return Constraint(
         package=evidence.package,
-        versions=package_range(evidence, release_catalogue, pinned),
+        versions=versions,
         needs=f"{other}{version_bounds.spec}",
         missing=missing,
         check=finding.check,
