@@ -147,7 +147,8 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
     if not evidence.other_version:
         return None
     this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
-    releases = release_catalogue.releases(evidence.other)
+    other = evidence.other
+    releases = release_catalogue.releases(other) or release_catalogue.sdists(other)
     start = _place(releases, evidence.other_version)
     if start is None or evidence.relation in UNNAMED:
         return this_one

@@ -302,6 +302,21 @@ def test_releases_that_are_only_sdists_are_compared_by_their_code(tmp_path):
         assert (learned.versions, learned.needs) == (">=1.1,<=1.2", "lib<1.1")
 
 
+def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
+    index = LocalIndex()
+    for version, sources in (("1.0", OLD), ("1.1", OLD), ("1.2", NEW), ("1.3", NEW)):
+        files = {path: text.encode() for path, text in sources.items()}
+        info = f"Metadata-Version: 2.1\nName: lib\nVersion: {version}\n".encode()
+        data = sdist_bytes("lib", version, {**files, "PKG-INFO": info})
+        index.add("lib", f"lib-{version}.tar.gz", data)
+    release_index.publish(index, "app", {"1.0": USES_NEW})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        new = finding(Relation.NAME, "lib.params:New", version="1.0", other_version="1.0")
+        learned = learn(new, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == ("==1.0", "lib>=1.2")
+
+
 def test_a_release_that_checks_the_version_first_is_not_in_the_range(tmp_path):
     guarded = "import lib\nif lib.VERSION < 2:\n    from lib.params import Old\n"
     index = LocalIndex()
