@@ -10,8 +10,6 @@ from imgbuild.audit.code.model import CodeText
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.syntax import parse_source
 
-_MAIN = "__name__ == '__main__'"
-
 
 class CodeTree:
     """The syntax tree of a Python file, parsed when the first finding is located in it."""
@@ -36,8 +34,7 @@ class CodeTree:
             (node.lineno + 1, node.end_lineno or node.lineno)
             for nodes in self._nodes.values()
             for node in nodes
-            if isinstance(node, kinds)
-            and not (isinstance(node, ast.If) and ast.unparse(node.test) == _MAIN)
+            if isinstance(node, kinds) and not (isinstance(node, ast.If) and _is_main(node.test))
         ]
 
     def always_runs(self, line: int) -> bool:
@@ -84,6 +81,18 @@ class CodeTree:
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1
+
+
+def _is_main(test: ast.expr) -> bool:
+    """Whether a condition is `__name__ == "__main__"`."""
+    return (
+        isinstance(test, ast.Compare)
+        and [type(operator) for operator in test.ops] == [ast.Eq]
+        and isinstance(test.left, ast.Name)
+        and test.left.id == "__name__"
+        and isinstance(test.comparators[0], ast.Constant)
+        and test.comparators[0].value == "__main__"
+    )
 
 
 def _calls_one_of(test: ast.expr, names: Container[str]) -> bool:
