@@ -1,4 +1,4 @@
-"""Environment variables that files set and read (separate: runs in workers)."""
+"""Environment variables that files set and read."""
 
 from __future__ import annotations
 
