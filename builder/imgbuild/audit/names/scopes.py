@@ -6,18 +6,17 @@ called, and what "super().__init__" or "self.llm.generate" refers to.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.lookup import SameFacts
 from imgbuild.audit.names.model import LookupResult, Modules
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 
 Fact = TypeVar("Fact", Import, Call, Attribute)
+_MOST_SCOPES = 8192
 NOTHING = LookupResult(state="unknown")
 MAKERS = ("__init__", "__new__", "__post_init__")  # methods that constructing an object calls
 
@@ -86,14 +85,18 @@ def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
     return table
 
 
+# By the identity of facts, which their scopes keep alive: their content is slow to hash.
+_scopes: dict[int, Scopes] = {}
+
+
 def scopes(facts: ModuleFacts) -> Scopes:
     """The scopes of a module, cached."""
-    return _scopes(SameFacts(facts))
-
-
-@lru_cache(maxsize=8192)
-def _scopes(same: SameFacts) -> Scopes:
-    return Scopes(same.facts)
+    found = _scopes.get(id(facts))
+    if found is None:
+        if len(_scopes) >= _MOST_SCOPES:
+            del _scopes[next(iter(_scopes))]
+        found = _scopes[id(facts)] = Scopes(facts)
+    return found
 
 
 class Meaning(msgspec.Struct, frozen=True):
