@@ -18,6 +18,18 @@ class CodeTree:
         self._text = text
 
     @cached_property
+    def _lines(self) -> list[bytes]:
+        return self._text.source.splitlines()
+
+    def _is_import(self, line: int) -> bool:
+        """Whether a statement on this line is an import at the top of the file, in no block.
+
+        Most findings are about these, and need no syntax tree.
+        """
+        text = self._lines[line - 1] if line <= len(self._lines) else b""
+        return text.startswith((b"import ", b"from "))
+
+    @cached_property
     def _nodes(self) -> dict[int, list[ast.AST]]:
         """Line → the nodes that start on it, outer ones first."""
         nodes: dict[int, list[ast.AST]] = {}
@@ -49,7 +61,9 @@ class CodeTree:
 
     def always_runs(self, line: int) -> bool:
         """Whether running the file always runs this line."""
-        return not any(first <= line <= last for first, last in self._conditional)
+        return self._is_import(line) or not any(
+            first <= line <= last for first, last in self._conditional
+        )
 
     @cached_property
     def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
@@ -68,6 +82,8 @@ class CodeTree:
         Such a function may test for a version or a name in a form that the audit does not
         recognize. `is_user` returns whether a module is the user's.
         """
+        if self._is_import(line):
+            return False
         around = {
             name
             for node, names in self._tests
@@ -92,13 +108,16 @@ class CodeTree:
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
         """Line and column, from 1, of the subject of `evidence`; column 1 if it is not found."""
+        whole = evidence.relation in (Relation.MODULE, Relation.PACKAGE)
+        if whole and self._is_import(evidence.line):
+            return evidence.line, 1
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
         for node in self._nodes.get(evidence.line, ()):
             match = _named(node, evidence.relation, name, inner)
             if match is not None:
-                lines = self._text.source.splitlines()
-                line = lines[match.lineno - 1] if match.lineno <= len(lines) else b""
+                known = match.lineno <= len(self._lines)
+                line = self._lines[match.lineno - 1] if known else b""
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1

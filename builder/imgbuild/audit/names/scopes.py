@@ -6,6 +6,7 @@ called, and what "super().__init__" or "self.llm.generate" refers to.
 
 from __future__ import annotations
 
+import itertools
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,7 @@ class Scopes:
         self.imports = _by_scope(facts.imports)
         self.calls = _by_scope(facts.calls)
         self.attributes = _by_scope(facts.attributes)
+        self._runners: dict[str, str] = {}
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def runner(self, scope: str) -> str:
@@ -41,12 +43,11 @@ class Scopes:
         A class body runs with the enclosing scope; nested functions are assumed to be
         called.
         """
-        name = ""
-        for part in scope.split(".") if scope else ():
-            name = f"{name}.{part}" if name else part
-            if name not in self.classes:
-                return name
-        return ""
+        if scope not in self._runners:
+            names = itertools.accumulate(scope.split("."), "{}.{}".format) if scope else ()
+            runner = next((name for name in names if name not in self.classes), "")
+            self._runners[scope] = runner
+        return self._runners[scope]
 
     def run_by(self, runner: str) -> list[str]:
         """The scopes whose statements run when `runner` is called, or at import ("")."""

@@ -30,7 +30,7 @@ from imgbuild.system.syntax import parse_source
 
 # The function that holds the statements of a program: see `read_module`.
 PROGRAM = "__main__"
-_GLOBAL = re.compile(rb"\bglobal\b")
+_GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
 
 
 def read_module(
@@ -72,6 +72,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
 
     statements.watchers = {ast.Raise: _raise}
     statements.block(tree.body)
+    statements.watchers = {}  # without this cycle, trees are freed at once
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
     more = LazyNames(tree, source, assignments)
