@@ -26,7 +26,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
         return None
     first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
     origin = _origin(facts, first, fact.scope)
-    if origin is None or stdlib_module(modules, origin[0].partition(".")[0]) is None:
+    if origin is None:
         return None
     imported = [part for part in ".".join(origin).split(".") if part]
     parts = [*imported, *rest]
