@@ -98,5 +98,11 @@ class Notes:
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most similar to `word`; None if none is similar."""
-    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    best, match = 0.6, None
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(word)  # as difflib.get_close_matches, which compares less similar ones, too
+    for choice in choices:
+        matcher.set_seq1(choice)
+        if matcher.real_quick_ratio() >= best and matcher.quick_ratio() >= best:
+            best, match = max((best, match or ""), (matcher.ratio(), choice))
+    return match or None

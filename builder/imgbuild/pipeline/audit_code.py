@@ -40,6 +40,7 @@ from imgbuild.report import Severity, Unread
 from imgbuild.solve import git_tree
 from imgbuild.system.amounts import count
 from imgbuild.system.code_digest import code_digest
+from imgbuild.system.collector import paused
 from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize, sha256
 from imgbuild.wheel.sdist import members
@@ -183,7 +184,8 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
-        with console.step(f"auditing {count(number, 'file')} of code for {target}"):
+        title = f"auditing {count(number, 'file')} of code for {target}"
+        with paused(freeze=True), console.step(title):
             checked = check.check(
                 packages.open(),
                 code.texts,

@@ -136,7 +136,7 @@ class Evaluator:
         statements = source.binding(name) if source is not None else ()
         if source is None or not statements:
             return self._elsewhere(module, name), frozenset()
-        if name in source.changed:
+        if source.may_change(name):
             return UNKNOWN, frozenset()
         frame = CallFrame(module)
         if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 
 import msgspec
@@ -29,6 +30,7 @@ from imgbuild.system.syntax import parse_source
 
 # The function that holds the statements of a program: see `read_module`.
 PROGRAM = "__main__"
+_GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
 
 
 def read_module(
@@ -56,7 +58,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
         warnings.simplefilter("ignore")
         tree = parse_source(source)
     if program:
-        tree.body.append(_program(tree))
+        tree.body.append(_program(tree, source))
     names = NameValues(tree.body, source)
     statements = Statements(Conditions(SourceText(source), module, names), package=package)
     refusals: list[Window] = []
@@ -70,6 +72,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
 
     statements.watchers = {ast.Raise: _raise}
     statements.block(tree.body)
+    statements.watchers = {}  # without this cycle, trees are freed at once
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
     more = LazyNames(tree, source, assignments)
@@ -95,10 +98,11 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
     )
 
 
-def _program(tree: ast.Module) -> ast.FunctionDef:
+def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
     """The statements of a program as a function, including those under `if __name__ == …`."""
     body: list[ast.stmt] = []
-    names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    nodes = ast.walk(tree) if _GLOBAL.search(source) is not None else ()
+    names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     if names:
         body.append(ast.Global(sorted(names), lineno=1, col_offset=0))
     definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
