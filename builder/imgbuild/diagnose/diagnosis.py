@@ -22,6 +22,7 @@ from imgbuild.diagnose import (
     requirements,
     resolution_reasons,
     rules,
+    shape_reasons,
     value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, root
@@ -230,6 +231,8 @@ def _of_event(
     frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
+    if (shapes := shape_reasons.reason(event.text)) is not None:
+        return shapes
     text = exception.condition if exception and not exception.message else ""
     for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:

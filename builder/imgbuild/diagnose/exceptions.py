@@ -48,7 +48,7 @@ NAMED = re.compile(
 LIKELY = re.compile(
     r"(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
     r"TimeoutExpired|"
-    r"NotFound|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
+    r"NotFound|ArrowInvalid|BadZipFile|UnpicklingError|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
     r"InvalidSchema|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
