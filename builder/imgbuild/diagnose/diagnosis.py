@@ -228,7 +228,7 @@ def _of_event(
     """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
-    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
+    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
     if (shapes := shape_reasons.reason(event.text)) is not None:

@@ -323,7 +323,8 @@ def _missing(
         return None
     if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
         cause += f" ({part.part})"
-        cure = part.cure
+        name = releases.distribution(raised.package).partition(" ")[0] if raised else ""
+        cure = part.cure + _versions(exception, name)
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
 
 
@@ -385,11 +386,18 @@ def _cure(
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
     if part is not None and (remedy is None or remedy.weak or (remedy.means and caller is None)):
-        return part.cure
+        return part.cure + _versions(exception, package)
     plain = exception.name in PLAIN and PYTHONS.search(exception.message)
     if remedy and (remedy.means or not plain):
         return kind
     return _general_cure(exception, package, at)
+
+
+def _versions(exception: LoggedException, package: str) -> str:
+    """The end of a cure for errors that incompatible versions cause; "" for other types."""
+    if exception.name not in UNEXPECTED or package not in releases.table().companions:
+        return ""
+    return f"; or the versions do not fit: install {package}{_companions(package)}"
 
 
 def _general_cure(exception: LoggedException, package: str, at: str) -> str:

@@ -29,11 +29,12 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     `match`: patterns, one of which must match an event. `also`: patterns, each of which must match
     some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
-    exception must match. `packages`: package → range of the version, if the log names it. `arm`:
-    whether the machine must be arm64. `failed`: the log must show a failure elsewhere, because the
-    matched text does not. `warns`: a warning is sufficient. `follows`: it is a consequence if an
-    exception of the program precedes it. `priority`: the rule with the higher value is used for an
-    event. `role`: a cause, a consequence of another failure, or a text about one.
+    exception (PACKAGE:FILE:FUNCTION:CODE) must match. `packages`: package → range of the version,
+    if the log names it. `arm`: whether the machine must be arm64. `failed`: the log must show a
+    failure elsewhere, because the matched text does not. `warns`: a warning is sufficient.
+    `follows`: it is a consequence if an exception of the program precedes it. `priority`: the rule
+    with the higher value is used for an event. `role`: a cause, a consequence of another failure,
+    or a text about one.
     """
 
     code: str
