@@ -380,13 +380,16 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
             cure=requirements.cure(package, caller, facts)
             or f"install the version of {package} that the importing package requires",
         )
+    cure = f"install {package}"
+    if " " not in package:
+        cure += f" into that environment (python -m pip install {package})"
+    if not caller and not releases.owner(top):
+        cure += f"; if {top} is a folder or file of the project, run from its folder, set"
+        cure += " PYTHONPATH, or get the missing part of the repository (submodules)"
     return Reason(
         code="IMG903",
         cause=f"{top} is not installed in the Python that ran this",
-        cure=f"install {package} into that environment (python -m pip install"
-        f" {package.split(' ')[0]})"
-        if " " not in package
-        else f"install {package}",
+        cure=cure,
         confidence="high",
     )
 
