@@ -385,7 +385,9 @@ def _cure(
     kind = remedy.cure if remedy else ""
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
-    if part is not None and (remedy is None or remedy.weak or (remedy.means and caller is None)):
+    if part is not None and (
+        remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)
+    ):
         return part.cure + _versions(exception, package)
     plain = exception.name in PLAIN and PYTHONS.search(exception.message)
     if remedy and (remedy.means or not plain):

@@ -380,6 +380,17 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
             cure=requirements.cure(package, caller, facts)
             or f"install the version of {package} that the importing package requires",
         )
+    if top.startswith("_") and not releases.owner(top):
+        user = releases.distribution(caller).partition(" ")[0] if caller else ""
+        return Reason(
+            code="IMG903",
+            cause=f"{top} is absent, which by its name is a compiled part of"
+            f" {user or 'the package that imports it'}: sources are imported in which it was not"
+            " built, or its build is for another Python",
+            cure=f"run outside of the folder with the sources, so that the installed"
+            f" {user or 'package'} is imported, and install its wheel for this Python; or build"
+            " the sources (pip install -e . --no-build-isolation)",
+        )
     cure = f"install {package}"
     if " " not in package:
         cure += f" into that environment (python -m pip install {package})"

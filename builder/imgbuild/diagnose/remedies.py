@@ -61,13 +61,15 @@ IDLE = re.compile(
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cure for messages that contain `match`.
 
-    `means`: what such a message reports. `weak`: what is known of the place is more useful.
+    `means`: what such a message reports. `weak`: what is known of the place is more useful;
+    `first`: it is less useful than this cure.
     """
 
     match: str
     cure: str
     means: str = ""
     weak: bool = False
+    first: bool = False
 
 
 @lru_cache(maxsize=1)

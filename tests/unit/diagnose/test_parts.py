@@ -130,3 +130,39 @@ def test_a_key_of_hydra_is_named_with_its_parents() -> None:
 def test_each_part_has_a_cure_and_each_meaning_a_sentence() -> None:
     assert all(part.part and len(part.cure) > 40 for _, part in parts.load())
     assert all(len(row.means) > 20 for _, row in remedies.load() if row.means)
+
+
+def test_a_remedy_that_is_marked_is_given_in_place_of_the_part() -> None:
+    found = first(
+        "awq/modules/pump.py:forward:if pump_ext is None:",
+        exception="NameError: name 'pump_ext' is not defined",
+    )
+    assert "could not be imported before" in found.cause
+    assert found.cure.startswith("python -c 'import pump_ext'")
+
+
+def test_the_package_that_passes_an_argument_is_not_the_module_class_of_torch() -> None:
+    found = first(
+        "awq/quantize/pump.py:quantize:self.model(samples)",
+        "torch/nn/modules/module.py:_call_impl:return forward_call(*args, **kwargs)",
+        exception="TypeError: PumpBlock.forward() got an unexpected keyword argument 'pump_values'",
+    )
+    assert "which the installed awq passes to it" in found.cause
+
+
+def test_a_module_with_a_leading_underscore_is_a_compiled_part() -> None:
+    found = first(
+        "/data/pump/pump/engine.py:<module>:import _pumpcore as _pc",
+        exception="ModuleNotFoundError: No module named '_pumpcore'",
+    )
+    assert "compiled part" in found.cause
+    assert "pip install _pumpcore" not in found.cure
+
+
+def test_a_program_whose_package_is_not_importable_is_named() -> None:
+    line = (
+        "/opt/bin/python: Error while finding module specification for 'pump.cli.train'"
+        " (ModuleNotFoundError: No module named 'pump')\n"
+    )
+    found = diagnose(io.BytesIO(line.encode()), "log").findings[0]
+    assert "cannot start pump.cli.train: pump is not importable" in found.cause
