@@ -22,6 +22,7 @@ from imgbuild.diagnose import (
     requirements,
     resolution_reasons,
     rules,
+    shape_reasons,
     value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, root
@@ -40,6 +41,7 @@ ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
 # A message that is a failure even without its type.
+PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
@@ -227,9 +229,11 @@ def _of_event(
     """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
-    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
+    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
+    if (shapes := shape_reasons.reason(event.text)) is not None:
+        return shapes
     text = exception.condition if exception and not exception.message else ""
     for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:
@@ -308,9 +312,9 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
 
 
 def _caller(exception: LoggedException | None) -> str:
-    """The package whose code raised an exception, ignoring frames that look up attributes."""
+    """The package whose code raised an exception, ignoring frames that only pass calls on."""
     frames = exception.frames if exception else ()
-    return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
+    return next((f.package for f in reversed(frames) if not PASSING.match(f.name)), "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

@@ -21,8 +21,9 @@ ENDED = re.compile(
     r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core"
     r" dumped|^\W*Killed\b|^(?:Failed to (?:download|build|fetch|resolve)|No solution found)\b|"
     r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
-    r"^error:|\berror: )|^Aborted\b|"
-    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1"
+    r"^error *:|\berror: )|^Aborted\b|"
+    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1|"
+    r"^(?:\S+: )?(?:Test )?NCCL failure "
 )
 AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole

@@ -46,10 +46,16 @@ FLAG = re.compile(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
     r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
 )
+PROGRAM = re.compile(
+    r"(?:^|\s)(?P<name>[\w./-]{1,80}\.py|[a-z][\w-]{1,40}(?: [a-z-]{1,20})?): error: unrec"
+)
+ENGINES = re.compile(r"vllm|api_server|serve|sft|grpo|dpo|trl|train")
 HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
-    r"Missing key (?P<missing>[\w.]+))"
+    r"Missing key (?P<missing>(?!in )[\w.]+))"
 )
+FULL_KEY = re.compile(r"full_key: (?P<key>[\w.\[\]-]{1,160})")
+VERLS = ("actor_rollout_ref", "critic", "reward_model", "algorithm")
 CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 MODEL_TYPE = re.compile(
@@ -374,13 +380,27 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
             cure=requirements.cure(package, caller, facts)
             or f"install the version of {package} that the importing package requires",
         )
+    if top.startswith("_") and not releases.owner(top):
+        user = releases.distribution(caller).partition(" ")[0] if caller else ""
+        return Reason(
+            code="IMG903",
+            cause=f"{top} is absent, which by its name is a compiled part of"
+            f" {user or 'the package that imports it'}: sources are imported in which it was not"
+            " built, or its build is for another Python",
+            cure=f"run outside of the folder with the sources, so that the installed"
+            f" {user or 'package'} is imported, and install its wheel for this Python; or build"
+            " the sources (pip install -e . --no-build-isolation)",
+        )
+    cure = f"install {package}"
+    if " " not in package:
+        cure += f" into that environment (python -m pip install {package})"
+    if not caller and not releases.owner(top):
+        cure += f"; if {top} is a folder or file of the project, run from its folder, set"
+        cure += " PYTHONPATH, or get the missing part of the repository (submodules)"
     return Reason(
         code="IMG903",
         cause=f"{top} is not installed in the Python that ran this",
-        cure=f"install {package} into that environment (python -m pip install"
-        f" {package.split(' ')[0]})"
-        if " " not in package
-        else f"install {package}",
+        cure=cure,
         confidence="high",
     )
 
@@ -453,29 +473,41 @@ def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
     if match is None:
         return None
     flag = match["flag"]
+    program = PROGRAM.search(text)
+    if program is not None and not ENGINES.search(program["name"]):
+        return _no_flag(flag, program["name"])
     name = flag.lstrip("-").replace("-", "_")
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
         existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
             return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
+    return _no_flag(flag, "the program")
+
+
+def _no_flag(flag: str, program: str) -> Reason:
     return Reason(
         code="IMG917",
-        cause=f"the program has no option {flag} in the installed version",
-        cure=f"remove {flag}; --help lists the options",
+        cause=f"{program} has no option {flag} in the installed version",
+        cure=f"remove {flag} or correct its name; --help lists the options; if it is documented,"
+        " install the release whose documentation has it",
         confidence="medium",
     )
 
 
-def _hydra(text: str, _facts: Facts, _caller: str) -> Reason | None:
+def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
     match = HYDRA.search(text)
     if match is None:
         return None
     key = match["key"] or match["struct"] or match["missing"]
+    if full := FULL_KEY.search(text):
+        key = full["key"]
+    of_verl = caller == "verl" or "verl" in facts.versions or key.partition(".")[0] in VERLS
+    program = "verl" if of_verl else "the program"
     return Reason(
         code="IMG918",
         cause=f"the configuration of the installed version has no key {key}",
-        cure=f"remove {key}, add it with +{key}=…, or use the version of verl that the script was"
-        " written for",
+        cure=f"remove {key}, add it with +{key}=… if the code reads it (in a YAML file without the"
+        f" plus), or use the version of {program} that the script was written for",
         confidence="high",
     )
 

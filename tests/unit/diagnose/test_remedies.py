@@ -73,9 +73,9 @@ def test_a_message_of_an_unknown_kind_has_the_general_cure() -> None:
 
 
 def test_placeholders_of_cures_are_known() -> None:
-    for pattern, text in remedies.load():
+    for pattern, remedy in remedies.load():
         names = {*pattern.groupindex, "package", "call"}
-        assert set(rules.PLACEHOLDER.findall(text)) <= names
+        assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
 
 
 def test_code_below_a_frame_is_not_the_message() -> None:
