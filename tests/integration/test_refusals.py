@@ -78,7 +78,7 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
 
 
 @pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
-def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str) -> None:
+def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requested: str) -> None:
     refusal = refuse(requested, arch=Arch.ARM64, cuda="13.0")
     assert refusal.reasons[0] == f"you asked for {requested}"
     assert refusal.reasons[1].startswith(

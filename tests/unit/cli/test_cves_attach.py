@@ -180,7 +180,7 @@ def test_a_reference_that_is_not_a_repository_is_refused_first(registry, monkeyp
     assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)
 
 
-def test_an_image_that_was_not_pushed(registry, cves):
+def test_unpushed_image_is_refused(registry, cves):
     registry.manifests.clear()
     done = cves()
     assert done.status == InputError.exit_code
@@ -188,7 +188,7 @@ def test_an_image_that_was_not_pushed(registry, cves):
     assert f"imgbuild push {TARGET}" in done.stderr
 
 
-def test_a_key_needs_a_repository(registry, key, monkeypatch, capsys):
+def test_key_requires_repository(registry, key, monkeypatch, capsys):
     done = Command(monkeypatch, capsys)("cves", TARGET, "--sign-key", str(key))
     assert (done.status, "--sign-key needs --attach-to" in done.stderr) == (
         InputError.exit_code,

@@ -40,7 +40,7 @@ def shared(verb: str) -> dict[str, tuple[str, ...]]:
 VERBS = verbs(typer.main.get_command(app))
 
 
-def test_all_verbs_are_walked() -> None:
+def test_all_verbs_are_tested() -> None:
     assert {"build", "lock", "run", "cache info", "cache verify"} <= set(VERBS)
     assert len(VERBS) > 14
 
@@ -100,5 +100,5 @@ def test_a_removed_verb_names_its_replacement(
 
 
 @pytest.mark.parametrize("name", _app.VERBS)
-def test_a_row_of_the_first_screen_has_the_summary_of_the_verb(name: str) -> None:
+def test_main_help_has_summary_of_each_verb(name: str) -> None:
     assert _app.VERBS[name].summary == _help.summary(_app.Commands()[name])

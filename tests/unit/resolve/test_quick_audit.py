@@ -142,7 +142,7 @@ def test_a_quick_audit_names_the_packages_whose_code_it_read(tmp_path):
     assert [constraint.needs for constraint in seen.learned] == ["vllm<0"]
 
 
-def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
+def test_error_without_constraint_is_a_conflict(tmp_path):
     # The name could come from the third package, so that no version of the second is to blame.
     seen = looked(tmp_path, "trl", "vllm", "transformers")
     assert (seen.clashes, seen.learned) == (True, ())
@@ -150,7 +150,7 @@ def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
 
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
-def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
+def test_single_package_is_not_read(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 

@@ -85,7 +85,7 @@ def test_the_hash_of_a_release_changes_with_one_more_file(indexes):
     assert newest.files != other.files
 
 
-def test_at_most_some_releases_are_tried():
+def test_number_of_tried_releases_is_limited():
     index = LocalIndex()
     for minor in range(40):
         index.wheel("trl", f"1.{minor}")
