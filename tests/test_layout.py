@@ -43,7 +43,7 @@ def test_folders_import_from_lower_levels():
 
 def test_modules_have_no_circular_imports():
     graph = {name: internal_imports(name, modules()) for name in modules()}
-    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
+    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError has the cycle
 
 
 def test_folders_have_no_circular_imports():

@@ -17,7 +17,7 @@ FILLER = re.compile(
     r"_?(?:found|one|own|made|said|asked|held|known|wanted|due|kept|told|stands)(?:_|$)"
 )
 LARGEST_SHARE = 0.02  # of functions; 0 to 0.006 in packaging, pip, requests, rich, typer, installer
-# Words that were the authors' own; docs and code have others for the same things.
+# Terms that were specific to the authors; docs and code use other terms.
 PRIVATE_WORDS = frozenset(
     (
         *("seal", "seals", "sealed", "shelf", "shelves", "book", "books", "bench", "benches"),

@@ -136,7 +136,7 @@ def test_functions_are_within_size_limit():
 
 
 def test_modules_have_docstrings():
-    # An empty __init__ has nothing to say.
+    # An empty __init__ needs no docstring.
     mute = [
         name for name, tree in modules().items() if tree.body and ast.get_docstring(tree) is None
     ]
@@ -250,7 +250,7 @@ def test_documents_name_existing_verbs():
     named = {
         (_name(path), verb)
         for path in [*tracked("*.md"), ROOT / "Makefile"]
-        if path.name != "CHANGELOG.md"  # it names what was removed
+        if path.name != "CHANGELOG.md"  # it lists removed verbs
         for verb in re.findall(r"(?:\$ |`|\(IMGBUILD\) )imgbuild ([a-z]+)", path.read_text())
     }
     assert named

@@ -18,7 +18,7 @@ from tests.support import images, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
-SECONDS = 120  # until a process that hangs is given up
+SECONDS = 120  # time limit of a hanging process
 LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if n % 2]\n"
 
 

@@ -101,7 +101,7 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     (trl,) = [sample for sample in near if sample.startswith("trl ")]
     assert trl.endswith(", with torch 2.6.0 for CUDA 12.4")
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
-    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
+    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes unsupported arguments.
     assert (0, 18, 2) <= version < (0, 24)
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 

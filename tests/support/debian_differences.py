@@ -5,7 +5,7 @@ The names in `_OF` have the differences of one suite, by its code name.
 
 from __future__ import annotations
 
-# Paths that only the real root has.
+# Paths that exist only in the real root.
 ONLY_REAL = {
     r"dev/.+": "devices and their links come from the container's runtime",
     r"etc/(\.pwd\.lock|(passwd|group|gshadow)-)": "lock and backups of tools that change accounts",

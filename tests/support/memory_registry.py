@@ -69,7 +69,7 @@ class Registry:
     deletes: bool = True
     verifies: bool = True  # refuses bytes that are not what their digest says
     keeps_parts: bool = True  # bytes of a request that broke stay in the upload
-    heads: bool = True  # HEAD of a manifest is answered as GET is
+    heads: bool = True  # HEAD of a manifest gets the response to GET
     tells_digest: bool = True
     ranges: bool = True
     page: int | None = None  # entries of a page
@@ -81,8 +81,8 @@ class Registry:
     auth: str = ""
     login: tuple[str, str] | None = None
     identity: str = ""
-    token_uses: int | None = None  # requests that a token is good for
-    token_life: int | None = None  # seconds that it is said to be
+    token_uses: int | None = None  # requests for which a token is valid
+    token_life: int | None = None  # its lifetime in seconds, as announced
     realm: str = ""
     faults: list[Fault] = field(default_factory=list)
     # What happened.
@@ -106,7 +106,7 @@ class Registry:
             if re.search(where, f"{request.method} {request.path}")
         ]
 
-    # -- inside: what is answered
+    # -- responses
 
     def fault(self, request: Asked) -> Fault | None:
         """The fault for a request; each fault applies `times` times."""

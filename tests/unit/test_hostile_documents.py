@@ -43,7 +43,7 @@ MARKS = (
 TEXTS = (*hostile_texts.PAYLOADS, *hostile_texts.BREAKS, *MARKS)
 DIGEST = f"sha256:{'0' * 64}"
 
-# Each template that is rendered by itself, with the test that feeds it.
+# Each template that is rendered separately, with its test.
 TEMPLATES = {
     "dockerfile.j2": "tests/integration/test_hostile_texts.py",
     "apptainer.j2": "tests/integration/test_hostile_texts.py",
@@ -52,7 +52,7 @@ TEMPLATES = {
     **{f"slurm/{name}.j2": "tests/integration/test_hostile_jobs.py"
        for name in ("single", "ray-job", "trl-server", "verl", "check", "array")},
 }  # fmt: skip
-# Shell code of imgbuild's data: ci.sh is a part of `ci script`; others take plain words alone.
+# Shell code of imgbuild's data: ci.sh is a part of `ci script`; others have only plain words.
 SHELL = {
     "ci.sh": "tests/integration/test_hostile_jobs.py",
     "image/environment.sh": "",

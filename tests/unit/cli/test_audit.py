@@ -17,7 +17,7 @@ from imgbuild.errors import InputError
 from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import SECOND, UNLOCKED, Command
 
-# Checks that ask for no Debian package, of which this project has no file.
+# Checks that need no Debian package, since this project has no file of one.
 CODE = ("--select", "imports", "--select", "calls", "--select", "metadata")
 LOOSE = ("--requirements", "loose.txt", "--python", "3.11", "--arch", "x86_64")
 TRL = """\

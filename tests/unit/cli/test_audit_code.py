@@ -30,7 +30,7 @@ PASSES = "train.py:2:17: IMG102 passes tokenizer= to trl.SFTTrainer, which trl 1
 IMPORTS = (
     "train.py:4:5: IMG101 warning: imports wandb, which no package in this package set provides"
 )
-# What SARIF 2.1.0 says of the objects that are written, with nothing else allowed.
+# The schema of SARIF 2.1.0 for the objects that are written, without additional keys.
 TEXT = {
     "type": "object",
     "properties": {"text": {"type": "string", "minLength": 1}},

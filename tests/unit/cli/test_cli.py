@@ -340,7 +340,7 @@ def test_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 0
-        pipe.write("more")  # and the flush at the end of the process says nothing either
+        pipe.write("more")  # nor does the flush at the end of the process print anything
         pipe.flush()
 
 

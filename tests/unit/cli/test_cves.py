@@ -65,7 +65,7 @@ def test_severity_option_sets_threshold(imgbuild: Command, site: OsvSite) -> Non
     done = imgbuild("cves", TARGET, "--severity", "critical", "--osv", f"{site.url}/")
     assert (done.status, done.stdout.count("fixed in")) == (AuditFailed.exit_code, 1)
     queries = site.asked.count("/v1/querybatch")
-    assert queries == 1  # the second answer is of the cache
+    assert queries == 1  # the second result is from the cache
 
 
 @pytest.mark.usefixtures("folder")

@@ -121,7 +121,7 @@ def test_signed_documents_are_verified_and_unsigned_ones_do_not_count(
     assert statement["predicateType"] == "https://openvex.dev/ns"
     assert statement["subject"] == [{"digest": {"sha256": digest.removeprefix("sha256:")}}]
     assert [statement["predicate"]] == attached(registry)
-    # The same of another key, and newer, is not taken for its own.
+    # A newer one, signed with another key, is not used.
     image = attach.pushed(Client(), repository, digest, TARGET)
     later = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z"}
     later_statement = statements.of([digest], in_toto.OPENVEX, later)

@@ -16,7 +16,7 @@ from tests.support.source_code import ROOT
 
 LINES = (ROOT / "tests/data/documented-commands.txt").read_text().splitlines()
 REMOVED = (ROOT / "CHANGELOG.md").read_text().partition("### Removed")[2]
-# A removed verb takes its options along, except where the row names them.
+# The options of a removed verb are removed, except for those in its row.
 CODE = re.compile(r"`([^`]+)`")
 
 

@@ -131,7 +131,7 @@ def _typer(function: Any) -> typer.Typer:
     return typer_app
 
 
-# The verbs, and what they are grouped in: () is the program.
+# The verbs and their groups; () is the program.
 NAMES = [tuple(name.split()) for name in VERBS]
 HELPED = sorted({name[:end] for name in NAMES for end in range(len(name) + 1)})
 
@@ -215,7 +215,7 @@ RUN = ("run", "--through", "root", "--dry-run")
 def test_one_target_is_positional_or_an_option(
     words: tuple[str, ...], imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HOME", str(sample.folder))  # a folder that lacks is named once a day
+    monkeypatch.setenv("HF_HOME", str(sample.folder))  # a missing folder is reported once a day
     positional, named = (imgbuild(*words, *more) for more in ((TARGET,), ("--target", TARGET)))
     assert (positional.status, positional.stdout) == (named.status, named.stdout)
     assert positional.stderr == named.stderr

@@ -52,7 +52,7 @@ def test_use_writes_project_setting(sample, command):
     assert "'nonsense' does not contain a registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (sample.folder / "mirror.json").exists()
-    assert command("registry", "mirror", "use", "--off").status == 0  # there is none any more
+    assert command("registry", "mirror", "use", "--off").status == 0  # it was removed
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     store.put_fact(run.NOTICE, text, b"2026-01-01")  # another day
     assert [reported(), reported()] == [True, False]
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "file"))  # nothing can be remembered
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "file"))  # nothing can be stored
     assert [reported(), reported()] == [True, True]
 
 
@@ -146,7 +146,7 @@ def test_path_variables_are_mounted_or_reported(
     assert (request.mounts[1:], request.env) == ((mount,), {"HF_HUB_CACHE": hub})
     assert "TRITON_CACHE_DIR=/triton is not passed: " in capsys.readouterr().err
     assert container_request(hf_cache=False).env == {}
-    # A value that is typed is passed as it is, without a mount.
+    # A given value is passed unchanged, without a mount.
     request = container_request(env=["HF_HUB_CACHE=/elsewhere", "TRITON_CACHE_DIR"])
     assert (request.mounts[1:], request.env["HF_HUB_CACHE"]) == ((), "/elsewhere")
     assert request.env["TRITON_CACHE_DIR"] is None
@@ -164,7 +164,7 @@ def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text("# comment\n\nA='b' \n  B=c=d\nHF_TOKEN\nNOT_SET_HERE\n")
     request = container_request(env_file=[path])
     assert request.env_files == {path: {"A": "'b' ", "B": "c=d", "HF_TOKEN": "secret"}}
-    assert request.env == {}  # the file's own has its place
+    assert request.env == {}  # the value in the file is kept
     path.write_text("A=1\nexport B=2\n")
     with pytest.raises(InputError, match=r"env:2: invalid name of a variable: 'export B'"):
         container_request(env_file=[path])

@@ -115,7 +115,7 @@ def test_the_table_of_cases_fits_the_terminal(
     name = "a-case-with-a-long-name-of-its-own/"
     cases = (Case(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
-    # A console of its own: it looks at the terminal once.
+    # A separate console, since it reads the terminal's size once.
     monkeypatch.setattr(smoke, "console", Console())
     smoke.print_report(report)
     table, counts, _ = capsys.readouterr().err.partition("tier gpu: ")

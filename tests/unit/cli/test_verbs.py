@@ -73,7 +73,7 @@ def test_help_shows_options_and_an_example(
         command_words = itertools.takewhile(lambda word: word != "--", words)
         assert {word for word in command_words if word.startswith("-")} <= all_flags, example
         given = list(itertools.takewhile(lambda word: word not in (">", ">>", "&&"), words))
-        # As they are typed: what takes a value has one, and one that it takes.
+        # As typed: each option with a value has a valid one.
         assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
 
 

@@ -150,7 +150,7 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
     assert targets.diagnose(MACHINE, [retired]).best == "cu130-old"
-    # One with a complete driver does not take the place of others that fit.
+    # One with a complete driver does not replace other compatible ones.
     limited = msgspec.structs.replace(
         CU124,
         floors={
@@ -393,7 +393,7 @@ def test_exit_status_shows_result(
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
     command = Command(monkeypatch, capsys)
-    # The machine is the one thing that a test cannot bring: old and new ones take its place.
+    # Only the machine cannot be provided by a test: old and new ones replace it.
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
     answer = json_of(command("doctor", "--json"))
     assert [

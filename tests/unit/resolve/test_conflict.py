@@ -284,7 +284,7 @@ def test_conflicting_set_without_constraint_is_not_tried_again(ask):
 
 
 def test_nearest_package_set_lists_unread_code(ask):
-    # Of a range it is not known which version there will be.
+    # The resulting version of a range is unknown.
     facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
     words = "(the code of trl was not read)"
     assert near(facts, demands, "12.4") == (

@@ -115,7 +115,7 @@ def test_empty_sections_have_examples(tmp_path: Path) -> None:
         WantedExtension(name="ours"), below, "published/small", "../project", ""
     )
     init.write(tmp_path / "matrix.yaml", text)
-    # Each example is one that can be taken as it is.
+    # Each example is valid unchanged.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
     rows = "".join(taken[taken.index("    extends: small\n") :])
     rows = rows.replace("What", "# What").replace("existed", "# existed")
@@ -239,7 +239,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
         assert [(str(path), there) for path, there in copied_files] == [
             ("a/train.sh", "/opt/train.sh")
         ]
-    # A path that leads through a link is another one than its words say.
+    # A path through a link differs from its text.
     (tmp_path / "other/b").mkdir(parents=True)
     (tmp_path / "other/a").mkdir()
     (tmp_path / "other/a/train.sh").touch()

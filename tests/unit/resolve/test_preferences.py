@@ -64,7 +64,7 @@ def test_versions_outside_range_of_extra_are_violations(
 def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
     constraints = preferences.constraints_of(facts, ("tool", "engine"), "")
     assert [(constraint.versions, constraint.needs) for constraint in constraints] == [
-        ("==0.9", "engine<0"),  # it does not know the engine
+        ("==0.9", "engine<0"),  # it does not support the engine
         (">=1.0,<=1.1", "engine<2,>=0.5"),
         (">=2.0,<=3.0", "engine>=2"),
     ]

@@ -93,7 +93,7 @@ def test_evidence_of_an_entry(tmp_path, constraint, relation):
 @pytest.mark.parametrize(
     "constraint",
     [
-        entry("transformers.made(size)"),  # nothing in that version says so
+        entry("transformers.made(size)"),  # that version has no such evidence
         entry("transformers.AutoConfig.register(llama)", line=7),
         entry("transformers.make(size)", read_in="9.9"),
         entry("transformers.make(size)", read_in=""),

@@ -159,7 +159,7 @@ def test_settings_are_compared_by_name(tmp_path):
     config = images.plan().config
     other = msgspec.structs.replace(
         config,
-        env=("WORD=two words", "PATH=/bin:/sbin", "EMPTY="),  # the order is of no account
+        env=("WORD=two words", "PATH=/bin:/sbin", "EMPTY="),  # the order is ignored
         cmd=(),
         user="0",
         labels={**config.labels, "more": "x"},
@@ -332,7 +332,7 @@ def test_list_of_builder_differences_is_used_only_here():
     entries = accepted.builders()
     assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
     assert all(len(each.reason) > 40 for each in entries)
-    # Content is never waved through: it must be alike.
+    # Different content is never accepted.
     assert all(each.like for each in entries if each.field == "content")
 
 

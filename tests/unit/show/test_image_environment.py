@@ -277,7 +277,7 @@ def test_job_scripts_set_the_variables_of_the_table() -> None:
     assert variables.keys() == result("slurm").keys() - passed - unset_names
     for name, value in variables.items():
         stated = result("slurm")[name].value
-        if re.fullmatch(r"[\w/.]+", stated):  # no words: the value itself
+        if re.fullmatch(r"[\w/.]+", stated):  # without text: the value itself
             assert stated in re.split(r"[},:-]|=", value), (name, value)
 
 
