@@ -68,7 +68,7 @@ CALLERS: dict[str, tuple[str, ...]] = {
     "Requirement": ("system.syntax",),
 }
 
-# What `imgbuild digest` must not load, since it has 0.3 s from start to end.
+# Modules that `imgbuild digest` must not import, since it must finish in 0.3 s.
 HEAVY = (
     "requests",
     "cryptography",

@@ -20,7 +20,7 @@ from tests.support.source_code import ROOT, modules, parsed, tracked
 FILE_LINES = 600
 FUNCTION_LINES = 60
 # In pieces, since this file is searched too.
-SNAPSHOT = "snapshot"  # Debian's archive of dated copies may stand in a matrix, as a last mirror
+SNAPSHOT = "snapshot"  # Debian's snapshot archive is allowed in a matrix, as the last mirror
 REGISTRIES = (
     *(f"{host}.org" for host in ("pypi", "pypi.python", "pythonhosted", "npmjs")),
     *(f"{host}.debian.org" for host in ("deb", "security", "ftp", SNAPSHOT, "httpredir")),

@@ -94,7 +94,7 @@ def test_signal_stops_lock_with_one_message(
     assert list((project.folder.parent / "temporary").iterdir()) == []
     cache = project.cache
     assert cache is not None
-    project.run("cache", "prune", "--max-size", "100G")  # a killed worker's folder goes with it
+    project.run("cache", "prune", "--max-size", "100G")  # the folder of a killed worker is removed
     assert list((cache / "scratch").glob("*")) == []
     assert worker_processes(process.pid) == []
     assert not (project.folder / "images" / TARGET).exists()

@@ -31,7 +31,7 @@ ONLY_REAL_OF: dict[str, dict[str, str]] = {
         r"var/lib/systemd/deb-systemd-user-helper-enabled(/.+)?": "the same",
     },
 }
-# Of these only folders and links may be missing from ours: dpkg keeps them where a file may follow.
+# Of these only folders and links may be missing from ours: dpkg keeps them if a file may follow.
 ONLY_REAL_EMPTY = {
     r"usr/share/doc/.+": "folders of, and links to, documentation that is left out",
 }

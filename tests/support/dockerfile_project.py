@@ -105,7 +105,7 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
             "tools-3.0.dist-info/entry_points.txt": b"[console_scripts]\nacall = tools:main\n",
         },
     )
-    # Its layer lies above that of tools, whose files it would replace: the matrix drops them.
+    # Its layer is above that of tools and would replace its files: the matrix drops them.
     index.wheel(
         "rival",
         "1.0",

@@ -67,14 +67,14 @@ class Registry:
     filters: bool = True  # referrers by type
     mounts: bool = True
     deletes: bool = True
-    verifies: bool = True  # refuses bytes that are not what their digest says
+    verifies: bool = True  # refuses bytes that do not match their digest
     keeps_parts: bool = True  # bytes of a request that broke stay in the upload
     heads: bool = True  # HEAD of a manifest gets the response to GET
     tells_digest: bool = True
     ranges: bool = True
     page: int | None = None  # entries of a page
     chunk_minimum: int = 0
-    largest: int | None = None  # bytes of a body that are taken
+    largest: int | None = None  # accepted bytes of a body
     locations: str = "absolute"  # or "relative", "foreign"
     redirects: bool = False  # blobs lie on another server
     # Logins: "" for nobody, "basic", or "bearer" (with `login`, or `identity`, or for anybody).

@@ -99,7 +99,7 @@ class Reader:
         self._stream = stream
         self._label = label
         self._hint = hint
-        self._left = 0  # bytes of the current member's content that nobody has read
+        self._left = 0  # unread bytes of the current member's content
         self._pad = 0
         self._headers = 0  # bytes of extended headers: of all members, or of the current one
         self._members = 0

@@ -150,7 +150,7 @@ def test_path_variables_are_mounted_or_reported(
     request = container_request(env=["HF_HUB_CACHE=/elsewhere", "TRITON_CACHE_DIR"])
     assert (request.mounts[1:], request.env["HF_HUB_CACHE"]) == ((), "/elsewhere")
     assert request.env["TRITON_CACHE_DIR"] is None
-    # The own name alone is the value of this machine, which is mounted as it is without -e.
+    # A name alone passes the value of this machine, which is mounted as without -e.
     assert container_request(env=["HF_HUB_CACHE"]).mounts[1:] == (mount,)
     # Volumes come first.
     (tmp_path / "other").mkdir()

@@ -309,7 +309,7 @@ def test_the_nearest_newer_version_is_suggested_before_an_older_one(ask):
         "engine 0.7",
         "torch 2.5.0 for CUDA 12.4",
     ]
-    # An older one, however far, if no newer one fits; newer versions of all requests come first.
+    # An older version if no newer one fits; newer versions of all requests come first.
     facts, demands = ask(("engine", "==0.6"), ("torch", "==2.6.0"))
     assert [text.partition(",")[0] for text in near(facts, demands, None)] == [
         "engine 0.1",

@@ -143,7 +143,7 @@ def test_a_quick_audit_names_the_packages_whose_code_it_read(tmp_path):
 
 
 def test_error_without_constraint_is_a_conflict(tmp_path):
-    # The name could come from the third package, so that no version of the second is to blame.
+    # The name could come from the third package, so that no version of the second is excluded.
     seen = looked(tmp_path, "trl", "vllm", "transformers")
     assert (seen.clashes, seen.learned) == (True, ())
     assert seen.read == {"trl", "vllm", "transformers"}

@@ -305,7 +305,7 @@ def test_drivers_and_releases_are_sorted() -> None:
         assert gpus.numbers(drivers_table.oldest(release.cuda)) <= gpus.numbers(release.driver)
     drivers = [gpus.numbers(release.driver) for release in result]
     assert drivers == sorted(drivers)
-    assert result == list(drivers_table.releases[: len(result)])  # the newest alone have none
+    assert result == list(drivers_table.releases[: len(result)])  # only the newest have none
     written = [gpus.numbers(release.ptx) for release in drivers_table.releases]
     assert written == sorted(written)
 
