@@ -114,7 +114,7 @@ def test_an_index_without_upload_times_is_an_error_that_names_packages():
         indexes = Indexes({"main": place}, {}, "main", Http(attempts=1))
         with pytest.raises(InputError, match="the index main: trl") as caught:
             axes.require_times({"small": indexes}, {"small": target})
-    assert "torch" not in caught.value.message  # nothing newer of it is there
+    assert "torch" not in caught.value.message  # no newer version exists
     assert "--no-cool-down" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
 
