@@ -51,7 +51,7 @@ PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
     *("RecursionError", "AttributeError"),
 )
-# Python's own messages of these, which packages also raise with other messages.
+# Python's own messages of these, which packages also raise with messages of theirs.
 PYTHONS = re.compile(
     r"has no attribute|is not defined|referenced before|not associated|out of range|^\S{0,120}$|"
     r"maximum recursion|^['\"][^'\"]{0,120}['\"]$"

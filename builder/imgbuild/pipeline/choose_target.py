@@ -54,7 +54,7 @@ from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
 OF_CONDA = "a package of conda that the index does not have"
-PAGES = 100  # maximum number of looked-up packages, the most important first; `lock` looks up all
+PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ REFUSED = RefusedVersion(
 )
 
 
-def test_file_round_trip(tmp_path):
+def test_the_file_is_read_as_it_was_written(tmp_path):
     updates = Updates().refusing("cu130-trl", REFUSED)
     made = MadeRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
     updates = updates.making("cu130-trl1.16.0", made, {"torch": "2.11.0"})
@@ -35,7 +35,7 @@ def test_file_round_trip(tmp_path):
     assert tried_updates.read(tmp_path / "absent") == Updates()
 
 
-def test_new_row_drops_obsolete_refusals():
+def test_a_new_row_drops_refusals_that_it_has_passed():
     updates = Updates().refusing("a", REFUSED)
     newer = msgspec.structs.replace(REFUSED, version="2.16.0")
     updates = updates.refusing("a", newer)
@@ -52,7 +52,7 @@ def test_refusals_are_sorted_by_version():
     assert versions == ["2.8.0", "2.9.0", "2.10.0"]
 
 
-def test_rows_are_followed_in_both_directions():
+def test_rows_are_followed_from_the_first_to_the_newest_and_back():
     updates = Updates(
         rows={
             "a1": MadeRow(of="a", made=DAY),
@@ -66,7 +66,7 @@ def test_rows_are_followed_in_both_directions():
     assert updates.origin("b") == "b"
 
 
-def test_circular_rows_terminate():
+def test_rows_in_a_circle_end():
     updates = Updates(rows={"a": MadeRow(of="b", made=DAY), "b": MadeRow(of="a", made=DAY)})
     assert updates.newest("a", ["a", "b"]) == "b"
     assert updates.origin("a") == "b"

@@ -150,7 +150,7 @@ def test_error_without_constraint_is_a_conflict(tmp_path):
 
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
-def test_single_package_is_not_read(tmp_path, packages):
+def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 

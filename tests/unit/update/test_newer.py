@@ -140,7 +140,7 @@ def test_kept_packages_and_learned_constraints_block_newer_versions(
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
     other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
     row = look(site, tmp_path, BASIC, other, known=(learned,))["engine"]
-    assert row.takes == ""  # 1.1 is excluded by the constraint, 1.2 by the pin
+    assert row.takes == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
     kept = {"helper": "extends: small keeps 1.0"}
     row = look(site, tmp_path, {"helper": "1.0"}, {}, kept=kept)["helper"]
     assert (row.takes, row.reasons) == ("", ("extends: small keeps 1.0",))
