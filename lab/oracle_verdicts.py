@@ -22,13 +22,13 @@ METADATA = "metadata"
 # These cannot be verified on a CPU.
 UNTESTABLE = ("cuda", "rules")
 NOT_AUDITED = "not audited yet"
-UNKNOWN = "unknown"  # of a fact: Python was not asked, or did not say
+UNKNOWN = "unknown"  # of a fact: Python was not run, or gave no result
 
 
 class Verdict(enum.StrEnum):
     """The result of the audit of one set compared with Python's."""
 
-    TRUE = "true"  # an error names what failed
+    TRUE = "true"  # an error names the failed import
     MISS = "miss"  # something failed, and no error but METADATA's names it
     HEALTHY = "healthy"  # nothing failed, no error
     FALSE_ALARM = "false alarm"  # nothing failed, an error

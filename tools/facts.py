@@ -67,7 +67,7 @@ from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Sha256, normalize
 from imgbuild.wheel.record import relative
 
-LIMIT = 20 << 20  # bytes that imgbuild's wheel may grow by
+LIMIT = 20 << 20  # bytes by which imgbuild's wheel may grow
 REMEDY = "make facts"
 EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
 # The targets whose modules are in the file; those of all targets would be larger than LIMIT.

@@ -28,7 +28,7 @@ from imgbuild.report import Finding, Severity
 from imgbuild.solve.solve import python_of
 from imgbuild.values import Arch, Sha256, normalize
 
-# What provides the module distutils to Python 3.12 and later, under another name.
+# The package that provides the module distutils to Python 3.12 and later.
 _PROVIDERS = ("setuptools",)
 
 

@@ -73,7 +73,7 @@ def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
     assert cached_wheels(project) == []
     site.requests.clear()
     assert project.run("audit", TARGET, "--offline").stdout == first.stdout
-    # Another check is answered from the facts; unread code is fetched by ranges.
+    # Another check uses the facts; unread code is fetched by ranges.
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 

@@ -162,7 +162,7 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     )
     base, *others = digests.arch[host_arch()].layers
     store = work.context().store
-    assert store.blob(base.digest) is not None  # a build need not make it again
+    assert store.blob(base.digest) is not None  # no later build is needed
     assert [layer.name for layer in others if store.blob(layer.digest)] == []
     text = codec.encode(lock)
     assert decode_lock(text, "lock.json", hint="", remedy="") == lock

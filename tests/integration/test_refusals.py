@@ -78,7 +78,7 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
 
 
 @pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
-def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str) -> None:
+def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requested: str) -> None:
     refusal = refuse(requested, arch=Arch.ARM64, cuda="13.0")
     assert refusal.reasons[0] == f"you asked for {requested}"
     assert refusal.reasons[1].startswith(
@@ -101,7 +101,7 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     (trl,) = [sample for sample in near if sample.startswith("trl ")]
     assert trl.endswith(", with torch 2.6.0 for CUDA 12.4")
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
-    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
+    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes unsupported arguments.
     assert (0, 18, 2) <= version < (0, 24)
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 

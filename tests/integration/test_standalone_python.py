@@ -33,7 +33,7 @@ print(json.dumps([
     sysconfig.get_config_var("CC").split()[0], os.path.exists("/usr/bin/python3"),
 ]))
 """
-# Files that others than root can change, with a setuid or setgid bit, or of other owners.
+# Files that users other than root can change, with a setuid or setgid bit, or other owners.
 FILES = """\
 import json, os, stat
 from pathlib import Path

@@ -24,7 +24,7 @@ RECENT = (NOW - datetime.timedelta(days=2)).isoformat()
 NEW = "small-thewheel2.0"
 REFUSED = "requires nowhere"
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
-SECONDS = 300  # until a process that hangs is given up; another may keep the machine busy
+SECONDS = 300  # limit for a hanging process; the machine may be busy
 
 
 def published() -> LocalIndex:

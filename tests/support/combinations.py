@@ -47,7 +47,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "combinations"
 HALVES = ("seen", "held")
 SCRIPT = "script"
 PIECE = 16 << 20
-# These need no walk through the code; the others get all checks.
+# These do not follow the code; the others run all checks.
 WITHOUT_CODE = ("metadata", "elf", "cuda", "rules")
 SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 

@@ -78,7 +78,7 @@ def test_an_absent_file_is_an_input_error(tmp_path):
         codec.read(tmp_path / "absent.json", Thing)
 
 
-def test_writing_the_same_again_touches_nothing(tmp_path):
+def test_equal_content_is_not_written_again(tmp_path):
     path = tmp_path / "folder" / "thing.json"
     assert codec.write(path, Thing("a"))
     stamp = path.stat().st_mtime_ns

@@ -27,7 +27,7 @@ from imgbuild.registry import base_image
 from imgbuild.solve import direct
 from imgbuild.values import digest_of_file, sha256
 
-# Adds the inputs that it has to the store; FetchFailed or IntegrityError if a required one is
+# Adds available inputs to the store; FetchFailed or IntegrityError if a required one is
 # missing.
 Origin = Callable[[Sequence[Input]], object]
 

@@ -13,7 +13,7 @@ from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.workers import Workers, report
 
-# Bytes of input: less is assembled sooner than a process has started.
+# Bytes of input: less is assembled faster than a process starts.
 WORTH = 2_000_000
 
 

@@ -24,7 +24,7 @@ from imgbuild.report import Finding, Relation, Report, Severity, Unread
 from imgbuild.system.console import console
 
 INDENT = "    "
-MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed one by one; names
+MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed separately; names
 
 
 class Format(enum.StrEnum):

@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 
 
-# The kinds of entries → what they are called.
+# The kinds of entries → their names in output.
 KINDS = {
     "file": "files",
     "blob": "layers",
@@ -188,7 +188,7 @@ def verify() -> None:
     hint = "check the disk; the next build fetches the files again"
     if not console.json:
         raise IntegrityError(message, hint=hint)
-    console.error(message, hint=hint)  # the answer is on stdout already
+    console.error(message, hint=hint)  # the result is on stdout already
     raise typer.Exit(IntegrityError.exit_code)
 
 

@@ -181,7 +181,7 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
         hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
         if not console.json:
             raise WorkFailed(message, hint=hint)
-        console.error(message, hint=hint)  # the answer is on stdout already
+        console.error(message, hint=hint)  # the result is on stdout already
         raise typer.Exit(WorkFailed.exit_code)
 
 

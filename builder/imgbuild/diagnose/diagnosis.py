@@ -155,7 +155,7 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     replaced = _replaced(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
-        # A sentence about a symptom is of a description, not of the output of a program.
+        # A sentence about a symptom is from a description, not from a program's output.
         if reason is not None and reason.role == "symptom" and event.exception is None:
             reason = reason if first is None and value.short else None
         # The exception of a program that continues explains more than its earlier failures.

@@ -63,7 +63,7 @@ INTERNAL = re.compile(
     r"(?:NameError|AssertionError|KeyError|IndexError|AttributeError|TypeError)\b"
 )
 RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
-# It raises the exception before again, whose class may take other arguments.
+# It re-raises the previous exception, whose class may take other arguments.
 AGAIN = re.compile(r"raise type\(\w{1,20}\)\(")
 # pydantic's: the names of fields, each followed by an indented line.
 FIELDS = re.compile(r"^\d+ validation errors? for ")

@@ -72,7 +72,7 @@ NO_FILE_NAME = re.compile(
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
-# Their models are classes of their own, although transformers has some of the same names.
+# Their models are separate classes, although transformers has some of the same names.
 OWN_MODELS = ("vllm", "sglang")
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")

@@ -291,7 +291,7 @@ def _lock(out: Path) -> tuple[OpenFolder, int]:
         if files.same_file(lock, out / MARKER):
             return folder, lock
         folder.close()
-        os.close(lock)  # the writer before failed, and removed it
+        os.close(lock)  # the earlier writer failed, and removed it
 
 
 def _drop(folder: OpenFolder, *, existed: bool) -> None:

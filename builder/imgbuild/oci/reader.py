@@ -36,7 +36,7 @@ DEVICE_LIMIT = 1 << 20
 LENGTH_DIGITS = 7  # of a PAX record, which is not longer than HEADER_LIMIT
 XATTR = "SCHILY.xattr."
 REMEDY = "the layer is damaged: run `imgbuild cache verify`, then build or pull again"
-TIME_LIMIT = 1 << 33  # seconds: what every file system can hold
+TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # The stub of isal calls its error class an instance.
 DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
@@ -99,7 +99,7 @@ class Reader:
         self._stream = stream
         self._label = label
         self._hint = hint
-        self._left = 0  # bytes of the current member's content that nobody has read
+        self._left = 0  # unread bytes of the current member's content
         self._pad = 0
         self._headers = 0  # bytes of extended headers: of all members, or of the current one
         self._members = 0

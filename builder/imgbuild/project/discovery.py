@@ -258,7 +258,7 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
     for name in notebooks[:FOLDERS]:
         child = reading.child()
         if declares:
-            child.problems = []  # of a file that is not taken
+            child.problems = []  # of a file that is not used
         notebook.read_file(child, name)
         if declares:
             _note_notebook(reading, child, name)

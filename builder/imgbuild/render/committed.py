@@ -16,7 +16,7 @@ from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"
 PLACES = (tree.COMMON, *(f"{tree.COMMON}-{arch.oci}" for arch in Arch))  # of what it copies
-# A file in a command of `tree.File`: the folder beside the Dockerfile, and the path in it.
+# A file in a command of `tree.File`: the folder next to the Dockerfile, and the path in it.
 _COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/[^\s'\"]+) ")
 
 

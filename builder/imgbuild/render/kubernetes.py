@@ -17,9 +17,9 @@ SECRET = "tokens"  # noqa: S105 - the name of an object
 WORKERS = "workers"
 PORT = 29500  # of torchrun's rendezvous
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-# Words that a shell, `ray job submit` and its subprocess.list2cmdline leave as they are.
+# Words that a shell, `ray job submit` and its subprocess.list2cmdline do not change.
 _WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+", re.ASCII)
-# Words that a shell treats as its own at the start of a command.
+# Words that a shell interprets at the start of a command.
 _RESERVED = frozenset(
     {"if", "then", "else", "elif", "fi", "case", "esac", "for", "while", "until", "do", "done",
      "in", "function", "select", "time", "coproc"}

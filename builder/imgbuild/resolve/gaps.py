@@ -25,7 +25,7 @@ from imgbuild.wheel.tags import Tags
 
 GAP = datetime.timedelta(days=365)
 YEAR = datetime.timedelta(days=365)
-RELEASES = 12  # minor releases that stand for a year where no upload time is known
+RELEASES = 12  # minor releases that count as a year if upload times are unknown
 TRIED = 24  # newer versions of a requested package
 AGE = "age"  # the check of constraints that only keep old versions out
 OF_CUDA = ("nvidia-", "cuda-")  # packages whose version is that of the CUDA release

@@ -246,7 +246,7 @@ class DependencyTree:
         self._next: dict[str, list[tuple[str, str]]] = {name: [] for name in graph.packages}
         for dependency in graph.dependencies:
             if dependency.package == dependency.needs:
-                continue  # an extra of its own
+                continue  # its own extra
             start, end = (
                 (dependency.needs, dependency.package)
                 if invert

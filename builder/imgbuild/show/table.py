@@ -22,8 +22,8 @@ from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch, Bytes, Digest
 
-# The packages that have their own column, where any shown target pins them; the rest of the
-# pins stand together in the column "also".
+# The packages that have their own column, where any shown target pins them; the other pins are in
+# the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 MARK = " *"  # after the name of a recommended target
 RETIRED = " (retired)"  # after the name of a retired one

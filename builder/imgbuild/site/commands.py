@@ -12,7 +12,7 @@ from imgbuild.registry.image_reference import Repository
 from imgbuild.site.model import Command
 
 PROGRAM = "python train.py"
-# What a page replaces by what a reader chooses: the number of GPUs, and without a registry of the
+# Placeholders for values that readers select: the number of GPUs, and without a registry of the
 # catalogue the repository of the reader. Both are written as elements of HTML by `pages`.
 GPUS = "\ufdd0"
 REPOSITORY = "\ufdd1"

@@ -27,7 +27,7 @@ from imgbuild.values import Digest
 
 ORDER = "order.json"
 # Queries until a task that left the queue without a state counts as lost, since a network disk may
-# show the state late: more, over a minute in all, if Slurm says COMPLETED, since then there is one.
+# show the state late: more, over a minute in all, for COMPLETED, which always has a state.
 GRACE, COMPLETED_GRACE = 5, 15
 TAIL = 30  # lines of a log that are kept
 

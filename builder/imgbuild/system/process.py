@@ -240,7 +240,7 @@ def follow(
         stdin=subprocess.DEVNULL,
         stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
         stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
-        start_new_session=True,  # else the terminal interrupts it too, and twice means at once
+        start_new_session=True,  # or the terminal interrupts it, too; two end it at once
     ) as process:
         try:
             for raw in process.stdout or process.stderr or ():

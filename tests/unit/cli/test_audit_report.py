@@ -53,7 +53,7 @@ def test_notes_are_shown_where_requested() -> None:
     assert "note: trl 1.0 imports vllm:Corner" in "\n".join(audit_lines([REPORT], notes=True))
 
 
-def test_of_several_reports_each_has_a_heading() -> None:
+def test_each_of_several_reports_has_a_heading() -> None:
     output_lines = list(audit_lines([REPORT, REPORT], notes=False))
     assert (
         output_lines[0]

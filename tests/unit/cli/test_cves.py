@@ -58,18 +58,18 @@ def test_vulnerabilities_of_the_lock(imgbuild: Command, site: OsvSite) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_bound_of_severity(imgbuild: Command, site: OsvSite) -> None:
+def test_severity_option_sets_threshold(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--severity", "medium")
     assert "CVE-2025-48887" in done.stdout
     assert done.stdout.count("fixed in") == 4
     done = imgbuild("cves", TARGET, "--severity", "critical", "--osv", f"{site.url}/")
     assert (done.status, done.stdout.count("fixed in")) == (AuditFailed.exit_code, 1)
     queries = site.asked.count("/v1/querybatch")
-    assert queries == 1  # the second answer is of the cache
+    assert queries == 1  # the second result is from the cache
 
 
 @pytest.mark.usefixtures("folder")
-def test_json_has_everything(imgbuild: Command, site: OsvSite) -> None:
+def test_json_has_all_fields(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--json")
     assert done.status == AuditFailed.exit_code
     (report,) = json.loads(done.stdout)
@@ -190,7 +190,7 @@ def test_a_report_of_a_scanner_needs_no_server(
 
 
 @pytest.mark.usefixtures("folder")
-def test_vulnerabilities_without_a_fix_can_be_left_out(imgbuild: Command, folder: Path) -> None:
+def test_vulnerabilities_without_fix_can_be_ignored(imgbuild: Command, folder: Path) -> None:
     (folder / "report.json").write_bytes(scanner_reports.REPORTS["trivy"])
     words = ("cves", TARGET, "--report", "report.json", "--severity", "unknown")
     assert "CVE-2025-27587" in imgbuild(*words).stdout
@@ -241,7 +241,7 @@ def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_options_that_do_not_go_together(imgbuild: Command) -> None:
+def test_conflicting_options_are_refused(imgbuild: Command) -> None:
     done = imgbuild("cves", TARGET, "--report", "absent", "--osv", "https://osv.example.org")
     assert (done.status, "cannot be combined" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("cves", TARGET, "--report", "absent")

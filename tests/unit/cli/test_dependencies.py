@@ -26,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("project")
-def test_a_target_before_the_package_is_refused_with_the_right_order(imgbuild: Command) -> None:
+def test_target_before_package_is_refused_with_hint(imgbuild: Command) -> None:
     done = imgbuild("why", TARGET, "torch")
     assert (done.status, done.stdout) == (2, "")
     assert f"hint: imgbuild why torch {TARGET}\n" in done.stderr
@@ -73,7 +73,7 @@ def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Pat
 
 
 @pytest.mark.usefixtures("project")
-def test_a_tree_and_its_inverse(imgbuild: Command) -> None:
+def test_tree_and_inverted_tree_are_printed(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "vllm")
     assert done.stdout.splitlines() == [
         "vllm 0.8.5.post1",
@@ -99,7 +99,7 @@ def test_impossible_requests_are_refused(imgbuild: Command) -> None:
     assert done.status == NothingSelected.exit_code
 
 
-def test_all_targets_in_short_fit_80_columns(imgbuild: Command, project: Path) -> None:
+def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path) -> None:
     matrix = load(project / "matrix.yaml")
     names = [TARGET, inprocess_project.UNLOCKED]
     store = Store.open()

@@ -82,7 +82,7 @@ def test_settings_do_not_name_inputs_or_outputs() -> None:
     }  # fmt: skip
 
 
-def test_the_last_value_of_a_setting_holds() -> None:
+def test_last_value_of_setting_applies() -> None:
     assert _parsed("lock", "--jobs", "2", "-j3")["jobs"] == 3
     assert _parsed("lock", "-j3", "--jobs=2")["jobs"] == 2
 
@@ -102,7 +102,7 @@ def test_both_values_and_the_remedy_are_named(
     assert "--output takes one value, not A and B and C" in done.stderr
 
 
-def test_words_of_a_user_s_command_are_not_options_of_the_verb() -> None:
+def test_words_of_user_command_are_not_options() -> None:
     words = ("x", "--", "prog", "--output", "1", "--output", "2")
     assert "--output" in _parsed("slurm", *words)["command"]
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"

@@ -49,7 +49,7 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
 
 
-def test_a_page_of_two_architectures_has_the_digest_that_the_history_has(
+def test_page_of_two_architectures_has_digest_of_history(
     imgbuild: Command,
 ) -> None:
     words = ("cu130-vllm", "--matrix", str(ROOT / "matrix.yaml"))
@@ -59,7 +59,7 @@ def test_a_page_of_two_architectures_has_the_digest_that_the_history_has(
     assert lines[place + 3] == "x86_64"
 
 
-def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
+def test_page_of_image_without_torch_does_not_import_it(sample: Sample) -> None:
     lock = sample.lock
     arch = {
         name: msgspec.structs.replace(
@@ -76,7 +76,7 @@ def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
 
 
 @pytest.mark.usefixtures("sample")
-def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
+def test_target_without_lock_has_a_page(imgbuild: Command) -> None:
     done = imgbuild("show", UNLOCKED)
     assert done.status == 0
     assert "not locked" in done.stdout
@@ -96,9 +96,7 @@ def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
     ],
     ids=lambda words: " ".join(words[:2]),
 )
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(
-    imgbuild: Command, words: list[str]
-) -> None:
+def test_unwritable_output_file_is_refused_early(imgbuild: Command, words: list[str]) -> None:
     done = imgbuild(*words)
     assert (done.status, done.stdout) == (2, "")
     first, hint = done.stderr.splitlines()
@@ -153,7 +151,7 @@ def test_a_guide_is_the_readme_and_data_of_the_catalogue(imgbuild: Command, samp
     assert imgbuild("show", UNLOCKED, "--guide").status == LockStale.exit_code
 
 
-def test_an_image_for_root_alone_has_no_pip_for_users_in_its_guide(imgbuild: Command) -> None:
+def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--guide", "--matrix", str(ROOT / "matrix.yaml"))
     assert "    pip install PACKAGE" not in done.stdout
     assert f"imgbuild init --extends {TARGET}, then imgbuild add PACKAGE" in done.stdout
@@ -161,9 +159,7 @@ def test_an_image_for_root_alone_has_no_pip_for_users_in_its_guide(imgbuild: Com
 
 
 @pytest.mark.parametrize("part", [(), ("--guide",)])
-def test_a_gpu_for_which_the_driver_compiles_is_one_that_the_image_runs_on(
-    imgbuild: Command, part: tuple[str, ...]
-) -> None:
+def test_gpus_supported_by_ptx_are_listed(imgbuild: Command, part: tuple[str, ...]) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     text = " ".join(imgbuild("show", "cu130-vllm", *part, *matrix_options).stdout.split())
     lock = lock_file.read_lock(ROOT / "images", "cu130-vllm")
@@ -194,7 +190,7 @@ def test_notes_of_tests_are_distinct_messages() -> None:
     ]
 
 
-def test_names_of_files_are_whole_or_left_out_on_a_terminal(
+def test_file_names_are_complete_or_omitted_on_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
@@ -212,7 +208,7 @@ def test_names_of_files_are_whole_or_left_out_on_a_terminal(
     assert [line.split()[-1] for line in screen.lines] == files
 
 
-def test_needs_of_a_target_are_shown_once(imgbuild: Command) -> None:
+def test_requirements_of_target_are_shown_once(imgbuild: Command) -> None:
     done = imgbuild("show", "cu128-verl0.7", "--matrix", str(ROOT / "matrix.yaml"))
     assert "  State          needs a wheel of flash-attn in wheels/\n" in done.stdout
 
@@ -322,7 +318,7 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert _names("--gpu", "GH200") == _names("--gpu", "GH200", "--arch", "arm64")
 
 
-def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) -> None:
+def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *matrix_options)
     assert done.status == NothingSelected.exit_code
@@ -381,7 +377,7 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
 
 
-def test_layers_are_bars_in_a_terminal_and_a_table_elsewhere(
+def test_layers_are_bars_on_terminal_and_a_table_otherwise(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("show", "cu124-vllm", "--layers", "--matrix", str(ROOT / "matrix.yaml"))

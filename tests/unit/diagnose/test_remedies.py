@@ -36,7 +36,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Users were counted. Settings are fine.", ""),
     ],
 )
-def test_the_advice_of_a_message(message: str, advice: str) -> None:
+def test_advice_in_message_is_used(message: str, advice: str) -> None:
     assert remedies.advice(message) == advice
 
 

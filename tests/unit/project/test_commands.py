@@ -64,7 +64,7 @@ def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
         ("apt-get install -y ./cuda.deb", "./cuda.deb", "a file"),
     ],
 )  # fmt: skip
-def test_a_command_that_is_not_followed_is_named_with_the_reason(tmp_path, script, text, reason):
+def test_unsupported_command_is_reported_with_reason(tmp_path, script, text, reason):
     result = _script(tmp_path, script)
     assert reason in reasons(result)[text]
     assert result.requirements == ()
@@ -155,7 +155,7 @@ def test_stages_and_arguments_choose_the_image(tmp_path):
         ("!pip install trl {extra}", ["trl"]),
     ],
 )  # fmt: skip
-def test_cells_install_packages_by_their_branch(tmp_path, cell, installed):
+def test_cells_install_packages_of_their_branch(tmp_path, cell, installed):
     notebook = {"cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True)}]}
     result = declared(tmp_path, {"train.ipynb": json.dumps(notebook)})
     assert texts(result) == installed

@@ -77,7 +77,7 @@ def test_a_retired_target_comes_after_the_others(project: Project) -> None:
         assert [locked_target.target for locked_target in locked_targets] == order
 
 
-def test_an_unknown_package_with_a_similar_name_is_known(project: Project) -> None:
+def test_similar_package_name_is_suggested(project: Project) -> None:
     matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8.5"})
     assert locked.similar(ask("vlm", "torhc", "trll"), project, matrix) == {
         "torhc": "torch",

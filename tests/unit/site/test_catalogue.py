@@ -55,7 +55,7 @@ def test_a_package_of_one_architecture_is_marked(made: SiteCatalogue) -> None:
     assert set(only.values()) <= {*Arch}
 
 
-def test_differences_of_neighbours_are_correct(made: SiteCatalogue) -> None:
+def test_differences_from_similar_targets_are_correct(made: SiteCatalogue) -> None:
     shown = target(made, "cu124-vllm0.8.5")
     near = shown.neighbours
     assert near.names[0] == "cu124-trl0.17"
@@ -85,7 +85,9 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
         ("cu130-unsloth", "untested", "no test record"),
     ],
 )
-def test_states_of_the_grid(made: SiteCatalogue, name: str, state: str, words: str) -> None:
+def test_grid_shows_state_of_each_combination(
+    made: SiteCatalogue, name: str, state: str, words: str
+) -> None:
     found = grid.state_of(target(made, name))
     assert found[0] == state
     assert words in found[1]
@@ -104,7 +106,7 @@ def test_the_grid_has_every_target_once(made: SiteCatalogue) -> None:
     assert (cell.engine, cell.labels) == ("vLLM 0.33.0", ("TRL 1.16.0", "transformers 5.20.2"))
 
 
-def test_versions_are_the_pins_and_others_that_people_choose_by(made: SiteCatalogue) -> None:
+def test_main_versions_include_pins_and_frameworks(made: SiteCatalogue) -> None:
     verl = dict(target(made, "cu130-verl0.9").versions)
     assert "transformers" not in target(made, "cu130-verl0.9").row.pins
     assert (verl["verl"], verl["transformers"]) == ("0.9.1", "5.10.4")
@@ -140,7 +142,7 @@ def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
     return msgspec.structs.replace(made, targets=targets)
 
 
-def test_all_runs_are_listed_by_gpu_the_failed_first(made: SiteCatalogue) -> None:
+def test_runs_are_listed_by_gpu_with_failures_first(made: SiteCatalogue) -> None:
     changed = with_failed_run(made, "cu130-vllm")
     groups = dict(test_runs.by_gpu(changed.targets))
     assert list(groups)[-1] == test_runs.NO_GPU
@@ -173,7 +175,7 @@ def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
     assert "sglang tensor parallel: the lock has no sglang" in text
 
 
-def test_the_standing_of_an_image_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
+def test_status_of_image_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
     def _standing(name: str) -> str:
         return test_runs.standing(target(made, name).page.images[0])
 

@@ -31,7 +31,9 @@ def small(made: SiteCatalogue) -> SiteCatalogue:
     return msgspec.structs.replace(made, targets=(alone,), debian=())
 
 
-def test_the_budget(sources: SiteSources, made: SiteCatalogue, tmp_path: Path) -> None:
+def test_site_is_within_size_limit(
+    sources: SiteSources, made: SiteCatalogue, tmp_path: Path
+) -> None:
     site = make(sources, made, tmp_path / "site")
     sizes = {
         path.relative_to(site.output).as_posix(): path.stat().st_size
@@ -44,7 +46,7 @@ def test_the_budget(sources: SiteSources, made: SiteCatalogue, tmp_path: Path) -
     assert site.pages == sum(name.endswith(".html") for name in sizes)
 
 
-def test_a_site_takes_the_place_of_the_one_before(
+def test_new_site_replaces_earlier_one(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     output = tmp_path / "new" / "site"
@@ -65,7 +67,7 @@ def test_an_empty_folder_is_used(
     assert (tmp_path / "site/index.html").exists()
 
 
-def test_other_folders_are_left_alone(
+def test_other_folders_are_not_changed(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     output = tmp_path / "site"

@@ -61,7 +61,7 @@ def snapshot(folder):
             if path.is_file()}  # fmt: skip
 
 
-def test_a_row_its_lock_and_its_digests_are_written(imgbuild, sample, scratch, tried, inputs):
+def test_row_lock_and_digests_are_written(imgbuild, sample, scratch, tried, inputs):
     before = snapshot(sample.folder)
     assert catalogue.place(find(sample.folder), scratch, tried, MADE, inputs) == ()
     after = snapshot(sample.folder)
@@ -79,9 +79,7 @@ def test_a_row_its_lock_and_its_digests_are_written(imgbuild, sample, scratch, t
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_run_leaves_the_matrix_or_a_whole_row(
-    sample, scratch, tried, inputs, monkeypatch, error
-):
+def test_interrupted_run_leaves_no_partial_row(sample, scratch, tried, inputs, monkeypatch, error):
     project, write = find(sample.folder), OpenFolder.write
     matrix = sample.matrix.read_bytes()
     calls, last, whole = 0, 0, False

@@ -73,7 +73,7 @@ def look(
 BASIC = {"torch": "2.6.0", "engine": "1.0", "helper": "1.0"}
 
 
-def test_pins_stop_and_unpinned_packages_move(site: Site, tmp_path: Path) -> None:
+def test_pins_block_newer_versions_and_unpinned_packages_do_not(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, BASIC)
     assert rows["engine"] == NewerVersion(
         package="engine",
@@ -111,7 +111,7 @@ def test_a_local_version_counts_as_its_release(site: Site, tmp_path: Path) -> No
     assert "early" not in rows
 
 
-def test_only_pre_releases_are_no_newer_version(site: Site, tmp_path: Path) -> None:
+def test_pre_releases_are_not_newer_versions(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"early": "0.1a1", "engine": "1.2", "torch": "2.7.0"})
     assert not rows["early"].outdated
     assert not rows["engine"].outdated
@@ -125,7 +125,7 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
     assert rows["torch"].takes == "2.7.0"
 
 
-def test_a_range_of_the_user_is_a_reason_and_a_pin_is_none(site: Site, tmp_path: Path) -> None:
+def test_user_range_but_not_pin_is_a_reason(site: Site, tmp_path: Path) -> None:
     wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
@@ -134,7 +134,9 @@ def test_a_range_of_the_user_is_a_reason_and_a_pin_is_none(site: Site, tmp_path:
     assert (row.takes, row.reasons) == ("2.0", ())
 
 
-def test_kept_packages_and_learned_constraints_stop(site: Site, tmp_path: Path) -> None:
+def test_kept_packages_and_learned_constraints_block_newer_versions(
+    site: Site, tmp_path: Path
+) -> None:
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
     other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
     row = look(site, tmp_path, BASIC, other, known=(learned,))["engine"]
@@ -152,7 +154,7 @@ def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) ->
     assert rows["broken"].outdated
 
 
-def test_an_sdist_alone_can_be_taken_where_it_may_be_built(site: Site, tmp_path: Path) -> None:
+def test_version_with_only_sdist_is_allowed_if_it_may_be_built(site: Site, tmp_path: Path) -> None:
     row = look(site, tmp_path, {"source": "1.0"}, {})["source"]
     assert (row.takes, row.reasons) == ("", ("only an sdist",))
     row = look(site, tmp_path, {"source": "1.0"}, {}, sdists=frozenset(("source",)))["source"]
@@ -178,7 +180,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
         ([file("a-1-py3-none-any.whl", "not a specifier")], (X86,), ()),
     ],
 )  # fmt: skip
-def test_why_files_do_not_fit_a_machine(
+def test_reasons_for_incompatible_files(
     files: list[IndexFile], machines: tuple[Tags, ...], reasons: tuple[str, ...]
 ) -> None:
     assert newer.file_reasons(files, machines) == reasons

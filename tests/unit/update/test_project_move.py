@@ -191,7 +191,7 @@ def test_every_conflict_is_listed_with_its_place(folder: Path) -> None:
     ]
 
 
-def test_a_row_that_is_like_a_target_is_solved_anew(folder: Path) -> None:
+def test_row_with_like_is_solved_again(folder: Path) -> None:
     planned = move(folder, ("other",))
     matrix = folder / "matrix.yaml"
     text = matrix.read_text().replace(

@@ -26,7 +26,7 @@ from imgbuild.values import normalize
 
 CHECK = "cuda"
 _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
-# Has had the versions of the CUDA releases since CUDA 11.
+# Its versions are those of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
 # A newer one serves older libraries: cuSPARSE 12.1.0.106 loads with nvJitLink 12.9.86, which pip
 # chooses for torch 2.3 and 2.4, since these require no version of it.

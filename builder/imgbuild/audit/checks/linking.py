@@ -144,7 +144,7 @@ class _Linker:
 
     def _symbols(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
         absent = [symbol for symbol in facts.undefined if self._is_absent(package, symbol)]
-        # Symbols that a known package should have come first: they are most specific.
+        # Symbols that a known package should provide are first: they are most specific.
         absent.sort(key=lambda symbol: (not self._owner(symbol), symbol))
         every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
         for place, symbol in enumerate(absent[:SHOWN], start=1):
@@ -377,7 +377,7 @@ class Loading:
     def _follow(self, package: str) -> Iterable[str]:
         modules = self._code.modules_of(package)
         todo = [name for name in modules if "." not in name and not name.startswith("_")]
-        # The package's own extension module, which it may load by other ways: cv2/cv2.abi3.so.
+        # The package's own extension module, which it may load by other means: cv2/cv2.abi3.so.
         todo += [extension for name in todo if (extension := f"{name}.{name}") in modules]
         seen = set(todo)
         while todo:

@@ -37,7 +37,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
             return None
         for length in (1, 2):  # of two parts: array.__class_getitem__
             name = ".".join(parts[end : end + length])
-            # What the import itself names is for the check `imports`.
+            # Names of the import itself belong to the check `imports`.
             if len(imported) < end + length <= len(parts) and name in standard_module.lacks:
                 whole = f"{module}.{name}"
                 return (

@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Evidence, Relation
 
-MISTYPED = 0.85  # similarity of a name to what was meant
+MISTYPED = 0.85  # similarity of a name to a suggestion
 MOST = 12  # versions of a package that are looked at
 _RENAMED = re.compile(
     r"deprecate_kwarg\(\s*[\"'](\w+)[\"'],(?:.*,)?\s*new_name=[\"'](\w+)[\"']", re.DOTALL

@@ -21,7 +21,7 @@ from imgbuild.values import sha256
 
 KEPT = "code-modules"
 SUMMARIES = "code-summaries"
-WORTH = 2 << 20  # bytes of source for which starting processes pays
+WORTH = 2 << 20  # bytes of source from which on processes are started
 SHARE = 40  # files in one task
 
 

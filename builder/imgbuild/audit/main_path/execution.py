@@ -24,7 +24,7 @@ from imgbuild.audit.main_path.values import (
 )
 from imgbuild.audit.source.text import dotted
 
-_LONGEST = 50  # items that a loop goes through
+_LONGEST = 50  # items of a loop
 ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 

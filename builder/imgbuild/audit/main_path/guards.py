@@ -32,7 +32,7 @@ class GuardState(enum.Enum):
     RUNS = "runs"
     SKIPPED = "skipped"
     DATA = "data"  # it depends on data
-    UNKNOWN = "unknown"  # it depends on the package set, in a way that is not understood
+    UNKNOWN = "unknown"  # it depends on the package set, in an unknown form
     HANDLED = "handled"
 
 
@@ -223,7 +223,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
         if same != guard:  # the function itself, for all modules that call it in the same form
             memory[guard] = _result(package_set, same)
             return memory[guard] or GuardState.UNKNOWN
-        memory[guard] = None  # a function that calls itself is not understood
+        memory[guard] = None  # a recursive function is unknown
         memory[guard] = _returned(package_set, guard)
     return memory[guard] or GuardState.UNKNOWN
 

@@ -86,7 +86,9 @@ def test_verneed_count_larger_than_file_has_no_facts() -> None:
 
 def test_verdef_count_larger_than_file_has_no_facts() -> None:
     header, _ = PLACES[".gnu.version_r"]
-    table = changed(header + 4, "<I", 0x6FFFFFFD)  # what is needed, read as what is defined
+    table = changed(
+        header + 4, "<I", 0x6FFFFFFD
+    )  # needed versions, read as defined ones
     assert read(changed(header + 44, "<I", 0xFFFFFFFF, data=table)) is None
 
 

@@ -81,7 +81,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "12"), saver("preload", "13")), False),
         # Two libraries, and one of them is for another family alone.
         ((saver("preload_cu12", "12"), saver("torch_cu13", "13")), True),
-        # Nothing says that the first of these is for this family's package sets.
+        # The name of the first does not show that it is for this family.
         ((saver("preload", "12"), saver("preload_cu13", "13")), True),
         # For this family by its name, and linked to another.
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
@@ -275,7 +275,7 @@ def test_machine_code_requires_driver_of_release() -> None:
     [
         ("13.2", "9.2", "595.45.04"),
         ("13.3", "9.0", "610.43.02"),
-        ("13.4", "9.0", ""),  # nobody has said which driver is its own
+        ("13.4", "9.0", ""),  # its driver is not in the data
         ("13.0", "9.4", ""),
         ("13.9", "9.0", ""),
         ("13.0", "9.9", ""),
@@ -305,7 +305,7 @@ def test_drivers_and_releases_are_sorted() -> None:
         assert gpus.numbers(drivers_table.oldest(release.cuda)) <= gpus.numbers(release.driver)
     drivers = [gpus.numbers(release.driver) for release in result]
     assert drivers == sorted(drivers)
-    assert result == list(drivers_table.releases[: len(result)])  # the newest alone have none
+    assert result == list(drivers_table.releases[: len(result)])  # only the newest have none
     written = [gpus.numbers(release.ptx) for release in drivers_table.releases]
     assert written == sorted(written)
 

@@ -244,7 +244,7 @@ def test_numpy_1_extension_fails_with_numpy_2(numpy: str, compiled: int, count: 
 def test_package_built_entirely_for_numpy_1_is_an_error(
     compiled: tuple[int, ...], severity: Severity
 ) -> None:
-    # scikit-image 0.22.0 imports its modules on first use, so that no import of them is seen.
+    # scikit-image 0.22.0 imports its modules on first use, so its source has no such imports.
     asks = [
         module(f"skimage/_m{at}.so", numpy=numpy_version)
         for at, numpy_version in enumerate(compiled)
