@@ -124,7 +124,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: 
     taken = {entry.target for entry in done} | {entry.target for entry in live}
     unsubmitted = tuple(task for task in tasks if task.target not in taken)
     console.info(
-        f"{len(unsubmitted)} to submit, {len(live)} in the queue already, {len(done)} already done"
+        f"{len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already done"
     )
     if unsubmitted:
         live += array.start(

@@ -15,7 +15,7 @@ from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulner
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
-HEAD = ("package", "has", "allowed", "newest", "what stops it")
+HEAD = ("package", "has", "allowed", "newest", "blocked by")
 UNAUDITED = "allowed: by METADATA and learned constraints; no code was read"
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
@@ -76,8 +76,8 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     """The source of Debian updates, why the target is retired, targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
-            "Debian's updates come with a new lock: in a project, `like: TARGET` in place of"
-            f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
+            "Debian's updates come with a new lock: in a project, `like: TARGET` instead of"
+            " `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"
@@ -106,7 +106,7 @@ def _title(report: OutdatedReport) -> str:
     machine += [f"CUDA {report.cuda}"] if report.cuda else []
     allowed = sum(bool(each.takes) for each in newer)
     words = f"{len(newer)} of {count(report.looked_up, 'package')} have newer versions"
-    return f"{report.name} ({', '.join(machine)}): {words}, METADATA allow {allowed}"
+    return f"{report.name} ({', '.join(machine)}): {words}, METADATA allows {allowed}"
 
 
 def _row(each: NewerVersion) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ PartOption = Annotated[
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "embedded needs no engine and gives the locked digest. docker builds"
+        "embedded needs no engine and produces the locked digest. docker builds"
         " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET: the same"
         " files with another digest."
     ),
@@ -78,8 +78,8 @@ ProjectOption = Annotated[
     bool,
     option(
         "--with-project",
-        "Add the committed files of the project (git HEAD) in the working folder, into"
-        " build/TARGET-with-project, for clusters where no folder is mounted.",
+        "Add the committed files of the project (git HEAD) to the working folder of the image, and"
+        " write it to build/TARGET-with-project: for clusters that do not mount folders.",
         often=True,
     ),
 ]

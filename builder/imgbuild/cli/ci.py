@@ -34,9 +34,10 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="List jobs of CI, write them as a shell script, report their results.\n\n"
-    "Jobs follow from the matrix and the locks. Their steps run on any machine: lock check, audit,"
-    " build, smoke tests, push by digest, and, when everything has passed for the digest of an"
+    help="List CI jobs, write them as a shell script, report their results.\n\n"
+    "Jobs are derived from the matrix and the locks. Their steps run on any machine: lock check,"
+    " audit, build, smoke tests, push by digest, and, when everything has passed for the digest"
+    " of an"
     " image, its tags.",
 )
 
@@ -44,7 +45,7 @@ Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit status 1 also if no machine of ci.yaml can do a job; by default that is only"
+        "Exit status 1 also if no machine of ci.yaml can run a job; by default that is only"
         " reported.",
     ),
 ]
@@ -165,7 +166,7 @@ def jobs(
 def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
-        message = f"--shard {text}: not a part"
+        message = f"--shard {text}: not a shard"
         raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)
 

@@ -77,8 +77,8 @@ def cves(
     ] = False,
     report: Annotated[
         Path | None,
-        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy) instead"
-               " of asking a server.", metavar="FILE", often=True),
+        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy)"
+                           " instead of querying a server.", metavar="FILE", often=True),
     ] = None,
     osv: Osv = None,
     vex: VexFile = None,
@@ -219,7 +219,7 @@ def _end_unasked(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
     most = max((len(report.unasked) for report in reports), default=0)  # of one image
     missing = count(most, "package")
     console.warn(
-        f"the result is incomplete: nothing is known about {missing}; without this server:"
+        f"the result is incomplete: there is no data about {missing}; without this server:"
         " imgbuild cves --report FILE"
     )
     if console.json:  # the answer is on stdout already
@@ -258,7 +258,7 @@ def _unasked(report: CveReport) -> Iterator[str]:
     names = sorted(set(report.unasked))
     if names and len(report.unasked) < report.packages:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"not asked: {', '.join(names[:NAMED])}{more}"
+        yield f"not queried: {', '.join(names[:NAMED])}{more}"
 
 
 def _shown(vulnerability: Vulnerability, report: CveReport) -> bool:

@@ -52,11 +52,13 @@ from imgbuild.values import Arch
 class AnotherMachine(Group, frozen=True, kw_only=True):
     """A machine to check instead of this one."""
 
-    driver: Annotated[str | None, DRIVER("Judge another machine, which has it.")] = None
-    gpu: Annotated[list[str] | None, GPU("Judge another machine, which has it; repeatable.")] = None
+    driver: Annotated[str | None, DRIVER("Check another machine, with this driver.")] = None
+    gpu: Annotated[list[str] | None, GPU("Check another machine, with this GPU; repeatable.")] = (
+        None
+    )
     arch: Annotated[
         list[Arch] | None,
-        ARCH("Of another machine. Default: x86_64, or what its GPU is built with."),
+        ARCH("For another machine; default: x86_64, or that of its GPU."),
     ] = None
 
     def filters(self) -> str:
@@ -91,7 +93,7 @@ def doctor(
     sif: Annotated[
         Path | None, SIF_FILE("Needs --through apptainer. Default: a SIF made for the check.")
     ] = None,
-    gpus: Annotated[str, GPUS("This many must be visible. Needs --through.")] = "0",
+    gpus: Annotated[str, GPUS("The number that must be visible. Needs --through.")] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
@@ -156,7 +158,7 @@ def doctor(
     rows = {} if console.json else _rows(project, host)
     answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
-        console.info(f"versions of these: imgbuild list{another.filters() or ' --fits'}")
+        console.info(f"to show their versions: imgbuild list{another.filters() or ' --fits'}")
     if patterns:
         _require_fits(diagnosis)
 
@@ -267,7 +269,7 @@ def _machine_rows(host: Host) -> Iterable[str]:
     if host.described:
         yield from aligned(
             [
-                ("machine", f"{host.arch}, another one, described by options"),
+                ("machine", f"{host.arch}, a machine described by options"),
                 ("driver", host.driver or "not given"),
                 *(
                     ("GPU", f"{gpu.name}, compute capability {gpu.capability}")

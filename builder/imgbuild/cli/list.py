@@ -52,12 +52,13 @@ With = Annotated[
     ),
 ]
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
-Gpu = Annotated[str | None, GPU("Only targets with code for it.")]
-Driver = Annotated[str | None, DRIVER("Only targets that run on it.")]
+Gpu = Annotated[str | None, GPU("Only targets with code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Only targets that run on this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Only targets with it: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with commas."
+        "Only targets with this Python: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with"
+        " commas."
     ),
 ]
 Fits = Annotated[
@@ -267,7 +268,7 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. Lines are not folded.",
+        "All columns: Python, other packages, state, test records. Lines are not wrapped.",
         panel=OUTPUT,
         often=True,
     ),
@@ -389,7 +390,7 @@ def _notes(
     if not wide and any(row.recommended for row in rows):
         yield "* recommended; columns of other packages: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
-        yield "not locked: imgbuild show TARGET names the reasons"
+        yield "not locked: imgbuild show TARGET lists the reasons"
     if hidden:
         yield f"retired: {len(hidden)}, listed by: imgbuild list --all"
     if restricted:
@@ -441,7 +442,7 @@ def _cache() -> Store | None:
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:
-        console.detail(f"states of targets are not stored: {error}")
+        console.detail(f"states of targets could not be stored: {error}")
         return None
 
 

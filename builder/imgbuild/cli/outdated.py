@@ -49,7 +49,9 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[bool, PACKAGES("Newer versions of all of them, not only of what is required.")]
+Packages = Annotated[
+    bool, PACKAGES("Show newer versions of all packages, not only of direct requirements.")
+]
 Python = Annotated[str | None, PYTHON("With -r; default: one that the files accept.")]
 Solve = Annotated[
     bool,

@@ -46,15 +46,15 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
     ] = None
     gpu: Annotated[
         str | None,
-        GPU("With --format skypilot: the kind that SkyPilot looks for, such as H100."),
+        GPU("With --format skypilot: the kind that SkyPilot requests, such as H100."),
     ] = None
     nodes: Annotated[
         int,
         option("--nodes", "Nodes.", metavar="N", min=1, panel=CONTAINER, often=True, setting=True),
     ] = 1
-    shared: Annotated[int, SHARED("0: that of the host, or no limit.")] = 0
+    shared: Annotated[int, SHARED("0: shared memory of the host, or no limit.")] = 0
     env: Annotated[
-        list[str] | None, ENV("In a rendered file NAME alone is a secret of that name.")
+        list[str] | None, ENV("In a rendered file NAME alone refers to a secret of that name.")
     ] = None
     port: Annotated[
         list[int] | None,
@@ -119,7 +119,7 @@ def render(
             " the matrix."
         ),
     ] = None,
-    check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
+    check: Annotated[bool, CHECK("They are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
@@ -184,8 +184,8 @@ def _render(
     if form in write.LOCAL and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
-            f"the image is that of this machine: imgbuild load {names}; --registry names it by"
-            " its digest"
+            f"the file uses the image that is loaded on this machine: imgbuild load {names};"
+            " --registry names it by its digest"
         )
     if output is not None:
         rendered = write.leave(rendered, output)

@@ -190,7 +190,7 @@ def _sboms(
 HEAD = ("package", "version", "file")
 Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
 History = Annotated[
-    bool, option("--history", "The digests it had, from the git history of a checkout.", often=True)
+    bool, option("--history", "Earlier digests, from the git history of a checkout.", often=True)
 ]
 Tests = Annotated[bool, option("--tests", "The results of its tests, by GPU.", often=True)]
 Variables = Annotated[
@@ -410,7 +410,9 @@ def _that_fit(rows: Sequence[Sequence[str]]) -> list[str]:
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table
-    console.info("file names: a wider terminal, or a pipe: imgbuild show TARGET --packages | cat")
+    console.info(
+        "to see file names, use a wider terminal or a pipe: imgbuild show TARGET --packages | cat"
+    )
     return aligned([row[:-1] for row in rows])
 
 

@@ -26,7 +26,7 @@ def sign(
         list[str] | None, TARGET("Provenance and SBOMs made from its lock are signed as well.")
     ] = None,
     lock: Annotated[
-        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+        str | None, LOCK("A lock.json with digests.json next to it; the same as --target.")
     ] = None,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,

@@ -147,7 +147,7 @@ Stage = Annotated[
     list[str] | None,
     option(
         "--stage",
-        "Copy this folder to each node's own disk first, and mount the copy in its place: for"
+        "Copy this folder to each node's own disk first, and mount the copy instead: for"
         " models on a slow network disk; repeatable.",
         metavar="FOLDER",
     ),

@@ -122,7 +122,7 @@ def test_nightly_report_requires_published_images(sample, command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a part"),
+        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a shard"),
         (
             ("script", f"{TARGET}@moon", "--no-push", "--no-gpu"),
             f"{TARGET} has no job {TARGET}@moon; its jobs are",
@@ -132,7 +132,7 @@ def test_nightly_report_requires_published_images(sample, command):
             ("script", TARGET, "--registry", "h/n", "--sign-key", "k", "--keyless"),
             "cannot be combined",
         ),
-        (("script", TARGET, "--no-gpu"), "no repository is named"),
+        (("script", TARGET, "--no-gpu"), "no repository to push images to"),
         (
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",

@@ -76,7 +76,7 @@ def test_pins_stop_each_other(imgbuild: Command) -> None:
     lines = imgbuild("outdated", "-r", "requirements.txt", "--arch", "x86_64").stdout.splitlines()
     assert lines[0] == (
         "requirements.txt (x86_64, Python 3.11): 3 of 5 packages have newer versions,"
-        " METADATA allow 0"
+        " METADATA allows 0"
     )
     assert lines[1].split("  ")[0] == "package"
 

@@ -216,7 +216,7 @@ def test_targets_are_listed_where_no_cache_can_be_written(
     without = imgbuild("list", "--json")
     assert (without.status, without.stdout) == (0, with_cache.stdout)
     assert without.stderr == with_cache.stderr
-    assert "states of targets are not stored" in imgbuild("list", "--wide", "-v").stderr
+    assert "states of targets could not be stored" in imgbuild("list", "--wide", "-v").stderr
 
 
 def test_a_table_without_states_does_not_determine_them(
