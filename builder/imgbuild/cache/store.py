@@ -296,13 +296,15 @@ class Store:
             message = f"{shown} is damaged and cannot be removed: {error.strerror}"
             hint = "remove it as its owner, or set IMGBUILD_CACHE to another folder"
             raise IntegrityError(message, hint=hint) from error
-        self._reporter.warn(f"{shown} is damaged: removed, it will be fetched or built again")
+        self._reporter.warn(
+            f"{shown} is damaged and was removed; it will be fetched or built again"
+        )
 
     def _require_own(self, folder: Path) -> None:
         """Remove `folder` if other users may write to it; InputError if another user owns it."""
         if not files.is_own(folder, hint="remove the folder, or set IMGBUILD_CACHE to another one"):
             self._reporter.warn(
-                f"{folder} is writable by other users: removed, it will be unpacked again"
+                f"{folder} is writable by other users and was removed; it will be unpacked again"
             )
             with self.scratch() as scratch, files.plain_errors(self.root):
                 folder.rename(scratch / "unpacked")  # atomic, even if the process is killed

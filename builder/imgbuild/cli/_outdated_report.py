@@ -77,7 +77,7 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
             "Debian's updates come with a new lock: in a project, `like: TARGET` instead of"
-            " `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
+            f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
         )
     if report.retired:
         yield f"{report.name} is retired: {report.retired}"

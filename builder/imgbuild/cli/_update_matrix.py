@@ -203,7 +203,7 @@ def _lines(item: RowUpdate) -> Iterator[str]:
 
 
 def _refusal(source: str, refusal: RefusedVersion) -> Iterator[str]:
-    yield f"{source}: refused {refusal.package} {refusal.version}"
+    yield f"{source}: rejected {refusal.package} {refusal.version}"
     yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
     if len(refusal.reasons) > REASONS:
         yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"

@@ -244,7 +244,7 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
             for entry in report.unchecked
         )
         yield from folded(_unasked(report))
-        yield from folded(f"not looked at: {name}" for name in report.unread)
+        yield from folded(f"not checked: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
         yield from folded(
             [f"warning: accept_cves: {acceptance.id} was accepted until {acceptance.expires}"]

@@ -432,7 +432,7 @@ def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
             yield f"    {finding.where}: {finding.code} {finding.message}"
         if errors[STOPPERS:]:
             yield f"    and {len(errors) - STOPPERS} more"
-    unknown = next((fit.target for fit in results if fit.state == "not known"), "")
+    unknown = next((fit.target for fit in results if fit.state == "unknown"), "")
     if unknown:
         console.info(f"to read the packages: imgbuild audit {unknown} --code PATH")
 

@@ -100,7 +100,7 @@ def render(
         Path | None,
         OUTPUT_PATH(
             "A folder for Dockerfiles and for several targets, else a file. Default: Dockerfiles"
-            " beside their locks, everything else to stdout."
+            " next to their locks, everything else to stdout."
         ),
     ] = None,
     online: Annotated[
@@ -229,7 +229,7 @@ def _refuse(
         message = f"--format {options.form} has no container: it takes no command and no options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
-        message = "the Dockerfile beside a lock is for all its architectures"
+        message = "the Dockerfile next to a lock is for all its architectures"
         raise InputError(message, hint="leave --arch out, or add --output FOLDER")
 
 

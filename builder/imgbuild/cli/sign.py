@@ -31,7 +31,7 @@ def sign(
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Sign an image in a registry, its provenance and SBOMs.
+    """Sign an image in a registry, with its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
     Provenance and SBOMs are made from your own lock (--target or --lock), never from attachments of

@@ -161,7 +161,7 @@ def _wrong_texts(options: StartOptions) -> Iterable[str]:
         ("words of the command", len(options.command), MOST_WORDS),
     ):
         if number > most:
-            yield f"{what}: {number} are more than {most}"
+            yield f"{what}: {number} exceeds the limit of {most}"
     for text in options.env:
         name, _, value = text.partition("=")
         if not VARIABLE.fullmatch(name):
@@ -174,6 +174,6 @@ def _wrong_texts(options: StartOptions) -> Iterable[str]:
 def _unfit(what: str, text: str) -> Iterable[str]:
     """A message if no format can represent `text`."""
     if len(text) > LONGEST:
-        yield f"{what}: {len(text)} characters are more than {LONGEST}"
+        yield f"{what}: {len(text)} characters exceed the limit of {LONGEST}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):
         yield f"{what} has a control character: {text[:80]!r}"

@@ -238,7 +238,7 @@ class OsvServer:
         data = self._fetch(Request(place, {"Accept": "application/json"}))
         record = records.decode(data, redact(place), hint=NONSENSE)
         if named.id not in record.ids:
-            message = f"{redact(place)}: the response is another advisory, {record.id}"
+            message = f"{redact(place)}: the response contains another advisory,  {record.id}"
             raise FetchFailed(message, hint=NONSENSE)
         self._context.store.put_fact(RECORD, key, data)
         return record

@@ -319,7 +319,7 @@ def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: 
         # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
-            message = f"a link leads to {led}, outside the repository"
+            message = f"a link points to {led}, outside the repository"
             expected = "a file of the repository itself: copy it there"
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 

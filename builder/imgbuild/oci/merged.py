@@ -265,7 +265,7 @@ def _feed(
 def _parts(path: str) -> tuple[str, ...]:
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts or "\0" in path:
-        _refuse(parts, "leads out of the image")
+        _refuse(parts, "points outside the image")
     return parts
 
 

@@ -85,7 +85,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
         return [(*folder, child) for child in names(folder)]
     hidden = name.removeprefix(WHITEOUT)
     if hidden == "..":
-        message = f"{'/'.join(parts)!r} leads out of the image"
+        message = f"{'/'.join(parts)!r} points outside the image"
         raise IntegrityError(message, hint=REMEDY)
     if hidden.startswith(WHITEOUT) or hidden in ("", "."):  # the former are internal files of aufs
         return []

@@ -41,7 +41,7 @@ class RootFolder:
         """The components of `path` below the root; IntegrityError if one is `..`."""
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         if ".." in parts or "\0" in path:
-            self._refuse(path, "leads out of the image")
+            self._refuse(path, "points outside the image")
         return parts
 
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:

@@ -52,7 +52,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
-OF_CONDA = "a package of conda that the index does not have"
+OF_CONDA = "a conda package that is not on the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
@@ -400,7 +400,7 @@ class Chooser:
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
-            reason = f"{obstacle.reason}: it is a daily build; require its wheel by URL"
+            reason = f"{obstacle.reason}: it is a nightly build; require its wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle

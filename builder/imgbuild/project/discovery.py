@@ -23,8 +23,8 @@ from imgbuild.project.reading import Reading
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.system.amounts import first_of
 
-INSTALLED = "installed by the Dockerfile, named by no other file; add it if it is needed"
-NAMED = "name it with --from to read it"
+INSTALLED = "installed by the Dockerfile, required by no other file; add it if it is needed"
+NAMED = "pass it with --from to read it"
 SHOWN = 3  # contradictions in a reason
 FOLDERS = 40  # of the project that are searched for other projects
 OTHER_FOLDERS = ("requirements", "docs", "doc")  # which are no projects
@@ -135,7 +135,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
     for name in (*files, *inner):
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
-            reason = "its compiled form is read" if compiled else reason_to_leave(name)
+            reason = "its compiled file is read instead" if compiled else reason_to_leave(name)
             reading.leave_out(
                 Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
             )
@@ -244,7 +244,7 @@ def _note_missing(reading: Reading, child: Reading, name: str) -> None:
         elif each.kind == "requirement":
             by_file.setdefault(each.place.file, []).append(each.package)
     for file, packages in by_file.items():
-        reason = f"installed by {name}; only it names {first_of(packages, SHOWN)}; {NAMED}"
+        reason = f"installed by {name}; no other file requires {first_of(packages, SHOWN)}; {NAMED}"
         reading.leave_out(Place(file=file), f"-r {file}", reason)
 
 
@@ -278,7 +278,7 @@ def _note_notebook(reading: Reading, child: Reading, name: str) -> None:
     names = [each.package for each in missing if each.kind == "requirement"]
     names += [each.name for each in child.debian if each.name not in debian]
     if names:
-        reason = f"installs {first_of(names, SHOWN)}, which no other file names; {NAMED}"
+        reason = f"installs {first_of(names, SHOWN)}, which no other file requires; {NAMED}"
         reading.leave_out(Place(file=name), name, reason)
 
 

@@ -104,8 +104,8 @@ def push(
     size = sum(item.size for item in absent.values())
     fetched = len(lacking(absent.values(), inputs.store))
     client.reporter.info(
-        f"{repository}: {len(there)} of {count(len(everything), 'file')} there,"
-        f" {len(absent)} to send, {size_text(size)}; the cache lacks {fetched} of them"
+        f"{repository}: {len(there)} of {count(len(everything), 'file')} present, {len(absent)}"
+        f" to send, {size_text(size)}; the cache lacks {fetched} of them"
     )
     if not dry_run:
         left = dict(absent)

@@ -74,7 +74,9 @@ def devcontainer(container: ContainerSettings) -> str:
         raise InputError(message, hint="leave out what follows --")
     wrong = [f"--env {name}" for name, value in container.env.items() if "${" in value]
     if wrong:
-        message = f"{', '.join(wrong)}: devcontainer.json cannot hold the characters ${{ in a value"
+        message = (
+            f"{', '.join(wrong)}: devcontainer.json cannot contain the characters ${{ in a value"
+        )
         raise InputError(message, hint="set it in a terminal of the container")
     arguments = [f"--shm-size={container.shared}m"] if container.shared else ["--ipc=host"]
     if container.arch is not None:

@@ -165,8 +165,8 @@ def learned_words(entry: Constraint, version: str) -> str:
     """A learned constraint as a sentence with its evidence."""
     place = f"{entry.file}:{entry.line}" if entry.line else entry.file
     what = {"imports": "imports", "calls": "uses"}.get(entry.check, "has")
-    turned = f", new in {entry.other} {entry.came}" if entry.came else ""
-    turned = f", gone in {entry.other} {entry.went}" if entry.went else turned
+    turned = f", added in {entry.other} {entry.came}" if entry.came else ""
+    turned = f", removed in {entry.other} {entry.went}" if entry.went else turned
     why = f": {place} {what} {entry.name}{turned}" if place else ""
     return f"{entry.package} {version} needs {entry.needs}{why}"
 
@@ -174,7 +174,7 @@ def learned_words(entry: Constraint, version: str) -> str:
 def window_words(entry: Constraint) -> str:
     """A version window that a package declares but only warns about, as a sentence."""
     return (
-        f"{entry.package} {entry.read_in} names {entry.needs} as what it is made for"
+        f"{entry.package} {entry.read_in} is made for {entry.needs} according to its code"
         f" ({entry.file}:{entry.line})"
     )
 
@@ -187,7 +187,8 @@ def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
         yield Demand(
             package=TORCH,
             spec=f"=={tag.torch}.*",
-            words=f"{words}: a library of one torch's C++ ABI lacks symbols in another",
+            words=f"{words}: a library compiled for one C++ ABI of torch lacks symbols with"
+            " another",
             asker=package,
         )
 
@@ -365,7 +366,7 @@ def conflict(
 
 
 def _of_cuda(cuda: str, row: str) -> str:
-    return f"the target {row} is of CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
+    return f"the target {row} is for CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
 
 
 def _unknown_cuda(

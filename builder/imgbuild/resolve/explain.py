@@ -60,7 +60,7 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{base_target.name} cannot change: add another version, or extend a published target"
-        " that has what it needs"
+        " that has the required version"
     )
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda

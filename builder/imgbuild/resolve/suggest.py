@@ -125,7 +125,7 @@ class Suggestions:
                 if read is None:
                     return []  # on no release, since their code is the same on each
                 return [
-                    self._text_of(f"CUDA {other} in place of {cuda}", self.requests, other, read)
+                    self._text_of(f"CUDA {other} instead of {cuda}", self.requests, other, read)
                 ]
         return []
 

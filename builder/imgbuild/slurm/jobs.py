@@ -313,7 +313,7 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     ):
         wrong.append(f"--job {job}: accelerate starts Python; name the script only: -- train.py")
     if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(job_script.model):
-        wrong.append("--served-model and --job trl-server need each other")
+        wrong.append("--served-model and --job trl-server require each other")
     if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not allocation.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
     if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in job_script.given:

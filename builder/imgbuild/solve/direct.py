@@ -127,7 +127,7 @@ def look_up(
             continue
         before = sources.setdefault(each.package, str(address))
         if before != str(address):
-            message = f"{each.place}: {each.package} has two addresses: {before} and {address}"
+            message = f"{each.place}: {each.package} has two URLs: {before} and {address}"
             raise InputError(message, hint="leave one of them out")
         if each.package not in direct:
             direct[each.package] = (

@@ -96,8 +96,8 @@ def refusal(name: str, behind: FarBehind, reasons: tuple[str, ...]) -> Impossibl
     lag = behind.lag
     message = (
         f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version}"
-        f" of {lag.uploaded:%Y-%m} is installable: {lag.newest} of {lag.newest_uploaded:%Y-%m},"
-        " the newest, is not"
+        f" of {lag.uploaded:%Y-%m} is installable; the newest, {lag.newest} of"
+        f" {lag.newest_uploaded:%Y-%m}, is not"
     )
     hint = (
         "require another version in the project's files, with a lower bound; or, if intended,"

@@ -163,7 +163,9 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
     unknown = [name for name in options.packages if name not in {*pinned, *BASE_PARTS}]
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
-        raise InputError(message, hint="a package that a row does not pin follows from its as_of")
+        raise InputError(
+            message, hint="versions of packages that a row does not pin are determined by its as_of"
+        )
 
 
 def _indexes(target: Target, inputs: Inputs) -> Indexes:
@@ -274,7 +276,7 @@ class Updater:
         reporter = self._inputs.context.reporter
         reporter.info(
             f"{self._start.source}: trying {axis.package} {release.version}"
-            f" in place of {self._present(axis)}"
+            f" instead of {self._present(axis)}"
         )
         processes = self._options.processes
         outcome = trial.attempt(self._scratch, row, axis.package, self._inputs, processes=processes)
@@ -308,7 +310,7 @@ class Updater:
         tried_updates.write(self._project.images, updates, self._project.root)
         first = outcome.reasons[0] if outcome.reasons else "the reason is unknown"
         self._inputs.context.reporter.info(
-            f"{self._start.source}: refused {package} {release.version}: {first}"
+            f"{self._start.source}: rejected {package} {release.version}: {first}"
         )
 
     def _settings(self) -> str:

@@ -184,7 +184,7 @@ def test_a_report_of_a_scanner_needs_no_server(
     assert done.status == AuditFailed.exit_code
     assert "1 critical, 1 high, 0 medium, 0 low, 1 unknown" in done.stdout
     assert "CVE-2025-32434  torch 2.5.1" in done.stdout
-    assert f"not looked at: report.json ({scanner}): 1 package not in the lock" in (
+    assert f"not checked: report.json ({scanner}): 1 package not in the lock" in (
         " ".join(done.stdout.split())
     )
 

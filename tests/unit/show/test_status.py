@@ -83,7 +83,7 @@ def test_a_target_in_need_is_passed_over_unless_it_is_named(
     assert [item.name for item in reachable] == ["near"]
     output = " ".join(capfd.readouterr().err.split())
     assert "small is skipped: it needs the index pytorch for torch, triton" in output
-    assert "to try it, name it: small" in output
+    assert "to try it anyway, select it by name: small" in output
     reachable = status.within_reach(project, sample_matrix, selected, ["small", "near"])
     assert [item.name for item in reachable] == ["small", "near"]
 
@@ -98,7 +98,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     sample_matrix = msgspec.structs.replace(sample_matrix, targets=two)
     with pytest.raises(NothingSelected) as caught:
         status.within_reach(project, sample_matrix, selected, [])
-    assert caught.value.hint == "to try it, name it: small"
+    assert caught.value.hint == "to try it anyway, select it by name: small"
 
 
 def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:

@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
         lambda sample: answer_file(sample, FAILED, gpu=[]),
         "tier gpu needs 1 GPU(s); it names none",
     ),
-    "damaged file": (_damaged, "is not a valid answer of imgbuild smoke"),
+    "damaged file": (_damaged, "is not a valid report of imgbuild smoke"),
     "date": (
         lambda sample: answer_file(sample, started="today"),
         "is not a test record: Expected `str` matching regex",
@@ -197,7 +197,7 @@ def test_smoke_json_output_is_recorded(sample: Sample, imgbuild: Command) -> Non
     ("data", "words"),
     [
         (b"[]", "it has no report"),
-        (b'{"error": "InputError", "message": "no"}', "is not a valid answer of imgbuild smoke"),
+        (b'{"error": "InputError", "message": "no"}', "is not a valid report of imgbuild smoke"),
         (b'[{"target": "x", "arch": "x86_64", "tier": "cpu"}]', "an older imgbuild"),
         (
             b'[{"target": "x", "arch": "x86_64", "tier": "cpu", "config": "' + OTHER.encode()

@@ -152,7 +152,7 @@ class _ModuleCalls:
                 yield from problems
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
-                text = f"registers {taken!r} with {what.path}, which {version} registers already"
+                text = f"registers {taken!r} with {what.path}, which {version} already registers"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(

@@ -141,7 +141,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
                 package,
                 version,
                 cuda,
-                "its version is of another release",
+                "its version belongs to another release",
                 f"=={gpus.minor(cuda)}.*",
             )
 
