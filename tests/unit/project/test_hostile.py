@@ -35,8 +35,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "yaml-laughs": ({"environment.yml": LAUGHS}, "environment.yml", None, "aliases"),
     "yaml-deep": ({"environment.yml": "[" * 400}, "environment.yml", None, ""),
     "yaml-cycle": ({"environment.yml": "a: &a [*a]\n"}, "environment.yml", 1, "alias"),
-    "yaml-text": ({"environment.yml": "text\n"}, "environment.yml", None, ("not a conda"
-                                                                          " environment")),
+    "yaml-text": ({"environment.yml": "text\n"}, "environment.yml", None, "conda environment"),
     "utf8": ({"requirements.txt": b"torch\n\xff\xfe\xfa\n"}, "requirements.txt", 2, "UTF-8"),
     "control": ({"requirements.txt": "torch\nnum\x1b[2Jpy\n"}, "requirements.txt", 2, "control"),
     "setup": ({"setup.py": "def (:\n"}, "setup.py", 1, "not Python"),
