@@ -72,7 +72,7 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
         if paths is None:
             inputs.fetch(lock, layers)
             paths = _seen(layers, inputs.store)
-        base_paths = _met(paths, above, added_paths)
+        base_paths = _base_folders(paths, above, added_paths)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(base_paths))
     else:
         base_paths = msgspec.json.decode(cached, type=tuple[BasePath, ...])
@@ -137,7 +137,9 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
     return codec.compact([[layer.id for layer in layers], above, sorted(placed)]).decode()
 
 
-def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
+def _base_folders(
+    every: Iterable[BasePath], above: Sequence[str], placed: set[str]
+) -> tuple[BasePath, ...]:
     """The base image's parent folders of the added paths, and its folders at an added path.
 
     A folder that no package contains is inferred from the paths below it.

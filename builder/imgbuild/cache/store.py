@@ -184,7 +184,7 @@ class Store:
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process no longer needs, unless another one uses it."""
         path = self._below(self._file(sha256), make=False)
-        with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
+        with self.exclusive_access(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
                 path.unlink(missing_ok=True)
 
@@ -193,11 +193,11 @@ class Store:
 
         With `seen`, only if it is still the same file, not replaced by another process.
         """
-        with self.undisturbed(), contextlib.suppress(FileNotFoundError):
+        with self.exclusive_access(), contextlib.suppress(FileNotFoundError):
             if seen is None or os.path.samestat(seen, path.lstat()):
                 path.unlink()
 
-    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+    def exclusive_access(self) -> contextlib.AbstractContextManager[None]:
         """Block lookups and additions by all processes while entries are removed."""
         return files.locked(self._locks("entries"))
 
@@ -237,7 +237,7 @@ class Store:
             return None
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
             seen = path.lstat()
-            if self._is_right(path, seen):
+            if self._is_intact(path, seen):
                 # not set by another process in the meantime
                 if time.time() - path.lstat().st_mtime > 60:
                     self._known.touch(path)
@@ -245,7 +245,7 @@ class Store:
             self._remove_damaged(path, seen)
         return None
 
-    def _is_right(self, path: Path, seen: os.stat_result) -> bool:
+    def _is_intact(self, path: Path, seen: os.stat_result) -> bool:
         """Whether the entry at `path` matches its hash and is writable by this user only."""
         if not stat.S_ISREG(seen.st_mode):
             return False

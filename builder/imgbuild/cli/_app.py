@@ -170,7 +170,7 @@ def root(
     """Options of the program itself."""
 
 
-def _asks_for_help(words: Sequence[str]) -> bool:
+def _requests_help(words: Sequence[str]) -> bool:
     given = list(itertools.takewhile(lambda word: word != "--", words))
     return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
@@ -203,7 +203,7 @@ def run_verb() -> int:
         raise KeyboardInterrupt from error
     except (BrokenPipeError, SystemExit) as ended:
         closed = BrokenPipeError in (type(ended), type(ended.__context__))
-        if not closed or not _asks_for_help(sys.argv[1:]):
+        if not closed or not _requests_help(sys.argv[1:]):
             raise
         discard()  # the reader of the help, such as `head`, has closed the pipe: not an error
         return 0

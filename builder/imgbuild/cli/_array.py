@@ -47,7 +47,7 @@ NAMED = {"form": "format", "imports": "import", "origin": "from"}
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 
 
-def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
+def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     """The verb `function` with `--on slurm` and its options."""
     signature = inspect.signature(function, eval_str=True)
     verb_parameters = list(signature.parameters.values())

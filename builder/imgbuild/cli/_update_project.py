@@ -106,7 +106,7 @@ def _update(
     value = published.extensions(project.matrix, data)
     planned = _planned(project, value, names, move)
     if planned.changes_nothing:
-        _nothing(planned)
+        _report_current(planned)
         transaction.discard(project)
         answer(
             ProjectUpdate(rows=(), dry_run=dry_run),
@@ -175,7 +175,7 @@ def _planned(
     )
 
 
-def _nothing(planned: ProjectMove) -> None:
+def _report_current(planned: ProjectMove) -> None:
     """Report that the project already has the newest lock, and what the user can do instead."""
     retired = ""
     if planned.origin == init.INSTALLED:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from imgbuild.cli import _sif
-from imgbuild.cli._array import offered
+from imgbuild.cli._array import on_slurm
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
@@ -240,4 +240,4 @@ def _again(
     answer([built], folded([f"{built.target} {built.digest} {built.output}"]))
 
 
-COMMAND = command(offered("build", build))
+COMMAND = command(on_slurm("build", build))

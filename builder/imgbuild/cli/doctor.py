@@ -153,7 +153,7 @@ def doctor(
     every = choose(project, [], everything=True, arches=[]) if patterns else chosen
     host = host or read_host()
     names = {item.lock.target for item in chosen}
-    all_of = diagnose(host, _offers(project, every))
+    all_of = diagnose(host, _needs_of_targets(project, every))
     diagnosis = only(all_of, names)
     rows = {} if console.json else _rows(project, host)
     answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
@@ -174,7 +174,7 @@ def _require_fits(diagnosis: Diagnosis) -> None:
         raise WorkFailed(message, hint=hint)
 
 
-def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
+def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
     """The requirements of the targets, and whether the matrix recommends or has retired them."""
     targets = published.load(project.matrix).targets
     rows = [(item.lock, targets.get(item.lock.target)) for item in selected]

@@ -227,7 +227,7 @@ def _locked(project: Project, target: str) -> list[dict[str, str]]:
     return [each.versions for each in lock.arch.values()] if lock is not None else []
 
 
-def _offer(project: Project, target: str) -> TargetNeeds | None:
+def _needs_of(project: Project, target: str) -> TargetNeeds | None:
     lock = lock_file.find_lock(project.images, target)
     return targets.offer(project.images, lock) if lock is not None else None
 
@@ -237,7 +237,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
-    offered = _offer(project, row.target) or targets.planned(
+    offered = _needs_of(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
     )
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
@@ -257,7 +257,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
         console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
-        offered = _offer(project, row.target)
+        offered = _needs_of(project, row.target)
         return offered is not None and targets.judge(host, offered).fits
 
     return _runs_here

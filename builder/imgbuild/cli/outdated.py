@@ -164,7 +164,7 @@ def _of_target(
         msgspec.structs.replace(
             row,
             elsewhere=newer_targets.locked_with(
-                row.package, row.takes, lock, item.arches[0], locks
+                row.package, row.allowed, lock, item.arches[0], locks
             ),
         )
         for row in rows

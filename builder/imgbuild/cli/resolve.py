@@ -134,11 +134,11 @@ def report_refusals(answer: ResolveAnswer) -> bool:
             console.warn(f"{arch}: {text}")
         if outcome.refused is not None:
             refused = True
-            _say(arch, outcome)
+            _print_outcome(arch, outcome)
     return refused
 
 
-def _say(arch: Arch, outcome: ArchOutcome) -> None:
+def _print_outcome(arch: Arch, outcome: ArchOutcome) -> None:
     error = outcome.refused
     if error is not None:
         details = [f"because {reason}" for reason in error.reasons]

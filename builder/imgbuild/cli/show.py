@@ -392,7 +392,7 @@ def _packages(selection: Selection) -> None:
             if locked.python:
                 rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
-            tables.append((f"{item.lock.target} {arch}", _that_fit(rows)))
+            tables.append((f"{item.lock.target} {arch}", _fitting_table(rows)))
             package_lists.append(package_list)
             console.info(
                 f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
@@ -405,7 +405,7 @@ def _packages(selection: Selection) -> None:
     answer(package_lists, lines)
 
 
-def _that_fit(rows: Sequence[Sequence[str]]) -> list[str]:
+def _fitting_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as a table; without the files if they are too wide for the terminal."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():

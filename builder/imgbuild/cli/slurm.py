@@ -277,7 +277,7 @@ def _script(
         kernels=_kernels(target_digests) if kernel_cache else {},
         **more,
     )
-    for line in jobs.unseen(script, Path.cwd()):
+    for line in jobs.unmounted_paths(script, Path.cwd()):
         console.warn(line)
     return script
 

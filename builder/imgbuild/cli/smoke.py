@@ -15,7 +15,7 @@ import typer
 
 from imgbuild.cache.store import Store
 from imgbuild.cli import _smoke_import
-from imgbuild.cli._array import offered
+from imgbuild.cli._array import on_slurm
 from imgbuild.cli._cause import report_cause
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
@@ -470,4 +470,4 @@ def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, Imgbu
     return {}
 
 
-COMMAND = command(offered("smoke", smoke))
+COMMAND = command(on_slurm("smoke", smoke))

@@ -81,7 +81,7 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
             cause=f"{message}, raised by the program's own code in {_place(raised)}",
             confidence=confidence,
             source="first",
-            cure=_own_cure(exception, raised),
+            cure=_program_cure(exception, raised),
         )
     name = releases.distribution(package).partition(" ")[0]
     version = facts.versions.get(name, "")
@@ -130,7 +130,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     )
 
 
-def _own_cure(exception: LoggedException, raised: TraceFrame) -> str:
+def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
     """The cure for an exception that the program's own code raised."""
     at = f"{owners.short(raised.file)}:{raised.line}"
     advice = remedies.advice(exception.message)

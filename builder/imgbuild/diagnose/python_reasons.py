@@ -192,11 +192,11 @@ def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:
-        return _never(existence, plain, name, facts)
+        return _in_no_release(existence, plain, name, facts)
     return _of(existence, what, f"remove {name}", "IMG904", facts)
 
 
-def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
     The table does not list arguments of all these releases, which an older one may lack.

@@ -233,7 +233,7 @@ def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: s
 def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
     taken = signatures.signature(package_set, dotted(package_set, callee))
-    return None if taken is None else not taken.takes(keyword)
+    return None if taken is None else not taken.accepts(keyword)
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:

@@ -127,7 +127,7 @@ def _extends(notes: Notes, extends: Extends) -> None:
     for path, file in extends.files.items():
         here: Path = ("extends", "files", path)
         settings.place(notes, here, path)
-        if settings.leads_out(file.file):
+        if settings.is_outside(file.file):
             message = "the file is outside the repository"
             expected = "a path below the folder of matrix.yaml"
             notes.note((*here, "file"), message, value=file.file, expected=expected)

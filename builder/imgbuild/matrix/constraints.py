@@ -136,9 +136,9 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
         for old in entries
         if (old.package, old.other, old.missing) == (new.package, new.other, new.missing)
     ]
-    if any(_says(old, new) for old in alike):
+    if any(_implies(old, new) for old in alike):
         return
-    entries[:] = [old for old in entries if old not in alike or not _says(new, old)]
+    entries[:] = [old for old in entries if old not in alike or not _implies(new, old)]
     for old in alike:
         wider = _union(old.versions, new.versions) if old.spec == new.spec else None
         if wider is not None and old in entries:
@@ -148,7 +148,7 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
     entries.append(new)
 
 
-def _says(entry: Constraint, other: Constraint) -> bool:
+def _implies(entry: Constraint, other: Constraint) -> bool:
     """Whether `entry` applies to all versions of `other`, and requires at least as much."""
     return within(other.versions, entry.versions) and within(str(entry.spec), str(other.spec))
 

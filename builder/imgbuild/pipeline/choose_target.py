@@ -339,7 +339,9 @@ class Chooser:
 
     def _open(self, facts: LockedFacts) -> list[PackageDemand]:
         """The requirements that a target does not satisfy, up to the lookup limit."""
-        demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
+        demands_left = [
+            each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
+        ]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
     def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
@@ -389,7 +391,10 @@ class Chooser:
         pins = [
             demand
             for demand in asked
-            if demand.installed and demand.pin and not demand.source and not _met(demand, facts)
+            if demand.installed
+            and demand.pin
+            and not demand.source
+            and not _is_satisfied(demand, facts)
         ]
         texts = threads.each(pins, lambda each, _: self._metadata(each, facts.python), threads=8)
         return [
@@ -481,7 +486,7 @@ def _weight(package: str) -> tuple[bool, int, str]:
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 
 
-def _met(demand: PackageDemand, facts: LockedFacts) -> bool:
+def _is_satisfied(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
     return has is not None and not choose.contradicts(demand, has)
 

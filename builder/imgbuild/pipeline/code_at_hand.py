@@ -64,7 +64,7 @@ def fits(
         lock = lock_file.read_lock(session.project.images, name) if name in locked else None
         for arch in lock.arch if lock is not None else ():
             if lock is not None and arch in arches:
-                every, unread = audit_code.findings_at_hand(lock, arch, store, code)
+                every, unread = audit_code.cached_findings(lock, arch, store, code)
                 results.append(_fit(name, arch, every, unread))
     order = {"runs": 0, "unknown": 1, "fails": 2}
     return sorted(

@@ -48,7 +48,7 @@ def read(reading: Reading) -> None:
     _requirements(reading, names)
     for name in names:
         if conda.is_environment(name):
-            _beside(reading, name)
+            _read_consistent(reading, name)
         elif name in FOREIGN:
             reading.leave_out(Place(file=name), name, FOREIGN[name])
     _dockerfiles(reading, names)
@@ -94,10 +94,10 @@ def _metadata(reading: Reading, names: list[str]) -> None:
     for name in (*locks[1:], *others):
         reading.leave_out(Place(file=name), name, f"another lock; {NAMED}")
     if locks:
-        _beside(reading, locks[0], lock=True)
+        _read_consistent(reading, locks[0], lock=True)
 
 
-def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
+def _read_consistent(reading: Reading, name: str, *, lock: bool = False) -> None:
     """Read a file that must agree with the files read before; otherwise it is skipped.
 
     If all of its requirements are pinned, it is treated as a lock.
@@ -128,7 +128,7 @@ def _requirements(reading: Reading, names: list[str]) -> None:
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
     main = _main_file(reading, files, inner)
     if main and main not in reading.files:  # as the dependencies of the package
-        _beside(reading, main)
+        _read_consistent(reading, main)
     for name in names:
         if name.lower().startswith("constraint") and name.endswith(".txt"):
             _taken(reading, name)
@@ -335,7 +335,7 @@ def _projects(reading: Reading) -> None:
     if len(projects) == len(inside) == 1 and not _declares(reading):
         for path in projects[inside[0]]:
             if path not in reading.files:
-                _beside(reading, path)
+                _read_consistent(reading, path)
         return
     for paths in projects.values():
         reading.leave_out(Place(file=paths[0]), paths[0], f"a separate project; {NAMED}")

@@ -182,7 +182,7 @@ class _Upload:
             self._tell(0)  # raises if another thread has failed
             self._http.client.pause(max(1, tries), wait)
             self._tell(0)
-            if self._there():
+            if self._is_stored():
                 return
             self._recover()
 
@@ -195,7 +195,7 @@ class _Upload:
             self._http.reporter.detail(f"{refused.message}; not mounted from {other}")
             mounted = False
         self._scopes = (pushing(self._repository.name),)
-        if mounted and self._there():
+        if mounted and self._is_stored():
             return True
         self._cancel()
         return False
@@ -239,7 +239,7 @@ class _Upload:
             received = _received_size(response)
         if received is not None and not self._sent < received <= end:
             message = f"reports {received} bytes after byte {end} was sent"
-            raise _Distrusted(message)
+            raise _ImpossibleResponse(message)
         self._sent = end if received is None else received
         self._count_to(self._sent)
 
@@ -276,7 +276,7 @@ class _Upload:
 
     def _judge(self, refused: RegistryRefused) -> str:
         """The reason for a retry after an error response; raises if a retry is useless."""
-        if isinstance(refused, _Distrusted):
+        if isinstance(refused, _ImpossibleResponse):
             self._cancel()
         elif refused.status == 413 and self._chunk is None:
             self._chunk = CHUNK  # one request is too large for the registry or a proxy
@@ -291,7 +291,7 @@ class _Upload:
             raise refused
         return refused.reason
 
-    def _there(self) -> bool:
+    def _is_stored(self) -> bool:
         """Whether the blob was stored despite the error."""
         size = blobs.has(self._http, self._repository, self._source.digest, push=True)
         if size is None:
@@ -336,7 +336,7 @@ class _Upload:
                 pass
 
     def _check(self) -> None:
-        if not self._there():
+        if not self._is_stored():
             message = f"{self._shown}: the registry accepted it but does not have it"
             raise IntegrityError(
                 message, hint="contact the registry's administrator: nothing was tagged"
@@ -351,7 +351,7 @@ class _Upload:
             self._count(place - self._counted)
 
 
-class _Distrusted(RegistryRefused):
+class _ImpossibleResponse(RegistryRefused):
     """An impossible response of a registry."""
 
     def __init__(self, message: str) -> None:

@@ -26,7 +26,7 @@ from imgbuild.lock.published import DIGESTS_FILE, LOCK, PublishedTarget
 from imgbuild.matrix.fields import NAME
 from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
-from imgbuild.matrix.settings import leads_out
+from imgbuild.matrix.settings import is_outside
 from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
@@ -268,7 +268,7 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
             raise InputError(message, hint="create it first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
-        if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
+        if is_outside(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
             message = f"--file {word}: {here} is outside this folder"
             raise InputError(message, hint="copy it into your repository")
         pairs.append((place, there))

@@ -254,14 +254,14 @@ def without_gpus(allocation: Allocation) -> str:
     return "the job requests no GPU: use --gpus N, for each node (--gpus 0 if it needs none)"
 
 
-def unseen(job: JobScript, here: Path) -> list[str]:
+def unmounted_paths(job: JobScript, here: Path) -> list[str]:
     """A warning for each value of `--env` that is a path not visible in the image.
 
     `here` is the folder where the script is submitted.
     """
     values = {item.name: item.value for item in job.environment if item.name != "HF_HOME"}
     home = () if job.container.pyxis else (os.path.expanduser("~"),)  # noqa: PTH111
-    return path_variables.unseen(values, (str(here), *home, *job.bound), "--bind {0}")
+    return path_variables.unmounted_paths(values, (str(here), *home, *job.bound), "--bind {0}")
 
 
 def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:

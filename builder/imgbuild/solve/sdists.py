@@ -299,7 +299,7 @@ def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
     )
 
 
-def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
+def fetch_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
     """Fetch the archive of the git tree from which `recipe` is built, if any, into the store.
 
     IntegrityError if it differs from the lock; raises the errors of `git_tree.fetched`.
@@ -324,7 +324,7 @@ def rebuild(
 
     FetchFailed if an input is unavailable, IntegrityError, with `hint`, if the bytes differ.
     """
-    bring_tree(recipe, indexes, context)
+    fetch_tree(recipe, indexes, context)
     requests = [
         FileRequest(locked=locked, urls=partial(indexes.addresses, package, locked))
         for package, locked in inputs_of(recipe)

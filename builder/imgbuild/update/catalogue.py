@@ -19,7 +19,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints, load, tried_updates
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.tried_updates import MadeRow
+from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.matrix.yaml_nodes import content
 from imgbuild.plan import records
 from imgbuild.plan.plan import installed_wheels, plan
@@ -41,7 +41,7 @@ def require_regular(project: Project) -> None:
 
 
 def place(
-    project: Project, scratch: Project, tried: Tried, made: MadeRow, inputs: Inputs
+    project: Project, scratch: Project, tried: Tried, made: DerivedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
     """Write the row `tried`, described by `made`, from the scratch folder into the project.
 

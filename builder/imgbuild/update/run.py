@@ -19,7 +19,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.matrix.tried_updates import MadeRow, RefusedVersion, Updates
+from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
 from imgbuild.plan import image_digests
 from imgbuild.project_paths import Project
 from imgbuild.show import image_diff
@@ -333,7 +333,7 @@ class Updater:
         named = trial.locked(self._scratch, row, self._inputs, processes=processes)
         self._accepted = named
         moved = {package: after for package, _, after in row_text.changes(start.target, target)}
-        made = MadeRow(of=start.source, made=today, moved=moved)
+        made = DerivedRow(of=start.source, made=today, moved=moved)
         unwritten = catalogue.place(self._project, self._scratch, named, made, self._inputs)
         return name, unwritten
 

@@ -334,8 +334,8 @@ def test_packages_of_other_indexes_are_in_a_script_by_address():
     )
     trl = render_sample.wheels(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
-    (line,) = [line for line in install_script.requirements if line.there]
-    assert line.there == where
+    (line,) = [line for line in install_script.requirements if line.with_url]
+    assert line.with_url == where
     assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
 
 

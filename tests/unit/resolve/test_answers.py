@@ -235,7 +235,7 @@ METADATA = {
 
 
 def test_which_package_requires_which_with_extras_and_markers():
-    specs = {(link.asker, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
+    specs = {(link.dependent, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
     assert specs == {
         ("vllm", "torch"): "==2.6.0",
         ("vllm", "ray"): "!=2.44.*",

@@ -114,8 +114,8 @@ def read_all(versions) -> QuickLook:
     return QuickLook(read=frozenset(versions))
 
 
-def clash(versions, *taught) -> QuickLook:
-    return QuickLook(clashes=True, taught=taught, read=frozenset(versions))
+def clash(versions, *learned) -> QuickLook:
+    return QuickLook(clashes=True, learned=learned, read=frozenset(versions))
 
 
 def near(facts, demands, cuda, check=read_all, retained=()):
@@ -352,12 +352,12 @@ def test_a_gap_in_the_wheels_does_not_end_the_search(ask):
 def test_a_fallback_from_a_preference_is_reported_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
-    (text,) = behind.fallen(facts, demands, versions, "12.4")
+    (text,) = behind.behind_newest(facts, demands, versions, "12.4")
     assert text == (
         "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: the package set has vllm 0.8;"
         " rl 0.9 is available; rl 0.9 requires vllm==0.7 (its METADATA)"
     )
-    assert behind.fallen(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
+    assert behind.behind_newest(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
 
 
 def outdated(facts, demands, versions):

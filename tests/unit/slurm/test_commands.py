@@ -170,7 +170,7 @@ def test_unmounted_env_path_is_reported(tmp_path):
         lock(), DIGEST, ScriptKind.SINGLE, with_(nodes=1), SIF, command=TRAIN,
         environment=environment,
     )  # fmt: skip
-    (warning,) = jobs.unseen(script, tmp_path)
+    (warning,) = jobs.unmounted_paths(script, tmp_path)
     assert warning.startswith("HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted")
     assert warning.endswith(" --bind /x/hub")
 

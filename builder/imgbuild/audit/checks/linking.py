@@ -197,7 +197,7 @@ class _Linker:
     # -- versions
 
     def _versions(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
-        for library, versions in facts.wants.items():
+        for library, versions in facts.required_versions.items():
             lacking = [
                 version for version in versions if self._lacks(package, facts, library, version)
             ]
@@ -228,7 +228,8 @@ class _Linker:
         candidates = providers or ([base_library] if base_library is not None else [])
         # A library without versions is accepted; the linker only warns.
         return bool(candidates) and not any(
-            not candidate.offers or version in candidate.offers for candidate in candidates
+            not candidate.defined_versions or version in candidate.defined_versions
+            for candidate in candidates
         )
 
     # -- numpy

@@ -58,7 +58,7 @@ def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
 def test_undamaged_library_is_read() -> None:
     assert FACTS is not None
     assert FACTS.python
-    assert FACTS.wants["libc.so.6"]
+    assert FACTS.required_versions["libc.so.6"]
     assert set(TABLES) <= set(PLACES)
 
 
