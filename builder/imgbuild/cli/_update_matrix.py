@@ -66,7 +66,7 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         Path | None,
         option(
             "--pull-request",
-            "Also write what changed as Markdown: the text of a pull request.",
+            "Also write the changes as Markdown, for the text of a pull request.",
             metavar="FILE",
             panel=OUTPUT,
         ),

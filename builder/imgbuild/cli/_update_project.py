@@ -221,7 +221,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):
         hint += (
-            f"; `like:` in place of `extends:` in {project.matrix.name} solves all versions again"
+            f"; `like:` instead of `extends:` in {project.matrix.name} solves all versions again"
         )
     raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 

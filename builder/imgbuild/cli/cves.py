@@ -38,7 +38,7 @@ from imgbuild.values import Digest
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 NAMED = 5  # packages about which nothing is known; --json has all
-HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
+HINT = "use fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
     Path | None,

@@ -101,7 +101,7 @@ def doctor(
         bool,
         option(
             "--collect",
-            "Print what a report of a failure needs: machine, packages, variables without secrets.",
+            "Print the data for a failure report: machine, packages, variables without secrets.",
         ),
     ] = False,
 ) -> None:

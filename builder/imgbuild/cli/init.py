@@ -109,7 +109,7 @@ RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Take the target's version of a package, regardless of the project's requirement;"
+        "Use the target's version of a package, regardless of the project's requirement;"
         " repeatable.",
         metavar="PACKAGE",
         panel=READ,

@@ -273,7 +273,9 @@ def _of_files(
 ) -> OutdatedReport:
     if solve:
         message = "--solve applies to targets and projects"
-        raise InputError(message, hint="imgbuild resolve -r FILE solves the requirements of a file")
+        raise InputError(
+            message, hint="imgbuild resolve -r FILE resolves the requirements of a file"
+        )
     arch = at_most_one(selection.arches, "a file is looked up for one architecture")
     arch = arch or Arch.parse(platform.machine())
     matrix = load(project_paths.catalogue().matrix)

@@ -143,7 +143,7 @@ def push(
     if sif:
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
-            message = "--sif cannot be combined with options for the push of an image"
+            message = "--sif cannot be combined with options for pushing an image"
             raise InputError(message, hint="push the image first, then its SIF")
         client = Client(plain_http=plain_http or (), origin=True, reporter=console)
         repository = _repository(place, None if place else open_session(selection.matrix, how))

@@ -42,7 +42,7 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
     """Options of a rendered container."""
 
     gpus: Annotated[
-        str | None, GPUS("For each node. Default: all of a machine, 1 in Kubernetes.")
+        str | None, GPUS("For each node. Default: all GPUs of a machine, 1 in Kubernetes.")
     ] = None
     gpu: Annotated[
         str | None,
@@ -115,7 +115,8 @@ def render(
     registry: Annotated[
         str | None,
         REGISTRY_PLACE(
-            "Where the image of a container is, or with --online the base. Default: `registry` of"
+            "The repository of a container's image, or with --online of the base. Default:"
+            " `registry` of"
             " the matrix."
         ),
     ] = None,
@@ -223,10 +224,10 @@ def _refuse(
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:
-        message = "--registry needs --online, or a format of a container"
+        message = "--registry needs --online, or a container format"
         raise InputError(message, hint="add --online, or leave it out")
     if options.container.given and not is_container:
-        message = f"--format {options.form} has no container: it takes no command and no options"
+        message = f"--format {options.form} has no container: it accepts no command and no options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
         message = "the Dockerfile next to a lock is for all its architectures"

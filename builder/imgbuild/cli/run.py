@@ -216,7 +216,7 @@ def read_env_file(path: Path) -> dict[str, str]:
             continue
         name, given, value = text.partition("=")
         if not NAME.fullmatch(name):
-            message = f"{path}:{number}: invalid name of a variable: {name!r}"
+            message = f"{path}:{number}: invalid variable name: {name!r}"
             raise InputError(message, hint="write NAME=VALUE, without quotes or export")
         setting = value if given else os.environ.get(name)
         if setting is not None:

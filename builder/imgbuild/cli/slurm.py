@@ -130,7 +130,7 @@ Pyxis = Annotated[
     option(
         "--pyxis",
         "Use srun with pyxis instead of Apptainer: a squashfs (imgbuild build --format squashfs),"
-        " or HOST#NAME:TAG as enroot writes images of a registry.",
+        " or HOST#NAME:TAG as enroot names images in a registry.",
         metavar="IMAGE",
     ),
 ]
@@ -222,7 +222,7 @@ def slurm(
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
     if job is ScriptKind.CHECK and words:
-        message = f"--job check takes no command: {' '.join(words)}"
+        message = f"--job check accepts no command: {' '.join(words)}"
         raise InputError(message, hint="leave the command out, or choose another --job")
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"

@@ -112,7 +112,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from [file for file in sorted(path.iterdir()) if file.is_file()]
         except OSError as error:
             message = f"{path}: {error.strerror or error}"
-            raise InputError(message, hint="give the files of the folder") from error
+            raise InputError(message, hint="pass the files of the folder") from error
 
 
 def _findings(value: Log) -> Iterator[LogFinding]:

@@ -230,7 +230,7 @@ def _missing(
     if match := NO_FILE.search(exception.text):
         cause = f"{match['path']} does not exist{at}"
         cure = "check the path: it must exist where the program runs; mount it if that is a"
-        cure += " container, and give an absolute path to a job or a Ray worker"
+        cure += " container, and pass an absolute path to a job or a Ray worker"
     elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
         starts = STARTS.search(raised.code)
         what = "a program that is not installed or not on PATH is started" if starts else ""
@@ -259,7 +259,7 @@ def _missing(
         cause = f"{what}: {value or 'a value'} is not set{at}"
         cure = f"set {value}, " if value else "check the option, file or result that this line"
         cure += (
-            "or find out why its file, configuration or model does not give it"
+            "or find out why its file, configuration or model does not provide it"
             if value
             else (" reads; it is None")
         )
@@ -303,7 +303,7 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     if BUG.search(exception.message):
         return (
             f"update {package}{_companions(package)}: its own check failed, and its issues may"
-            " name this message; report it if the newest release fails, too"
+            " name this message; report it if the newest release also fails"
         )
     advice = remedies.advice(exception.message)
     kind = "" if silent else remedies.cure(exception.message, package, at)

@@ -334,14 +334,17 @@ def _remarks(host: Host) -> Iterable[str]:
         if host.gpus and not container_engine.gpus:
             cure = _cure(container_engine.name)
             name = f"{container_engine.name} {container_engine.version}"
-            yield f"{name} cannot give GPUs to containers: {cure}"
+            yield f"{name} cannot provide GPUs to containers: {cure}"
     if not host.igzip and any(
         container_engine.name == "docker" for container_engine in host.engines
     ):
         yield "igzip is not installed: Docker loads images faster with it (apt-get install isal)"
     if host.shared_memory < LEAST_SHARED:
         size = host.shared_memory >> 20
-        yield f"{size} MB of shared memory: give containers more (--shm-size 16g, or --ipc host)"
+        yield (
+            f"{size} MB of shared memory: increase it for containers (--shm-size 16g, or"
+            " --ipc host)"
+        )
 
 
 def _cure(name: str) -> str:

@@ -291,7 +291,7 @@ def _check_row(
             message = f"{drop.package} is in layers of {extended.name}, which cannot change"
             notes.note((*path, "drop", number), message, expected="an added package")
     if row.packages and lock.base.kind != "debian":
-        message = f"the base of {extended.name} is an image of a registry, not Debian packages"
+        message = f"the base of {extended.name} is a registry image, not a set of Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
     _check_places(notes, path, row, extended)
     values = {name: variable.value for name, variable in row.env.items()}
@@ -306,7 +306,7 @@ def _check_places(
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
         if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
-            message = "everything below this folder belongs to packages"
+            message = "this folder is reserved for packages"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
             message = f"{extended.name} has this path, or requires one below it"

@@ -277,7 +277,7 @@ def _check(notes: Notes, value: _File) -> None:
 def _faults(entry: Constraint) -> list[tuple[str, str]]:
     faults = []
     if normalize(entry.package) != entry.package or not entry.package:
-        faults.append(("package", "is not the normalized name of a package"))
+        faults.append(("package", "is not a normalized package name"))
     try:
         if not SpecifierSet(entry.versions):
             faults.append(("versions", "contains no version"))

@@ -215,7 +215,7 @@ def image_configuration(
         if layer.media_type in documents.LAYER_TYPES:
             if not layer.urls:
                 continue
-            fault = f"is to be downloaded from {layer.urls[0]}, which imgbuild does not support"
+            fault = f"must be downloaded from {layer.urls[0]}, which imgbuild does not support"
         message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
         hint = "use an image with gzip layers, or push it again with such layers"
         raise InputError(message, hint=hint)

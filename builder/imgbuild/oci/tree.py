@@ -116,7 +116,7 @@ class RootFolder:
                     links += 1
                     target = self._target(part, stack[-1], parts)
                     if links > LINK_LIMIT:
-                        self._refuse("/".join(parts), "goes through too many links")
+                        self._refuse("/".join(parts), "follows too many links")
                     if target.startswith("/"):
                         while len(stack) > 1:
                             os.close(stack.pop())
@@ -142,7 +142,7 @@ class RootFolder:
         try:
             return os.readlink(name, dir_fd=parent)
         except OSError:
-            self._refuse("/".join(parts), f"goes through {name}, which is a file")
+            self._refuse("/".join(parts), f"has the parent {name}, which is a file")
 
     def _refuse(self, path: str, text: str) -> NoReturn:
         message = f"{self.path}: {path!r} {text}"

@@ -499,7 +499,7 @@ def unknown_debs(
     if not names:
         return {}
     if not isinstance(debian, DebianBase):
-        message = f"the base {base} is an image of a registry: Debian packages cannot be added"
+        message = f"the base {base} is a registry image: Debian packages cannot be added"
         raise InputError(message, hint="omit --system")
     try:
         return apt.unknown(debian, arch, names, context)

@@ -337,7 +337,7 @@ class Reading:
         package, _, version = name.partition("=")
         package = package.partition(":")[0].partition("/")[0]
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
-            self.leave_out(place, name, "not the name of a Debian package")
+            self.leave_out(place, name, "not a Debian package name")
             return
         if version:
             self.leave_out(

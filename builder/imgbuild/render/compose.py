@@ -134,5 +134,5 @@ def _require_one_node(container: ContainerSettings, form: str) -> None:
 
 def _require_device(container: ContainerSettings) -> None:
     if container.rdma and not container.rdma.startswith("/dev/"):
-        message = f"--rdma {container.rdma}: a resource of Kubernetes; here a device is expected"
+        message = f"--rdma {container.rdma}: a Kubernetes resource; here a device is expected"
         raise InputError(message, hint="such as --rdma /dev/infiniband")

@@ -201,7 +201,7 @@ def write(path: Path, matrix: str) -> None:
         path.unlink()
         file = f"{path.name} (not written)"
         problems = tuple(msgspec.structs.replace(problem, file=file) for problem in error.problems)
-        message = "these options do not give a valid matrix" if problems else error.message
+        message = "these options do not result in a valid matrix" if problems else error.message
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 

@@ -248,7 +248,8 @@ def without_gpus(allocation: Allocation) -> str:
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (
-            f"--sbatch={named[0]} does not give the image GPUs: it runs without the driver's"
+            f"--sbatch={named[0]} does not make GPUs available in the image: it runs without the"
+            " driver's"
             " libraries; use --gpus N, for each node"
         )
     return "the job requests no GPU: use --gpus N, for each node (--gpus 0 if it needs none)"

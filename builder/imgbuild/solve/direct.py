@@ -220,7 +220,7 @@ def _wheel(
     try:
         name, version, _, _ = parse_wheel_filename(address.name)
     except ValueError as error:
-        message = f"{place} @ {address}: not the name of a wheel: {error}"
+        message = f"{place} @ {address}: not a wheel file name: {error}"
         raise InputError(message, hint="some servers require a URL with the file name") from error
     if name != package:
         message = f"{place} @ {address}: the wheel is of the package {name}"

@@ -287,7 +287,7 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11 does not apply to locked targets"),
-        (["slurm", TARGET, "--job", "check", "train.py"], "--job check takes no command"),
+        (["slurm", TARGET, "--job", "check", "train.py"], "--job check accepts no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
     ],
 )

@@ -327,7 +327,7 @@ def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
     diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
-    assert "podman 4.3.1 cannot give GPUs to containers" in remark
+    assert "podman 4.3.1 cannot provide GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
 

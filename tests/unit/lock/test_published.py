@@ -135,7 +135,7 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "belongs to packages",
+        "is reserved for packages",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",

@@ -197,7 +197,7 @@ def test_requested_settings_are_in_each_format() -> None:
         (compose.compose, {"rdma": "/dev/infiniband", "ports": (1,)}, "cannot be combined"),
         (kubernetes.job, {"nodes": 2}, "is for one node"),
         (kubernetes.job, {"gpus": "all"}, "Kubernetes needs a number"),
-        (kubernetes.job, {"rdma": "/dev/infiniband"}, "here a resource"),
+        (kubernetes.job, {"rdma": "/dev/infiniband"}, "here a device plugin's resource"),
         (kubernetes.job, {"command": ()}, "no command"),
         (kubernetes.jobset, {"command": ()}, "no command"),
         (kubernetes.rayjob, {"command": ()}, "no command"),

@@ -135,7 +135,7 @@ def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None
         init.write(tmp_path / "matrix.yaml", text)
     assert "small has torch 2.6.0" in caught.value.problems[0].message
     assert caught.value.problems[0].file == "matrix.yaml (not written)"
-    assert caught.value.message == "these options do not give a valid matrix"
+    assert caught.value.message == "these options do not result in a valid matrix"
     assert not (tmp_path / "matrix.yaml").exists()
 
 

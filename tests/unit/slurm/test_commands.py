@@ -322,8 +322,14 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         ((), "the job requests no GPU: use --gpus N"),
         (("--gpus", "0"), ""),
         (("--gpus", "2"), ""),
-        (("--sbatch=--gres=gpu:h100:2",), "--sbatch=--gres=gpu:h100:2 does not give the image"),
-        (("--sbatch=--gpus-per-task=1",), "--sbatch=--gpus-per-task=1 does not give the image"),
+        (
+            ("--sbatch=--gres=gpu:h100:2",),
+            "--sbatch=--gres=gpu:h100:2 does not make GPUs available in the image",
+        ),
+        (
+            ("--sbatch=--gpus-per-task=1",),
+            "--sbatch=--gpus-per-task=1 does not make GPUs available in the image",
+        ),
         (("--sbatch=--gres=craynetwork:1",), "the job requests no GPU"),
     ],
 )
