@@ -144,13 +144,13 @@ def _base_folders(
 
     A folder that no package contains is inferred from the paths below it.
     """
-    met: dict[str, BasePath] = {}
+    base_folders: dict[str, BasePath] = {}
     for seen in every:
         if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
-            met[seen.path] = seen
+            base_folders[seen.path] = seen
         for path in placed & set(_above(seen.path)):
-            met.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
-    return tuple(met[path] for path in sorted(met))
+            base_folders.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
+    return tuple(base_folders[path] for path in sorted(base_folders))
 
 
 def _refuse(target: str, extends: Extends, seen: BasePath) -> None:

@@ -169,7 +169,7 @@ BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELEC
 SYSTEM = Definition("--system", "A Debian package; repeatable.", metavar="PACKAGE", often=True)
 DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
 SHARED = Definition("--shared", "Shared memory, in MB.", metavar="MB", min=0, setting=True)
-FROM = Definition("--from", "Start from this instead.", metavar="PLACE", often=True)
+FROM = Definition("--from", "The source to start from.", metavar="PLACE", often=True)
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
 BuildArches = Annotated[

@@ -553,7 +553,7 @@ def _locked(
             locked.append(item)
     if not locked:
         message = f"no selected target is locked: {', '.join(skipped)}"
-        raise LockStale(message, hint=f"make a lock with: imgbuild lock {skipped[0]}")
+        raise LockStale(message, hint=f"create a lock with: imgbuild lock {skipped[0]}")
     return locked
 
 

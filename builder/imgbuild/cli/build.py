@@ -153,7 +153,7 @@ def build(
         message = f"--compress {compress} needs --format sif or squashfs"
         raise InputError(message, hint="add --format sif, or leave --compress out")
     if origin is not None:
-        _refuse_beside(
+        _refuse_with_from(
             origin, [selection.named, selection.everything, selection.matrix, part, docker]
         )
         arches = None if selection.arch is None else selection.arches
@@ -178,7 +178,7 @@ def build(
     answer(built, folded(lines))
 
 
-def _refuse_beside(origin: str, given: Sequence[object]) -> None:
+def _refuse_with_from(origin: str, given: Sequence[object]) -> None:
     if any(given):
         message = f"--from {origin} cannot be combined with targets or another builder"
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")

@@ -227,13 +227,13 @@ def report(
     if summary is not None:
         _add(summary, reports.markdown(overview))
     if issues is not None:
-        for entry in overview.wrong(strict=strict):
+        for entry in overview.needing_attention(strict=strict):
             codec.write_bytes(issues / f"{entry.target}.md", reports.issue(entry).encode())
     if record:
         recorded = record_results(project, folder, chosen.targets, Store.open(), console)
         _smoke_import.report(recorded)
     answer(overview, aligned([reports.HEAD, *reports.rows(overview)]))
-    if overview.wrong(strict=strict):
+    if overview.needing_attention(strict=strict):
         raise typer.Exit(1)
 
 

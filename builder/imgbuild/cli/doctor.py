@@ -140,7 +140,7 @@ def doctor(
     number = driver.gpus() if gpus == "all" else int(gpus)
     if through is not None:
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
-        _look(selection, layout, sif, through, needs)
+        _check_image(selection, layout, sif, through, needs)
         return
     _require_through(
         {
@@ -197,7 +197,7 @@ def _require_through(inside: Mapping[str, object]) -> None:
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
 
 
-def _look(
+def _check_image(
     selection: WholeTargets,
     layout: Path | None,
     sif: Path | None,

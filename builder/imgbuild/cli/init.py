@@ -353,7 +353,7 @@ def _start(
             copy.unlink()
         raise
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    wrote += [*init.write_beside(path.parent), *copies]
+    wrote += [*init.write_editor_files(path.parent), *copies]
     return Started(
         name=row.name,
         target=target,
@@ -479,7 +479,7 @@ def _extend(
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    wrote += init.write_beside(path.parent)
+    wrote += init.write_editor_files(path.parent)
     started = Started(name=name, target=extends, form="extends", wrote=tuple(wrote))
     answer(started, [str(each) for each in wrote])
 

@@ -170,7 +170,7 @@ class OsvServer:
         missing = [key for key in packages if key not in answers]
         for at in range(0, len(missing), BATCH):
             part = missing[at : at + BATCH]
-            for key, vulns in zip(part, self._ask(part), strict=True):
+            for key, vulns in zip(part, self._query(part), strict=True):
                 answer = _CachedAnswer(asked=self._now, vulns=vulns)
                 self._context.store.put_fact(
                     QUERY, self._query_key(key), msgspec.json.encode(answer)
@@ -193,7 +193,7 @@ class OsvServer:
         recent = datetime.timedelta() <= self._now - answer.asked < KEPT
         return answer if recent or self._context.http.offline else None
 
-    def _ask(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
+    def _query(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
         """The server's response about each of `keys`, with all pages."""
         answers: list[list[_Named]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")

@@ -166,7 +166,7 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
             if reason.follows and _is_preceded(value, event):
                 reason = _as_consequence(reason)
             yield reason, event
-    if (stopped := process_reasons.hang(value)) is not None:
+    if (stopped := process_reasons.watchdog_reason(value)) is not None:
         reason, number = stopped
         text = f"watchdog at line {number}"
         event = next(

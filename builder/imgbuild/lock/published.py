@@ -412,7 +412,7 @@ def _extending(item: Overlay, below: Matrix) -> Target:
     row, target, required = item.row, below.targets[item.published.name], item.requirements
     added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
     pins = {**target.pins, **added, **row.pins}
-    requires = {**_wanted(required), **row.requires}
+    requires = {**_requirements_of(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,
@@ -430,7 +430,7 @@ def _extending(item: Overlay, below: Matrix) -> Target:
     )
 
 
-def _wanted(required: ProjectRequirements) -> dict[str, Wanted]:
+def _requirements_of(required: ProjectRequirements) -> dict[str, Wanted]:
     return {
         package: Wanted(spec=spec, reason=f"required by {required.places[package]}")
         for package, spec in required.versions.items()
@@ -456,7 +456,7 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
         env |= {"PATH": env["PATH"].removesuffix(f":{toolkit}/bin")} if "PATH" in env else {}
     reason = f"as in the lock of {lock.target}"
     pins = {**required.pins, **row.pins}
-    requires = {**of_all, **_wanted(required), **row.requires}
+    requires = {**of_all, **_requirements_of(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,

@@ -118,7 +118,7 @@ def _read_consistent(reading: Reading, name: str, *, lock: bool = False) -> None
             msgspec.structs.replace(each, locked=each.kind == "requirement")
             for each in child.requirements
         ]
-    reading.absorb(child)
+    reading.merge(child)
 
 
 def _requirements(reading: Reading, names: list[str]) -> None:
@@ -202,7 +202,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     child.files = list(reading.files)
     dockerfile.read_file(child, name)
     if not _declares(reading):
-        reading.absorb(child)
+        reading.merge(child)
         return
     base = _of_base(reading, child)
     _note_missing(reading, child, name)
@@ -219,7 +219,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     if reading.pythons:
         child.pythons = []
     child.files = [name]
-    reading.absorb(child)
+    reading.merge(child)
 
 
 def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
@@ -265,7 +265,7 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
         elif child.requirements or child.local_requests or child.debian:
             children.append((name, child))
     if len(children) == 1:
-        reading.absorb(children[0][1])
+        reading.merge(children[0][1])
         return
     for name, _ in children:
         reading.leave_out(Place(file=name), name, f"one of several notebooks; {NAMED}")
@@ -300,7 +300,7 @@ def _scripts(reading: Reading, names: list[str]) -> None:
         if child.requirements or child.local_requests:
             children.append((name, child))
     if len(children) == 1:
-        reading.absorb(children[0][1])
+        reading.merge(children[0][1])
         return
     for name, _ in children:
         reading.leave_out(Place(file=name), name, f"one of several scripts; {NAMED}")

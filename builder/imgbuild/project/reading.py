@@ -37,7 +37,7 @@ VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 NO_NAMES: Mapping[str, str] = {}
 
-# The fields that `absorb` adds from another reading.
+# The fields that `merge` adds from another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images", "indexes"),
     *("excluded", "unnamed", "conflicts", "left_out", "local_requests"),
@@ -103,7 +103,7 @@ class Reading:
         child.problems = self.problems
         return child
 
-    def absorb(self, child: Reading) -> None:
+    def merge(self, child: Reading) -> None:
         """Add everything that `child` has read."""
         for name in LISTS:
             values: list[Any] = getattr(self, name)

@@ -140,7 +140,7 @@ def _present(
     IntegrityError for one of another size.
     """
 
-    def _ask(item: Input, _: Stop) -> Digest | None:
+    def _existing_digest(item: Input, _: Stop) -> Digest | None:
         size = client.has(repository, item.digest)
         if size is not None and size != item.size:
             message = f"{repository} has {size} bytes for {item.file}, but the lock has {item.size}"
@@ -151,7 +151,7 @@ def _present(
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
 
-    digests = threads.each(list(everything.values()), _ask, threads=ASKING)
+    digests = threads.each(list(everything.values()), _existing_digest, threads=ASKING)
     return {digest for digest in digests if digest is not None}
 
 

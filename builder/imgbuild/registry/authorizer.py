@@ -205,9 +205,9 @@ class RegistryAuthorizer(Authorizer):
         )
         for secret in registry_login.secrets:
             http.credentials.hide(secret)
-        ask = partial(_request_token, http)
+        send = partial(_request_token, http)
         for challenge in sorted(challenges, key=lambda candidate: candidate.scheme != "bearer"):
-            grant = tokens.answer(challenge, request, registry_login, ask)
+            grant = tokens.answer(challenge, request, registry_login, send)
             if grant is not None:
                 http.credentials.hide(grant.header.partition(" ")[2])
                 return grant

@@ -88,11 +88,11 @@ def answer(
     challenge: Challenge,
     request: Request,
     registry_login: RegistryLogin,
-    ask: Callable[[Request, Login | None], bytes | None],
+    send: Callable[[Request, Login | None], bytes | None],
 ) -> AcceptedHeader | None:
     """The grant for `challenge` of the response to `request`; None without credentials.
 
-    `ask` sends one request to the token server; it returns the body of the response, or None on
+    `send` sends one request to the token server; it returns the body of the response, or None on
     rejection.
     """
     if challenge.scheme == "basic":
@@ -114,7 +114,7 @@ def answer(
         server=request.server,
         anonymous=request.anonymous,
     )
-    body = ask(question, None if registry_login.identity else registry_login.login)
+    body = send(question, None if registry_login.identity else registry_login.login)
     if body is None:
         return None
     try:

@@ -136,7 +136,7 @@ class _Upload:
         self._http = http
         self._repository = repository
         self._source = source
-        self._tell = advance
+        self._advance = advance
         self._chunk = CHUNK if chunk is None and repository.host in http.fragile else chunk
         self._location: str | None = None
         self._sent = 0
@@ -179,9 +179,9 @@ class _Upload:
                 tries, furthest = 0, self._sent
             self._http.client.give_up(self._shown, tries, reason, wait)
             self._http.reporter.detail(f"{self._shown}: {reason}; retrying")
-            self._tell(0)  # raises if another thread has failed
+            self._advance(0)  # raises if another thread has failed
             self._http.client.pause(max(1, tries), wait)
-            self._tell(0)
+            self._advance(0)
             if self._is_stored():
                 return
             self._recover()
@@ -217,7 +217,7 @@ class _Upload:
 
         self._count_to(0)
         self._sent, self._resumed = 0, False
-        return self._http.ask(self._repository.host, hosts.PUSH, request, _read)
+        return self._http.send(self._repository.host, hosts.PUSH, request, _read)
 
     # -- upload
 
@@ -344,7 +344,7 @@ class _Upload:
 
     def _count(self, amount: int) -> None:
         self._counted += amount
-        self._tell(amount)
+        self._advance(amount)
 
     def _count_to(self, place: int) -> None:
         if place != self._counted:

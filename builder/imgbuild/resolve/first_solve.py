@@ -154,7 +154,7 @@ def solve_first(query: Query) -> FirstSolve:
     if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
         facts = facts.with_learned((*memory.seen, *memory.learned_constraints))
         refuse(query, facts)
-    chosen = _ask(query, facts)
+    chosen = _solve(query, facts)
     versions = {item.package: item.version for item in chosen}
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
     cuda = cuda or (torch.cuda if torch is not None else None)
@@ -216,7 +216,7 @@ def refuse(query: Query, facts: PackageFacts) -> None:
         facts.with_learned((*wide, *outside)), demands, clash, _check, retained
     )
     near = looked.find(cuda)
-    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
+    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, excluded=ask.row)
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
@@ -250,7 +250,7 @@ def _provisional(query: Query) -> Target:
     )
 
 
-def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
+def _solve(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     matrix, cuda, demands = query.matrix, query.cuda, query.demands
     specs = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
@@ -270,7 +270,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     store = query.context.store
     try:
         bounds = uv.ResolverBounds(constraints=(f"{TORCH}{torch_spec}",))
-        return uv.ask(facts.catalogue, requirements, bounds, store, _amend)
+        return uv.resolve(facts.catalogue, requirements, bounds, store, _amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)

@@ -205,7 +205,7 @@ def write(path: Path, matrix: str) -> None:
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 
-def write_beside(folder: Path) -> list[Path]:
+def write_editor_files(folder: Path) -> list[Path]:
     """Write the schema for editors and a .gitignore into `.imgbuild` if they do not exist."""
     inner = folder / project_paths.FOLDER
     contents = {

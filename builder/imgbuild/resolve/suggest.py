@@ -276,9 +276,9 @@ def targets(
     cuda: str | None,
     arch: Arch,
     *,
-    apart_from: str = "",
+    excluded: str = "",
 ) -> tuple[str, ...]:
     """The target of the matrix on `arch` with most of the requested packages, as text."""
     specs = {requested.package: requested.spec for requested in requests}
-    names = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
+    names = near.ranked(matrix, specs, cuda, arch, excluded=excluded)
     return tuple(near.words(matrix, name, arch) for name in names[:1])

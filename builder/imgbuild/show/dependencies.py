@@ -126,9 +126,9 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
     name = normalize(package)
     if name not in versions:
         near = nearest(name, versions)
-        ask = f"did you mean {near}? " if near else ""
+        suggestion = f"did you mean {near}? " if near else ""
         message = f"{target} has no package {package}"
-        raise InputError(message, hint=f"{ask}imgbuild show {target} --packages lists all")
+        raise InputError(message, hint=f"{suggestion}imgbuild show {target} --packages lists all")
     return name
 
 

@@ -205,7 +205,7 @@ class SdistWheels:
 
     def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
         try:
-            chosen = uv.ask(self._catalogue, lines, self._bounds, self._store)
+            chosen = uv.resolve(self._catalogue, lines, self._bounds, self._store)
         except uv.Unsolvable as error:
             message = f"no set of packages satisfies the build requirements of {package}"
             raise NoSolution(message, reasons=of_resolver(str(error))) from error

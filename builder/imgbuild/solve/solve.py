@@ -87,7 +87,7 @@ def resolve(problem: SolveProblem) -> Resolution:
     index or archive does not respond.
     """
     with opened(problem) as prepared:
-        chosen = ask(prepared, problem.known)
+        chosen = choose_packages(prepared, problem.known)
         report_age(prepared, chosen)
         return lock_answer(prepared, chosen)
 
@@ -334,7 +334,7 @@ def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path
         return BackendAnswer()
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     wheels = sdist_wheels_of(problem, wheels_only(problem, python), (), root)
-    return project_metadata.ask(
+    return project_metadata.run_backends(
         dynamic,
         row.folder,
         problem.matrix.image.workdir,
@@ -423,7 +423,7 @@ def refuse_pins(prepared: PreparedTarget) -> None:
         raise NoSolution(message, reasons=reasons, hint=_others(problem))
 
 
-def ask(
+def choose_packages(
     prepared: PreparedTarget, learned: Sequence[Constraint] = ()
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv with the constraints `learned`; NoSolution, with the reasons, if there is no solution.
@@ -457,7 +457,7 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
     )
     lines = (f"{behind.lag.package}{behind.spec}", behind.line)
     try:
-        uv.ask(prepared.catalogue, lines, bounds, prepared.problem.context.store)
+        uv.resolve(prepared.catalogue, lines, bounds, prepared.problem.context.store)
     except uv.Unsolvable as error:
         reasons = (*refusal.of_resolver(str(error)), *_torch_notes(prepared, str(error)))
         raise far_behind.refusal(prepared.problem.name, behind, reasons) from error
@@ -522,12 +522,12 @@ def _run_uv(
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
-        return uv.ask(catalogue, prepared.requirements, bounds, store, amend)
+        return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
     except uv.Unsolvable:
         if not alone or catalogue.alone:
             raise
         catalogue.alone = alone
-        return uv.ask(catalogue, prepared.requirements, bounds, store, amend)
+        return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
 
 
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:

@@ -333,8 +333,8 @@ class Updater:
         named = trial.locked(self._scratch, row, self._inputs, processes=processes)
         self._accepted = named
         moved = {package: after for package, _, after in row_text.changes(start.target, target)}
-        made = DerivedRow(of=start.source, made=today, moved=moved)
-        unwritten = catalogue.place(self._project, self._scratch, named, made, self._inputs)
+        derived_row = DerivedRow(of=start.source, made=today, moved=moved)
+        unwritten = catalogue.place(self._project, self._scratch, named, derived_row, self._inputs)
         return name, unwritten
 
     def _result(self, row: str, unwritten: tuple[Constraint, ...]) -> RowUpdate:

@@ -118,7 +118,7 @@ def solved(
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, known)
         try:
             with solve.opened(problem) as prepared:
-                chosen = solve.ask(prepared, known)
+                chosen = solve.choose_packages(prepared, known)
                 resolution = solve.lock_answer(prepared, chosen)
                 audit, findings = _audited(prepared, resolution, context)
         except NoSolution as error:

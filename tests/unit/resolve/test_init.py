@@ -285,10 +285,10 @@ def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
 def test_files_next_to_a_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
-    assert init.write_beside(tmp_path) == wrote
+    assert init.write_editor_files(tmp_path) == wrote
     assert (inner / "matrix.schema.json").read_bytes() == schema.published_extension()
     (inner / ".gitignore").write_text("/data/\n")
-    assert init.write_beside(tmp_path) == []
+    assert init.write_editor_files(tmp_path) == []
     assert (inner / ".gitignore").read_text() == "/data/\n"
     assert [path.name for path in tmp_path.iterdir()] == [".imgbuild"]
 

@@ -52,7 +52,9 @@ class _Linker:
             package_set.elf_facts(), base, package_set.arch.value, _requires(package_set)
         )
         self._loading = Loading(package_set, self._map, self._known)
-        self._sure = bool(base) and not package_set.partial  # whether anything not found is missing
+        self._complete = (
+            bool(base) and not package_set.partial
+        )  # whether anything not found is missing
         self._read = {package for package, _ in self._map.files}
         self._variants = variants.skipped_variants(self._map.files)
         self._for_numpy_1 = _for_numpy_1(self._map.files)
@@ -65,7 +67,7 @@ class _Linker:
                 library
                 for library in facts.needed
                 if not self._is_found(package, facts, library)
-                and (self._sure or self._is_certain(library))
+                and (self._complete or self._is_certain(library))
             ]
             if missing:
                 yield from self._libraries(package, facts, missing)
@@ -73,7 +75,7 @@ class _Linker:
                 yield from self._symbols(package, facts)
             yield from self._versions(package, facts)
             yield from self._numpy(package, facts)
-        if self._sure:
+        if self._complete:
             yield from loaded.check(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
@@ -174,7 +176,7 @@ class _Linker:
         name = symbol.partition("@")[0]
         if self._known.is_driver_symbol(name) or self._map.defines(package, name):
             return False
-        if self._sure:
+        if self._complete:
             return True
         # Without a base, its symbols and Python's are unknown; torch's are known by their names.
         if _RUNTIME.search(symbol) or name.startswith(_PYTHON):
