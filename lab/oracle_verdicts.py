@@ -122,14 +122,14 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
     files = {place.rpartition(":")[0] for failure in failures for place in failure.trace}
     if evidence.file and evidence.file in files:
         return True
-    if alarm.fact != "refuted" and any(_says(evidence, failure) for failure in failures):
+    if alarm.fact != "refuted" and any(_names_both(evidence, failure) for failure in failures):
         return True
     named = {evidence.package, evidence.other}
     failing = {failure.package for failure in failures}
     return package in named and bool(failing & named) and alarm.fact != "refuted"
 
 
-def _says(evidence: Evidence, failure: Failure) -> bool:
+def _names_both(evidence: Evidence, failure: Failure) -> bool:
     """Whether Python's message has both packages, and it failed in a file of the first."""
     names = {name.replace("-", "_") for name in (evidence.package, evidence.other)}
     words = set(re.findall(r"\w+", failure.error.replace("-", "_").lower()))
@@ -157,7 +157,7 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
         return False
     if evidence.file in {place.rpartition(":")[0] for place in failure.trace}:
         return True
-    if _says(evidence, failure):
+    if _names_both(evidence, failure):
         return True
     if evidence.relation in (Relation.WINDOW, Relation.ABI):
         name = evidence.other.replace("-", "_")

@@ -220,7 +220,7 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
             package_set,
             terms,
             path=main_path(package_set, with_named(package_set, terms.named)),
-            past=audit_lock.past_of(
+            past=audit_lock.removed_attributes_check(
                 package_set, ranges.indexes, library, inputs.context.http, resolution.versions
             ),
             checks=[check for check in CHECKS if check != "elf"],

@@ -118,7 +118,7 @@ def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, 
             locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
             kind=RecordingPackageSet,
         )
-        past = audit_lock.past_of(
+        past = audit_lock.removed_attributes_check(
             package_set, ranges.indexes, library, inputs.context.http, resolution.versions,
             published=package_set.packages,
         )  # fmt: skip

@@ -285,7 +285,7 @@ def test_redirect_to_local_file_is_refused(work):
 
 def test_two_urls_of_package_are_refused(work):
     other = byurl(work).replace("byurl-1.5", "byurl-1.6")
-    with pytest.raises(InputError, match="byurl has two addresses"):
+    with pytest.raises(InputError, match="byurl has two URLs"):
         work.settle(byurl(work), other)
 
 

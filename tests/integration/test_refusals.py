@@ -93,8 +93,8 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     refusal = refuse("trl==1.16.0", "vllm==0.8.5.post1")
     chain = "\n".join(refusal.reasons)
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
-    assert "imports vllm.utils.network_utils, new in vllm 0.11.1" in chain
-    assert "trl 1.16.0 names vllm<=0.31.0,>=0.22.0 as what it is made for (trl/import" in chain
+    assert "imports vllm.utils.network_utils, added in vllm 0.11.1" in chain
+    assert "trl 1.16.0 is made for vllm<=0.31.0,>=0.22.0 according to its code (trl/import" in chain
     near = [sample for sample in refusal.nearest if not sample.startswith("the target")]
     (vllm,) = [sample for sample in near if sample.startswith("vllm ")]
     assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names
@@ -111,7 +111,7 @@ def test_python_3_8_with_grpo(refuse: Refuse) -> None:
     assert refusal.reasons == (
         "you asked for Python 3.8, and the bases of the matrix have 3.10 or 3.11 or 3.12 or 3.13",
         "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
-        "trl 0.11.4 has no trl.GRPOTrainer: it came in 0.14.0",
+        "trl 0.11.4 has no trl.GRPOTrainer: it was added in 0.14.0",
     )
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 

@@ -154,7 +154,7 @@ def test_reports_of_vulnerabilities(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--source", "javascript:alert(1)"), "is not the address of a page"),
+        (("--source", "javascript:alert(1)"), "is not a web page URL"),
         (("--registry", "UPPER/case"), "--registry 'UPPER/case'"),
         (("--registry", "host.example/name:tag"), "a repository is expected"),
         (("--history-file", "absent.json"), "absent.json"),

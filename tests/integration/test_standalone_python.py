@@ -143,7 +143,7 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
     both = json.loads(project.run("list", "--python", "3.12,3.11", "--json").stdout)
     assert both == listed
     refused = project.run("list", "--python", "3.12", status=3)
-    assert "the bases have Python 3.11; a base can take another Python" in refused.stderr
+    assert "the bases have Python 3.11; a base can use another Python" in refused.stderr
 
 
 @pytest.mark.long

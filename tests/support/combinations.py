@@ -212,7 +212,7 @@ class Laboratory:
         marginal = corners.corners(package_set, rules) if noted else ()
         path = closure.main_path(package_set, rules, marginal)
         assert library.http is not None
-        past = audit_lock.past_of(
+        past = audit_lock.removed_attributes_check(
             package_set, lambda: self.indexes, library, library.http, record.packages
         )
         return judge.audit(package_set, Terms(cuda=record.cuda), path=path, past=past).findings

@@ -61,7 +61,7 @@ def test_broken_json_is_an_input_error():
 @pytest.mark.parametrize(
     ("data", "result"),
     [
-        (b'{"name": "\xff\xfe"}', "a string in it is not UTF-8"),
+        (b'{"name": "\xff\xfe"}', "a string in the file is not UTF-8"),
         (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )

@@ -32,7 +32,7 @@ from imgbuild.values import digest_of_file, sha256
 Origin = Callable[[Sequence[Input]], object]
 
 
-def ask(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
+def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
     """Fetch the `items` missing from `store` from `origins` in turn, until none is missing."""
     for origin in origins:
         items = lacking(items, store)

@@ -25,8 +25,9 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Show, prune and verify the cache of downloads and layers.\n\n"
     "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"
-    " it can be downloaded, built or compiled again, so it is safe to remove entries, also while"
-    " builds run: what they use is kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its size.",
+    " it can be downloaded, built or compiled again, so it is safe to remove entries, even while"
+    " builds run: entries in use are kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its"
+    " size.",
 )
 
 

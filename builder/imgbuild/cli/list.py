@@ -52,12 +52,13 @@ With = Annotated[
     ),
 ]
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
-Gpu = Annotated[str | None, GPU("Only targets with code for it.")]
-Driver = Annotated[str | None, DRIVER("Only targets that run on it.")]
+Gpu = Annotated[str | None, GPU("Only targets with code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Only targets that run on this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Only targets with it: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with commas."
+        "Only targets with this Python: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with"
+        " commas."
     ),
 ]
 Fits = Annotated[
@@ -226,7 +227,7 @@ def _locked(project: Project, target: str) -> list[dict[str, str]]:
     return [each.versions for each in lock.arch.values()] if lock is not None else []
 
 
-def _offer(project: Project, target: str) -> TargetNeeds | None:
+def _needs_of(project: Project, target: str) -> TargetNeeds | None:
     lock = lock_file.find_lock(project.images, target)
     return targets.offer(project.images, lock) if lock is not None else None
 
@@ -236,7 +237,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
-    offered = _offer(project, row.target) or targets.planned(
+    offered = _needs_of(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
     )
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
@@ -256,7 +257,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
         console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
-        offered = _offer(project, row.target)
+        offered = _needs_of(project, row.target)
         return offered is not None and targets.judge(host, offered).fits
 
     return _runs_here
@@ -267,7 +268,7 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. Lines are not folded.",
+        "All columns: Python, other packages, state, test records. Lines are not wrapped.",
         panel=OUTPUT,
         often=True,
     ),
@@ -389,7 +390,7 @@ def _notes(
     if not wide and any(row.recommended for row in rows):
         yield "* recommended; columns of other packages: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
-        yield "not locked: imgbuild show TARGET names the reasons"
+        yield "not locked: imgbuild show TARGET lists the reasons"
     if hidden:
         yield f"retired: {len(hidden)}, listed by: imgbuild list --all"
     if restricted:
@@ -431,7 +432,7 @@ def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
             yield f"    {finding.where}: {finding.code} {finding.message}"
         if errors[STOPPERS:]:
             yield f"    and {len(errors) - STOPPERS} more"
-    unknown = next((fit.target for fit in results if fit.state == "not known"), "")
+    unknown = next((fit.target for fit in results if fit.state == "unknown"), "")
     if unknown:
         console.info(f"to read the packages: imgbuild audit {unknown} --code PATH")
 
@@ -441,7 +442,7 @@ def _cache() -> Store | None:
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:
-        console.detail(f"states of targets are not stored: {error}")
+        console.detail(f"states of targets could not be stored: {error}")
         return None
 
 

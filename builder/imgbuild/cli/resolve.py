@@ -134,11 +134,11 @@ def report_refusals(answer: ResolveAnswer) -> bool:
             console.warn(f"{arch}: {text}")
         if outcome.refused is not None:
             refused = True
-            _say(arch, outcome)
+            _print_outcome(arch, outcome)
     return refused
 
 
-def _say(arch: Arch, outcome: ArchOutcome) -> None:
+def _print_outcome(arch: Arch, outcome: ArchOutcome) -> None:
     error = outcome.refused
     if error is not None:
         details = [f"because {reason}" for reason in error.reasons]
@@ -224,7 +224,7 @@ AllowOldOption = Annotated[
     ),
 ]
 FullOption = Annotated[bool, FULL("Every package, and every target that satisfies the request.")]
-AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
+AgainOption = Annotated[bool, AGAIN("Solve again even if the request was solved earlier today.")]
 
 
 @verb
@@ -328,7 +328,7 @@ def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> No
         console.info(f"nearest locked target: {near.target} has {has}; to start from it: {start}")
     console.info(
         "no locked target satisfies the request: solving, with an audit of code; up to 6 minutes"
-        " where packages were not read before"
+        " if packages were not read before"
     )
 
 
@@ -372,7 +372,7 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:
         shown = first_of(bounds, BOUNDS)
-        console.info(f"bounds of packages that no line requires are not used: {shown}")
+        console.info(f"constraints on packages that no line requires are ignored: {shown}")
     releases = cuda_releases(declared, markers)
     cut_off = declared.cut_off.day if declared.cut_off is not None else None
     if declared.indexes:

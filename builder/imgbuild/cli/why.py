@@ -57,7 +57,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         imgbuild why torch cu130-vllm --arch arm64 --json
     """
     if name and lock_path(selection.project().images, package).exists():
-        message = f"{package} is a target, and the package comes first"
+        message = f"{package} is a target; the package is the first argument"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
     package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])

@@ -119,8 +119,8 @@ def _compiled(package: str, symbol: str, file: str) -> Reason | None:
         name = function["rest"][: int(function["length"])]
         return Reason(
             code="IMG901",
-            cause=f"{package} was not built completely: its own function {name} is in none of its"
-            " libraries",
+            cause=f"{package} was not built completely: none of its libraries contains its own"
+            f" function {name}",
             cure=f"install a wheel of {package} for this platform (CUDA or ROCm) and GPU, or build"
             " it again from an empty build folder; another release may have the function",
         )

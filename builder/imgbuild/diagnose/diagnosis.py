@@ -114,7 +114,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from [file for file in sorted(path.iterdir()) if file.is_file()]
         except OSError as error:
             message = f"{path}: {error.strerror or error}"
-            raise InputError(message, hint="give the files of the folder") from error
+            raise InputError(message, hint="pass the files of the folder") from error
 
 
 def _findings(value: Log) -> Iterator[LogFinding]:
@@ -165,17 +165,17 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
             reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
-            if reason.follows and _preceded(value, event):
+            if reason.follows and _is_preceded(value, event):
                 reason = _as_consequence(reason)
             yield reason, event
-    if (stopped := process_reasons.hang(value)) is not None:
+    if (stopped := process_reasons.watchdog_reason(value)) is not None:
         reason, number = stopped
         text = f"watchdog at line {number}"
         event = next(
             (e for e in value.events if e.number == number),
             Event(number=number, source="", text=text),
         )
-        yield (_as_consequence(reason) if _preceded(value, event) else reason), event
+        yield (_as_consequence(reason) if _is_preceded(value, event) else reason), event
     if first is None:
         yield from _unfinished(value)
     elif first[1].exception not in explained:
@@ -207,7 +207,7 @@ def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
         yield message_reasons.cut_off(cut), event
 
 
-def _preceded(value: Log, event: Event) -> bool:
+def _is_preceded(value: Log, event: Event) -> bool:
     """Whether an exception that does not wrap another one precedes an event."""
     return any(
         exception.traced

@@ -189,7 +189,7 @@ class ExceptionReader:
         self._limit = limit
         self._traces: dict[str, _Trace] = {}
 
-    def take(self, line: LogLine) -> bool:
+    def read_line(self, line: LogLine) -> bool:
         """Read a line; returns whether it is part of a traceback or names an exception."""
         trace = self._traces.get(line.source)
         if trace is None:

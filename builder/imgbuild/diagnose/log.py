@@ -111,7 +111,7 @@ def parse(lines: Iterable[LogLine]) -> Log:
     for line in lines:
         count, number = count + 1, line.number
         before = len(reader.exceptions)
-        traced = reader.take(line)
+        traced = reader.read_line(line)
         if line.text.strip():
             last.append(line)
             del last[:-25]
@@ -120,9 +120,9 @@ def parse(lines: Iterable[LogLine]) -> Log:
             continue
         if (line.hit or count < 3000) and fact_lines < MOST_FACTS:
             fact_lines += 1
-            facts.take(line)
+            facts.read_line(line)
         if line.hit and not traced:
-            watchdogs.take(line)
+            watchdogs.read_line(line)
         if len(reader.exceptions) > before:
             exception = reader.exceptions[-1]
             events.append(

@@ -91,7 +91,7 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
             cause=f"{shown}, raised by the program's own code in {_place(raised)}",
             confidence=confidence,
             source="first",
-            cure=_own_cure(exception, raised),
+            cure=_program_cure(exception, raised),
         )
     return _of_package(exception, raised, caller, facts, message, confidence)
 
@@ -184,7 +184,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     )
 
 
-def _own_cure(exception: LoggedException, raised: TraceFrame) -> str:
+def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
     """The cure for an exception that the program's own code raised."""
     at = f"{owners.short(raised.file)}:{raised.line}"
     advice = remedies.advice(exception.message)
@@ -286,7 +286,7 @@ def _missing(
     if match := NO_FILE.search(exception.text):
         cause = f"{match['path']} does not exist{at}"
         cure = "check the path: it must exist where the program runs; mount it if that is a"
-        cure += " container, and give an absolute path to a job or a Ray worker"
+        cure += " container, and pass an absolute path to a job or a Ray worker"
     elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
         starts = STARTS.search(raised.code)
         what = "a program that is not installed or not on PATH is started" if starts else ""
@@ -315,7 +315,7 @@ def _missing(
         cause = f"{what}: {value or 'a value'} is not set{at}"
         cure = f"set {value}, " if value else "check the option, file or result that this line"
         cure += (
-            "or find out why its file, configuration or model does not give it"
+            "or find out why its file, configuration or model does not provide it"
             if value
             else (" reads; it is None")
         )
@@ -378,7 +378,7 @@ def _cure(
     if BUG.search(exception.message):
         return (
             f"update {package}{_companions(package)}: its own check failed, and its issues may"
-            " name this message; report it if the newest release fails, too"
+            " name this message; report it if the newest release also fails"
         )
     advice = remedies.advice(exception.message)
     remedy = None if silent else remedies.of(exception.text, package, at)

@@ -154,7 +154,7 @@ def _overridden(text: str, caller: str) -> Reason | None:
     package, name = releases.distribution(caller).partition(" ")[0], match["name"]
     return Reason(
         code="IMG904",
-        cause=f"{owner}.{method} does not take the argument {name}, which the installed {package}"
+        cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
         " passes to it",
         cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
         f" of {package} that {owner} was written for",
@@ -175,7 +175,7 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     pin = requirements.cure(package, caller, facts)
     return Reason(
         code="IMG904",
-        cause=f"{match['callee']} of the installed {package} does not take the argument {name},"
+        cause=f"{match['callee']} of the installed {package} does not accept the argument {name},"
         f" which {user} passes to it",
         cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
     )
@@ -193,16 +193,16 @@ def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
         target = plain or "the function called"
         return Reason(
             code="IMG904",
-            cause=f"{target} does not take the argument {name} in the installed version",
+            cause=f"{target} does not accept the argument {name} in the installed version",
             cure=f"remove {name}, or install the version that the caller was written for",
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:
-        return _never(existence, plain, name, facts)
+        return _in_no_release(existence, plain, name, facts)
     return _of(existence, what, f"remove {name}", "IMG904", facts)
 
 
-def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
     The table does not list arguments of all these releases, which an older one may lack.
@@ -219,8 +219,9 @@ def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason
     shown = f"{package} {version}" if version else f"the installed {package}"
     return Reason(
         code="IMG904",
-        cause=f"{shown} does not take the argument {name} of {callee}, which no release {span}"
-        f" added or removed: {shown} is older than {existence.first}, or {name} is of a fork",
+        cause=f"{shown} does not accept the argument {name} of {callee}, which no release {span}"
+        f" added or removed: {shown} is older than {existence.first}, or {name} is defined by a"
+        " fork",
         cure=f"install {package}>={existence.first} if it is older, else remove {name}",
     )
 
@@ -264,7 +265,7 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
     package = releases.distribution(top).partition(" ")[0]
     return Reason(
         code="IMG902",
-        cause=f"a folder named {top} is imported in place of the package {package}: a checkout in"
+        cause=f"a folder named {top} is imported instead of the package {package}: a checkout in"
         " the working directory, or files left by an uninstalled package",
         cure=f"python -c 'import {top}; print({top}.__path__)' shows the folder: run from another"
         f" folder (cd /), remove it, or install {package} (a checkout with pip install -e)",
@@ -288,7 +289,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
         f" files of two versions of {package} are mixed",
         cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
-        f" and delete what was generated for another version (unsloth_compiled_cache)",
+        f" and delete code that was generated for another version (unsloth_compiled_cache)",
     )
 
 
@@ -341,9 +342,9 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
     if match["circular"]:
         return Reason(
             code="IMG902",
-            cause=f"importing {name} from {module} is circular: a file of the project has the name"
-            " of a package, or packages import each other",
-            cure="rename files of the project that have the name of a package"
+            cause=f"importing {name} from {module} is circular: a file of the project is named"
+            " like a package, or packages import each other",
+            cure="rename files of the project that are named like a package"
             f" ({module.split('.')[0]}.py)",
         )
     existence = releases.name_in(module, name) or releases.module_in(module)
@@ -425,7 +426,7 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
             return Reason(
                 code="IMG905",
                 cause=f"{cause}: the code was written for a different version, or a file or folder"
-                f" named {module} is imported in place of {package}",
+                f" named {module} is imported instead of {package}",
                 cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
                 f" imported: rename it, or "
                 + (
@@ -451,7 +452,7 @@ def _positional(text: str, _facts: Facts, _caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
         return Reason(
             code="IMG915",
-            cause=f"{counted['callee']} of the installed version takes {counted['takes']}"
+            cause=f"{counted['callee']} of the installed version accepts {counted['takes']}"
             f" arguments, and its caller passes {counted['given']}: caller and function are of"
             " versions that are not compatible",
             cure="install versions of both packages that were released for each other, or correct"
@@ -537,7 +538,7 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
         cause=f"the installed {shown} does not have {what}: it is older than the model, or the"
         " model's code comes with its weights",
         cure=f"install a newer {package} within what the other packages allow (imgbuild resolve"
-        f" {package} …); if the model's card says so, pass trust_remote_code=True",
+        f" {package} …); if the model card requires it, pass trust_remote_code=True",
         confidence="high",
     )
 

@@ -184,14 +184,14 @@ class ReleaseCatalogue:
             partial=True,
         )
 
-    def cached(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
-        """The result of `ask` about immutable files, cached by `key`, Python and code."""
+    def cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
+        """The result of `compute` about immutable files, cached by `key`, Python and code."""
         python = self.catalogue.rules.tags.python
         name = compact([code_digest(__name__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
         if cached is not None:
             return msgspec.json.decode(cached, type=form)
-        answer = ask()
+        answer = compute()
         self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
         return answer
 
@@ -211,13 +211,13 @@ def lacks(
     wheel = release_catalogue.wheel(evidence.other, release)
     key = ("lacks", evidence.relation, evidence.subject, *evidence.preferred, wheel.sha256)
 
-    def _ask() -> bool | None:
+    def _compute() -> bool | None:
         package_set = release_catalogue.package_set({evidence.other: release})
         if any(_has_all(package_set, subjects) for subjects in evidence.preferred):
             return False
         return NAMED[evidence.relation](package_set, evidence.subject)
 
-    return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.cached(key, _compute, bool | None)  # type: ignore[arg-type]
 
 
 def has_module(
@@ -226,10 +226,10 @@ def has_module(
     """Whether `release` of `package` has the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
-    def _ask() -> bool:
+    def _compute() -> bool:
         return module in release_catalogue.package_set({package: release}).modules_of(package)
 
-    return release_catalogue.cached(("brings", module, wheel.sha256), _ask, bool)
+    return release_catalogue.cached(("brings", module, wheel.sha256), _compute, bool)
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -285,7 +285,7 @@ def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: s
 def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
     taken = signatures.signature(package_set, dotted(package_set, callee))
-    return None if taken is None else not taken.takes(keyword)
+    return None if taken is None else not taken.accepts(keyword)
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:

@@ -71,9 +71,7 @@ class Notes:
         """Record a problem if `name` is not one of `names`, the names of each `what` at `of`."""
         choices = list(names)
         if name not in choices:
-            expected = (
-                f"one of {', '.join(choices)}" if choices else f"{what}, of which there are none"
-            )
+            expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"
             near = nearest(name, choices)
             self.note(path, f"unknown {what}", value=name, expected=expected, near=near, of=of)
 

@@ -164,7 +164,9 @@ def refuse_others(out: Path, name: str) -> None:
     names = [entry.annotations.get(REF_NAME, "") for entry in entries]
     if names and names != [name]:
         others = ", ".join(sorted({other or "one without a name" for other in names} - {name}))
-        message = f"{out} has other images than {name}: {others or f'{len(names)} of that name'}"
+        message = (
+            f"{out} contains images other than {name}: {others or f'{len(names)} of that name'}"
+        )
         hint = "choose another folder with --output, or remove this one"
         raise InputError(message, hint=hint)
 

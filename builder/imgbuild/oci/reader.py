@@ -85,7 +85,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
         return [(*folder, child) for child in names(folder)]
     hidden = name.removeprefix(WHITEOUT)
     if hidden == "..":
-        message = f"{'/'.join(parts)!r} leads out of the image"
+        message = f"{'/'.join(parts)!r} points outside the image"
         raise IntegrityError(message, hint=REMEDY)
     if hidden.startswith(WHITEOUT) or hidden in ("", "."):  # the former are internal files of aufs
         return []
@@ -275,7 +275,7 @@ def inflated(
     """
     with contextlib.ExitStack() as opened:
         plain = opened.enter_context(decompressed(layer.path, layer.part, advance))
-        ahead = opened.enter_context(_Ahead(plain))
+        ahead = opened.enter_context(_ReadAhead(plain))
         tar = io.BufferedReader(ahead, CHUNK)
         yield cast("BinaryIO", tar)
         with reading(str(layer.path), hint=REMEDY):
@@ -301,7 +301,7 @@ def check(
         raise IntegrityError(message, hint=error.hint) from error
 
 
-class _Ahead(io.RawIOBase):
+class _ReadAhead(io.RawIOBase):
     """The bytes of `stream`, read and hashed by a thread that is up to two pieces ahead."""
 
     def __init__(self, stream: BinaryIO) -> None:

@@ -330,7 +330,7 @@ def add(reading: Reading, request: LocalRequest) -> None:
             reading.packages.append(package)
     name = request.name or (package.name if package else "")
     if package is None or not name:
-        reason = "has no pyproject.toml, setup.py or setup.cfg with the name of a package"
+        reason = "has no pyproject.toml, setup.py or setup.cfg with a package name"
         reading.leave_out(request.place, request.folder, reason)
         return
     if request.folder != ".":

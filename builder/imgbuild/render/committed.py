@@ -69,7 +69,9 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
             if name not in present or folder.read(name) != content
         ]
     others = sorted(present - expected.keys())
-    return problems + [f"{folder.path / name} belongs to no step: remove it" for name in others]
+    return problems + [
+        f"{folder.path / name} is not used by any step: remove it" for name in others
+    ]
 
 
 def _present(folder: OpenFolder) -> set[str]:

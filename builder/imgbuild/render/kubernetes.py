@@ -141,7 +141,7 @@ def _comment(container: ContainerSettings, comment: str, operator: str = "") -> 
             f"The image must be in its registry: imgbuild push {container.target} {repository}",
             f"Two PersistentVolumeClaims: workspace ({container.workdir}), models ({MODELS})",
             *([f"Secret {SECRET}, each key may be absent: {secrets}"] if secrets else []),
-            "kernels has compiled code; with a claim in place of emptyDir it outlives the pod.",
+            "kernels has compiled code; with a claim instead of emptyDir it outlives the pod.",
             "Start it: kubectl apply -f FILE",
         )
     )
@@ -216,7 +216,9 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
         limits["nvidia.com/gpu"] = gpus
     if container.rdma:
         if container.rdma.startswith("/"):
-            message = f"--rdma {container.rdma}: a device; here a resource of a plugin is expected"
+            message = (
+                f"--rdma {container.rdma}: a device; here a device plugin's resource is expected"
+            )
             raise InputError(message, hint="such as --rdma rdma/ib")
         limits[container.rdma] = 1
     return limits

@@ -76,7 +76,7 @@ class Gaps:
         return last
 
 
-def fallen(
+def behind_newest(
     facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
 ) -> tuple[str, ...]:
     """The requests whose selected version is months behind the newest one, each with the cause."""
@@ -84,7 +84,7 @@ def fallen(
         words
         for requested in demands
         if requested.package in versions and requested.package not in conflict.pins_of(demands)
-        if (words := _fallen(facts, demands, requested, versions, cuda)) is not None
+        if (words := _behind_newest(facts, demands, requested, versions, cuda)) is not None
     )
 
 
@@ -214,7 +214,7 @@ def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str]
     )
 
 
-def _fallen(
+def _behind_newest(
     facts: PackageFacts,
     demands: Sequence[Demand],
     requested: Demand,

@@ -77,7 +77,7 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
     if any(requested.extras for requested in ask.requests):
         return ()
     for name in project.locked_targets():
-        if name not in matrix.targets or not _suits(ask, matrix, name):
+        if name not in matrix.targets or not _is_suitable(ask, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
         versions = versions_in(ask, lock)
@@ -129,7 +129,7 @@ def nearest_target(ask: ResolveRequest, project: Project, matrix: Matrix) -> Nea
     for name in project.locked_targets():
         if name not in matrix.targets or matrix.targets[name].retired:
             continue
-        if not _suits(wanted, matrix, name):
+        if not _is_suitable(wanted, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
         others = _others(wanted, lock)
@@ -157,7 +157,7 @@ def _others(ask: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | Non
     return others
 
 
-def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
+def _is_suitable(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
     """Whether a target has the requested base, Python, CUDA release, date and indexes."""
     target = matrix.targets[name]
     return (

@@ -126,9 +126,9 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
     name = normalize(package)
     if name not in versions:
         near = nearest(name, versions)
-        ask = f"did you mean {near}? " if near else ""
+        suggestion = f"did you mean {near}? " if near else ""
         message = f"{target} has no package {package}"
-        raise InputError(message, hint=f"{ask}imgbuild show {target} --packages lists all")
+        raise InputError(message, hint=f"{suggestion}imgbuild show {target} --packages lists all")
     return name
 
 
@@ -153,12 +153,12 @@ def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
         as_of=as_of,
         target_spec=graph.roots.get(package),
         dependents=dependents,
-        bounds=_together(specs),
+        bounds=_intersection(specs),
         learned=concerned,
     )
 
 
-def _together(specs: Iterable[SpecifierSet]) -> str:
+def _intersection(specs: Iterable[SpecifierSet]) -> str:
     """One specifier for all of `specs`, with only the tightest lower and upper bounds."""
     parts = {part for spec in specs for part in spec}
     tightest: list[Specifier] = []

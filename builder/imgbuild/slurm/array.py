@@ -250,7 +250,7 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     with reporter.progress("Slurm", len(left), unit="targets") as bar:
         for queue in commands.poll(lambda: [task.key for task in left], reporter):
             for task in tuple(left):
-                end = _look(task, queue.get(task.key, LOST), seen, missing, reporter)
+                end = _task_end(task, queue.get(task.key, LOST), seen, missing, reporter)
                 if end is not None:
                     left.remove(task)
                     finished.append(end)
@@ -263,7 +263,7 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     return finished
 
 
-def _look(
+def _task_end(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
     """The end of `task`, or None if it is not finished; changes are reported."""

@@ -189,10 +189,10 @@ def feed(
         for reader in readers:
             reader.start()
         try:
-            _pour(process, chunks)
+            _write_stdin(process, chunks)
         except BaseException:
             process.kill()
-            _pour(process, ())
+            _write_stdin(process, ())
             raise
         finally:
             for reader in readers:
@@ -204,7 +204,7 @@ def feed(
     return result
 
 
-def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
+def _write_stdin(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
     """Write `chunks` to the stdin of `process` until it stops reading, and close it."""
     if process.stdin is None:
         return

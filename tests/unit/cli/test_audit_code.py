@@ -250,7 +250,7 @@ def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
-    assert unknown.stdout.splitlines() == [f"{TARGET}  not known: trl not read"]
+    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl not read"]
     imgbuild("audit", TARGET, "--code", "train.py")
     assert imgbuild("list", "--runs", "train.py", "--arch", "x86_64").stdout.splitlines() == [
         f"{TARGET}  fails: 1 error",

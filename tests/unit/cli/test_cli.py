@@ -285,7 +285,7 @@ def test_full_disk_error_names_path(
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11 does not apply to locked targets"),
-        (["slurm", TARGET, "--job", "check", "train.py"], "--job check takes no command"),
+        (["slurm", TARGET, "--job", "check", "train.py"], "--job check accepts no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
     ],
 )

@@ -157,7 +157,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert "accepted until 2999-12-31, not checked: CVE-2025-48956: only we send requests" in text
     assert "critical" not in text
     assert "no package has" not in text
-    assert "the result is incomplete: nothing is known about 4 packages" in done.stderr
+    assert "the result is incomplete: there is no data about 4 packages" in done.stderr
     assert "--offline is set" in done.stderr
     [report] = json.loads(imgbuild(*words[:3], "--json").stdout)
     assert (len(report["unasked"]), len(report["unchecked"]), report["unused"]) == (4, 3, [])
@@ -170,7 +170,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert done.status == FetchFailed.exit_code
     assert "2 accepted (3 of 4 packages)" in text
     assert "accepted until 2999-12-31: we load no files of others" in text
-    assert "not asked: vllm" in text
+    assert "not queried: vllm" in text
     assert "not checked: CVE-2025-48956" in text
     assert f"advisories in the cache: {site.url}" in done.stderr
 
@@ -184,7 +184,7 @@ def test_a_report_of_a_scanner_needs_no_server(
     assert done.status == AuditFailed.exit_code
     assert "1 critical, 1 high, 0 medium, 0 low, 1 unknown" in done.stdout
     assert "CVE-2025-32434  torch 2.5.1" in done.stdout
-    assert f"not looked at: report.json ({scanner}): 1 package not in the lock" in (
+    assert f"not checked: report.json ({scanner}): 1 package not in the lock" in (
         " ".join(done.stdout.split())
     )
 

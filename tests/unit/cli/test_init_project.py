@@ -181,9 +181,9 @@ def test_pins_that_contradict_each_other_are_named(imgbuild: Command, index: Loc
     message = unwrapped(done.stderr)
     assert (
         "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, and"
-        " transformers==4.51.3 is demanded (requirements.txt:1)"
+        " transformers==4.51.3 is required (requirements.txt:1)"
     ) in message
-    assert "requires peft>=0.15, and peft==0.14.0 is demanded (requirements.txt:3)" in message
+    assert "requires peft>=0.15, and peft==0.14.0 is required (requirements.txt:3)" in message
     assert not Path("matrix.yaml").exists()
 
 
@@ -230,7 +230,7 @@ def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex)
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
     assert done.status == 8
-    assert "it is a daily build; require its wheel by URL" in unwrapped(done.stderr)
+    assert "it is a nightly build; require its wheel by URL" in unwrapped(done.stderr)
 
 
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
@@ -404,7 +404,7 @@ def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: L
     index.wheel("transformers", "4.51.99")
     refused = imgbuild("init")
     assert refused.status == 8
-    assert "pyproject.toml:4 requires Python ==3.12.*; --relax python takes" in refused.stderr
+    assert "pyproject.toml:4 requires Python ==3.12.*; --relax python uses" in refused.stderr
     assert "of the nearest target:\n    like cu" in refused.stderr
     assert "\n    added: gadget\n    changed: transformers 4." in refused.stderr
     assert "-> ==4.51.99 (pyproject.toml:5)" in refused.stderr
@@ -499,7 +499,7 @@ def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     )
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert row()["exclude"] == {"some-tool": "a package of conda that the index does not have"}
+    assert row()["exclude"] == {"some-tool": "a conda package that is not on the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
     assert "some-tool: the index has no such package" in imgbuild("init").stderr
@@ -524,7 +524,7 @@ def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> 
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
     refused = imgbuild("init")
     assert refused.status == 2
-    assert "Pipfile: files of pipenv are not read" in unwrapped(refused.stderr)
+    assert "Pipfile: pipenv files are not read" in unwrapped(refused.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:

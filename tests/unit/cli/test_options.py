@@ -176,7 +176,7 @@ def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
 def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
-    hint = "options of the command go after --: imgbuild run TARGET -- COMMAND"
+    hint = "pass options of the command after --: imgbuild run TARGET -- COMMAND"
     assert f"hint: {hint}; see: imgbuild help run" in done.stderr
     assert sample.matrix.is_file()
 

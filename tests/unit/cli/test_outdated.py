@@ -76,7 +76,7 @@ def test_pins_block_each_other(imgbuild: Command) -> None:
     lines = imgbuild("outdated", "-r", "requirements.txt", "--arch", "x86_64").stdout.splitlines()
     assert lines[0] == (
         "requirements.txt (x86_64, Python 3.11): 3 of 5 packages have newer versions,"
-        " METADATA allow 0"
+        " METADATA allows 0"
     )
     assert lines[1].split("  ")[0] == "package"
 
@@ -118,12 +118,12 @@ REPORT = OutdatedReport(
     cuda="12.4",
     looked_up=30,
     packages=(
-        NewerVersion(package="a", version="1.0", newest="2.0", required=False, takes="2.0"),
+        NewerVersion(package="a", version="1.0", newest="2.0", required=False, allowed="2.0"),
         NewerVersion(
             package="vllm",
             version="0.8.5",
             newest="0.33.0",
-            takes="0.9.0",
+            allowed="0.9.0",
             moves=("x", "y", "z", "w"),
             reasons=("0.33.0 requires torch==2.14.0, not 2.6.0", "second", "third"),
         ),

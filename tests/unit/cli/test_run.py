@@ -166,7 +166,7 @@ def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert request.env_files == {path: {"A": "'b' ", "B": "c=d", "HF_TOKEN": "secret"}}
     assert request.env == {}  # the value in the file is kept
     path.write_text("A=1\nexport B=2\n")
-    with pytest.raises(InputError, match=r"env:2: invalid name of a variable: 'export B'"):
+    with pytest.raises(InputError, match=r"env:2: invalid variable name: 'export B'"):
         container_request(env_file=[path])
     path.write_bytes(b"\xff")
     with pytest.raises(InputError, match="not UTF-8 text"):

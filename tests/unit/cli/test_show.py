@@ -201,7 +201,7 @@ def test_file_names_are_complete_or_omitted_on_terminal(
     assert [line.split() for line in screen.lines] == [
         line.split()[:2] for line in whole.splitlines()
     ]
-    assert "file names: " in done.stderr
+    assert "to see file names, " in done.stderr
     with terminal.stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "200")
         imgbuild("show", "cu124-vllm", "--packages", *matrix_options)

@@ -192,7 +192,7 @@ Traceback (most recent call last):
     rows = flashinfer.sampling.slots_from_rows(rows, fair=True)
 TypeError: slots_from_rows() got an unexpected keyword argument 'fair'
 """)
-    assert "of the installed flashinfer-python does not take the argument fair" in finding.cause
+    assert "of the installed flashinfer-python does not accept the argument fair" in finding.cause
     assert "which vllm passes to it" in finding.cause
 
 

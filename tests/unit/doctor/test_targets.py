@@ -105,8 +105,8 @@ def test_driver_between_limits_fits_with_a_note() -> None:
     assert fits
     assert why == (
         "runs on driver 535.104.05 by minor version compatibility, from 525.60.13 on, with one"
-        " restriction: code fails that has the driver compile PTX or calls functions new in CUDA"
-        " 12.4; 550.54.14 or newer has no restriction"
+        " restriction: code that relies on the driver to compile PTX, or that calls functions added"
+        " in CUDA 12.4, fails; 550.54.14 or newer has no restriction"
     )
 
 
@@ -122,7 +122,7 @@ def test_newer_ptx_has_a_separate_requirement() -> None:
     assert remark.endswith("; 550.54.14 or newer has all functions, 575.51.03 compiles all PTX")
     judged = targets.judge(host(driver="560.35.03"), offered)
     assert (judged.fits, judged.limited) == (True, True)
-    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX alone")
+    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX only")
     assert not targets.judge(host(driver="580.65.06"), offered).limited
 
 
@@ -195,7 +195,7 @@ def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
     assert verdict(host(gpus=(titan,)), CU124) == (True, "")
     thor = HostGpu(name="Thor", capability="11.0")
     fits, why = verdict(host(gpus=(thor,)), CU124)
-    assert (fits, "no code for Thor (11.0) is known of" in why) == (False, True)
+    assert (fits, "no code for Thor (11.0) is known" in why) == (False, True)
     # Floors are exact for what the data knows: sm_120a does not run on 12.1.
     assert not verdict(host(gpus=(HostGpu(name="Spark", capability="12.1"),)), CU130)[0]
     assert verdict(host(gpus=(HostGpu(name="old driver"),)), CU130) == (True, "")
@@ -211,7 +211,7 @@ def test_a_tegra_runs_no_code_for_servers() -> None:
 def test_a_branch_of_drivers_is_its_newest_release() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
-    assert "of the driver's branch 580, release 580.65.06 or newer is needed" in why
+    assert "needs release 580.65.06 or newer of driver branch 580" in why
     assert verdict(host(driver="550"), CU124) == (True, "")
     fits, why = verdict(host(driver="575"), CU130)
     assert not fits
@@ -243,11 +243,11 @@ def test_another_machine_is_checked_by_the_given_properties() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
-    assert diagnosis.remarks == ("no driver was given, so none is compared",)
+    assert diagnosis.remarks == ("no driver was given, so it is not compared",)
     assert diagnosis.verdicts[-1].reasons == ("its image is for x86_64, the machine is arm64",)
     with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
     assert targets.diagnose(with_driver, [CU124]).remarks == (
-        "no GPU was given, so none is compared",
+        "no GPU was given, so it is not compared",
     )
 
 
@@ -327,7 +327,7 @@ def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
     diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
-    assert "podman 4.3.1 cannot give GPUs to containers" in remark
+    assert "podman 4.3.1 cannot provide GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
 

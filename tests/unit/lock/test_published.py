@@ -135,7 +135,7 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "belongs to packages",
+        "is reserved for packages",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",
@@ -277,7 +277,7 @@ def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         published.load(path)
     (problem,) = caught.value.problems
-    assert f"a link leads to {tmp_path}/other.sh, outside the repository" in problem.message
+    assert f"a link points to {tmp_path}/other.sh, outside the repository" in problem.message
     assert problem.path == "targets.ours.files./opt/team/train.sh.from"
     assert (problem.line, problem.value) == (16, "train.sh")
     assert problem.expected == "a file of the repository itself: copy it there"

@@ -58,7 +58,7 @@ def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
          "imgbuild add git+https://git.example/a.git installs it"),
         ("git clone https://git.example/a b && pip install ./b", "install ./b",
          "imgbuild add git+https://git.example/a installs it"),
-        ("pip uninstall -y torch", "uninstall -y torch", "not taken into account"),
+        ("pip uninstall -y torch", "uninstall -y torch", "uninstall commands are ignored"),
         ("pip install -r gone.txt", "-r gone.txt", "no such file in the project"),
         ("uv sync --extra vllm", "--extra vllm", "--extra"),
         ("apt-get install -y ./cuda.deb", "./cuda.deb", "a file"),

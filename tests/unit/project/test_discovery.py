@@ -90,7 +90,7 @@ def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(t
     assert [each.name for each in result.debian] == ["git-lfs"]
     assert [each.name for each in result.cuda] == ["12.4"]
     assert "torch" not in reasons(result)
-    assert "named by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
+    assert "required by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
     assert "--extra" in reasons(result)[".[train]"]
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
@@ -102,7 +102,7 @@ def test_a_file_that_only_the_dockerfile_installs_is_one_note(tmp_path):
         "requirements/serve.txt": "fastapi\nuvicorn\nray\nvllm\n",
     }
     note = reasons(declared(tmp_path, files))["-r requirements/serve.txt"]
-    assert "Dockerfile; only it names fastapi, uvicorn, ray and 1 more" in note
+    assert "Dockerfile; no other file requires fastapi, uvicorn, ray and 1 more" in note
 
 
 def test_lock_of_workspace_without_project_is_ignored(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_notebook_is_read_only_without_other_files(tmp_path):
     assert texts(declared(tmp_path / "a", {"train.ipynb": notebook})) == ["trl"]
     both = declared(tmp_path / "b", {"train.ipynb": notebook, "requirements.txt": "torch\n"})
     assert texts(both) == ["torch"]
-    assert "installs trl, which no other file names" in reasons(both)["train.ipynb"]
+    assert "installs trl, which no other file requires" in reasons(both)["train.ipynb"]
     met = {"train.ipynb": notebook, "requirements.txt": "torch\ntrl\n", "bad.ipynb": "{"}
     assert declared(tmp_path / "d", met).not_read == ()
     several = declared(tmp_path / "c", {"a.ipynb": notebook, "b.ipynb": notebook})
@@ -230,7 +230,7 @@ def test_a_repository_that_only_the_dockerfile_installs_is_a_note(tmp_path):
     }
     result = declared(tmp_path, files)
     assert result.unnamed == ()
-    assert "named by no other file" in reasons(result)["git+https://git.example/kernels.git"]
+    assert "required by no other file" in reasons(result)["git+https://git.example/kernels.git"]
 
 
 def test_a_requirements_file_of_a_submodule_is_named_with_its_command(tmp_path):

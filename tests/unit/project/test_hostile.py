@@ -35,7 +35,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "yaml-laughs": ({"environment.yml": LAUGHS}, "environment.yml", None, "aliases"),
     "yaml-deep": ({"environment.yml": "[" * 400}, "environment.yml", None, ""),
     "yaml-cycle": ({"environment.yml": "a: &a [*a]\n"}, "environment.yml", 1, "alias"),
-    "yaml-text": ({"environment.yml": "text\n"}, "environment.yml", None, "not an environment"),
+    "yaml-text": ({"environment.yml": "text\n"}, "environment.yml", None, "conda environment"),
     "utf8": ({"requirements.txt": b"torch\n\xff\xfe\xfa\n"}, "requirements.txt", 2, "UTF-8"),
     "control": ({"requirements.txt": "torch\nnum\x1b[2Jpy\n"}, "requirements.txt", 2, "control"),
     "setup": ({"setup.py": "def (:\n"}, "setup.py", 1, "not Python"),
@@ -139,7 +139,7 @@ def test_named_files_outside_project_or_of_unknown_kind_are_refused(tmp_path):
     assert [each.message for each in result] == [
         "is outside the project",
         "is outside the project",
-        "a kind of file that is not read",
+        "a kind of file that is not supported",
         "no such file",
     ]
 

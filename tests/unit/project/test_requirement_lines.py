@@ -58,7 +58,7 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
         ("../sibling", "outside the project"),
         ("-e ./missing", "no such folder"),
         ("hg+https://hg.example/a#egg=a", "only repositories of git"),
-        ("-r https://files.example/requirements.txt", "a file of another host"),
+        ("-r https://files.example/requirements.txt", "a file on another host"),
     ],
 )
 def test_unknown_line_is_reported_with_location(tmp_path, line, reason):
@@ -133,7 +133,7 @@ def test_conda_export_is_recognized(tmp_path):
     files = {"requirements.txt": "# platform: linux-64\nnumpy=1.26.4=py310\nopenssl=3.0=h1\n"}
     result = declared(tmp_path, files)
     assert texts(result) == ["numpy==1.26.4"]
-    assert "a library of conda" in reasons(result)["openssl=3.0"]
+    assert "a conda library" in reasons(result)["openssl=3.0"]
 
 
 def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_path):
@@ -151,7 +151,7 @@ def test_indexes_of_pytorch_for_other_hardware_and_of_nightly_builds_are_noted(t
     notes = reasons(result)
     assert notes[urls[0]] == "images have builds for CUDA, not for cpu"
     assert notes[urls[1]] == "images have builds for CUDA, not for rocm6.3"
-    assert "CUDA 12.8 is taken" in notes[nightly]
+    assert "CUDA 12.8 is used" in notes[nightly]
     assert [each.name for each in result.cuda] == ["12.8"]
     assert result.indexes == ()
 

@@ -160,7 +160,7 @@ def test_wheel_of_other_architecture_is_refused():
     lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
     assert online.build_files(lock, [Arch.X86_64])
     with pytest.raises(
-        InputError, match=r"ninja 1\.11, and the lock has ninja-1\.11-py3"
+        InputError, match=r"ninja 1\.11, and the lock has only ninja-1\.11-py3"
     ) as caught:
         online.build_files(lock, [Arch.ARM64])
     assert "--only wheels" in (caught.value.hint or "")
@@ -334,8 +334,8 @@ def test_script_has_urls_of_packages_on_other_indexes():
     )
     trl = render_sample.wheels(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
-    (line,) = [line for line in install_script.requirements if line.there]
-    assert line.there == where
+    (line,) = [line for line in install_script.requirements if line.with_url]
+    assert line.with_url == where
     assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
 
 

@@ -114,8 +114,8 @@ def read_all(versions) -> QuickLook:
     return QuickLook(read=frozenset(versions))
 
 
-def clash(versions, *taught) -> QuickLook:
-    return QuickLook(clashes=True, taught=taught, read=frozenset(versions))
+def clash(versions, *learned) -> QuickLook:
+    return QuickLook(clashes=True, learned=learned, read=frozenset(versions))
 
 
 def near(facts, demands, cuda, check=read_all, retained=()):
@@ -143,10 +143,10 @@ def test_version_with_torch_of_other_cuda_is_a_conflict(ask):
     assert (requirement_conflict.requests, requirement_conflict.cuda) == (("vllm",), True)
     of_row = conflict.conflict(facts, demands, "12.4", row="cu124-vllm")
     assert of_row is not None
-    assert of_row.reasons[0] == "the target cu124-vllm is of CUDA 12.4"
+    assert of_row.reasons[0] == "the target cu124-vllm is for CUDA 12.4"
     assert near(facts, demands, "12.4") == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
-        "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0",
+        "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0",
     )
 
 
@@ -186,7 +186,7 @@ def test_learned_constraints_are_reported_with_their_evidence(ask):
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons[-1] == (
         "trl 1.2 needs vllm>=0.9: trl/client.py:43 imports vllm.utils.network_utils,"
-        " new in vllm 0.9"
+        " added in vllm 0.9"
     )
     assert near(facts, demands, None) == (
         "vllm 0.9, with torch 2.7.0 for CUDA 12.6",
@@ -245,7 +245,7 @@ def test_a_package_set_with_several_changes_is_checked_and_learned_from(ask):
 def test_incompatible_code_is_not_retried_with_other_cuda(ask):
     facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
     plain = near(facts, demands, "12.4")
-    assert plain[-1] == "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0"
+    assert plain[-1] == "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0"
 
     def check(versions):
         older = msgspec.structs.replace(LEARNED, versions="==1.2", needs="vllm<1.0")
@@ -289,7 +289,7 @@ def test_nearest_package_set_lists_unread_code(ask):
     words = "(the code of trl was not read)"
     assert near(facts, demands, "12.4") == (
         f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
-        f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
+        f"CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
     )
     assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not read)"
@@ -352,12 +352,12 @@ def test_missing_wheels_do_not_end_search(ask):
 def test_a_fallback_from_a_preference_is_reported_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
-    (text,) = behind.fallen(facts, demands, versions, "12.4")
+    (text,) = behind.behind_newest(facts, demands, versions, "12.4")
     assert text == (
         "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: the package set has vllm 0.8;"
         " rl 0.9 is available; rl 0.9 requires vllm==0.7 (its METADATA)"
     )
-    assert behind.fallen(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
+    assert behind.behind_newest(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
 
 
 def outdated(facts, demands, versions):

@@ -135,7 +135,7 @@ def test_invalid_matrix_is_removed(tmp_path: Path) -> None:
         init.write(tmp_path / "matrix.yaml", text)
     assert "small has torch 2.6.0" in caught.value.problems[0].message
     assert caught.value.problems[0].file == "matrix.yaml (not written)"
-    assert caught.value.message == "these options do not give a valid matrix"
+    assert caught.value.message == "these options do not result in a valid matrix"
     assert not (tmp_path / "matrix.yaml").exists()
 
 
@@ -285,10 +285,10 @@ def test_best_tested_target_is_recommended(tmp_path: Path) -> None:
 def test_files_next_to_a_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
-    assert init.write_beside(tmp_path) == wrote
+    assert init.write_editor_files(tmp_path) == wrote
     assert (inner / "matrix.schema.json").read_bytes() == schema.published_extension()
     (inner / ".gitignore").write_text("/data/\n")
-    assert init.write_beside(tmp_path) == []
+    assert init.write_editor_files(tmp_path) == []
     assert (inner / ".gitignore").read_text() == "/data/\n"
     assert [path.name for path in tmp_path.iterdir()] == [".imgbuild"]
 

@@ -170,7 +170,7 @@ def test_unmounted_env_path_is_reported(tmp_path):
         lock(), DIGEST, ScriptKind.SINGLE, with_(nodes=1), SIF, command=TRAIN,
         environment=environment,
     )  # fmt: skip
-    (warning,) = jobs.unseen(script, tmp_path)
+    (warning,) = jobs.unmounted_paths(script, tmp_path)
     assert warning.startswith("HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted")
     assert warning.endswith(" --bind /x/hub")
 
@@ -322,8 +322,14 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         ((), "the job requests no GPU: use --gpus N"),
         (("--gpus", "0"), ""),
         (("--gpus", "2"), ""),
-        (("--sbatch=--gres=gpu:h100:2",), "--sbatch=--gres=gpu:h100:2 does not give the image"),
-        (("--sbatch=--gpus-per-task=1",), "--sbatch=--gpus-per-task=1 does not give the image"),
+        (
+            ("--sbatch=--gres=gpu:h100:2",),
+            "--sbatch=--gres=gpu:h100:2 does not make GPUs available in the image",
+        ),
+        (
+            ("--sbatch=--gpus-per-task=1",),
+            "--sbatch=--gpus-per-task=1 does not make GPUs available in the image",
+        ),
         (("--sbatch=--gres=craynetwork:1",), "the job requests no GPU"),
     ],
 )

@@ -16,7 +16,7 @@ from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
-from imgbuild.matrix.tried_updates import MadeRow
+from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.project_paths import Project, find
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import catalogue, row_text
@@ -27,7 +27,7 @@ from tests.support.inprocess_project import TARGET, json_of
 
 NAME = "cu124-vllm-trl0.18.3"
 DAY = datetime.date(2026, 11, 28)
-MADE = MadeRow(of=TARGET, made=DAY, moved={"trl": "0.18.3"})
+MADE = DerivedRow(of=TARGET, made=DAY, moved={"trl": "0.18.3"})
 
 
 @pytest.fixture

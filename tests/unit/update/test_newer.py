@@ -79,14 +79,14 @@ def test_pins_block_newer_versions_and_unpinned_packages_do_not(site: Site, tmp_
         package="engine",
         version="1.0",
         newest="1.2",
-        takes="1.1",
+        allowed="1.1",
         moves=("helper",),
         reasons=("1.2 requires torch==2.7.0, not 2.6.0",),
     )
-    assert rows["torch"].takes == ""
+    assert rows["torch"].allowed == ""
     assert rows["torch"].reasons == ("engine 1.0 requires torch==2.6.0",)
     helper = rows["helper"]  # 3.0 was yanked, and the pinned engine does not accept 2.0
-    assert (helper.newest, helper.takes, helper.required) == ("2.0", "", False)
+    assert (helper.newest, helper.allowed, helper.required) == ("2.0", "", False)
     assert helper.reasons == ("engine 1.0 requires helper<2",)
 
 
@@ -101,7 +101,7 @@ def test_a_version_whose_extra_needs_a_newer_pinned_package_cannot_be_taken(
     with serve(Site(files=index.site_files(api=False))) as site:
         rows = look(site, tmp_path, {"engine": "1.0", "trainer": "1.0"})
     trainer = rows["trainer"]
-    assert trainer.takes == "2.0"  # of which the range ends before the engine's version
+    assert trainer.allowed == "2.0"  # of which the range ends before the engine's version
     assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (its extra engine), not 1.0",)
 
 
@@ -122,7 +122,7 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
     assert rows["torch"].reasons == ("its wheel is built for CUDA 12.6, the set has CUDA 12.4",)
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.6")
-    assert rows["torch"].takes == "2.7.0"
+    assert rows["torch"].allowed == "2.7.0"
 
 
 def test_user_range_but_not_pin_is_a_reason(site: Site, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_user_range_but_not_pin_is_a_reason(site: Site, tmp_path: Path) -> None:
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
     wanted = {"helper": RequiredVersion(spec="==1.0", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
-    assert (row.takes, row.reasons) == ("2.0", ())
+    assert (row.allowed, row.reasons) == ("2.0", ())
 
 
 def test_kept_packages_and_learned_constraints_block_newer_versions(
@@ -140,15 +140,15 @@ def test_kept_packages_and_learned_constraints_block_newer_versions(
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
     other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
     row = look(site, tmp_path, BASIC, other, known=(learned,))["engine"]
-    assert row.takes == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
+    assert row.allowed == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
     kept = {"helper": "extends: small keeps 1.0"}
     row = look(site, tmp_path, {"helper": "1.0"}, {}, kept=kept)["helper"]
-    assert (row.takes, row.reasons) == ("", ("extends: small keeps 1.0",))
+    assert (row.allowed, row.reasons) == ("", ("extends: small keeps 1.0",))
 
 
 def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"broken": "1.0", "absent": "1.0", "helper": "1.0"}, {})
-    assert rows["helper"].takes == "2.0"
+    assert rows["helper"].allowed == "2.0"
     assert rows["absent"].error == "the index has no such package"
     assert "simple/broken/" in rows["broken"].error
     assert rows["broken"].outdated
@@ -156,9 +156,9 @@ def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) ->
 
 def test_version_with_only_sdist_is_allowed_if_it_may_be_built(site: Site, tmp_path: Path) -> None:
     row = look(site, tmp_path, {"source": "1.0"}, {})["source"]
-    assert (row.takes, row.reasons) == ("", ("only an sdist",))
+    assert (row.allowed, row.reasons) == ("", ("only an sdist",))
     row = look(site, tmp_path, {"source": "1.0"}, {}, sdists=frozenset(("source",)))["source"]
-    assert (row.takes, row.reasons) == ("2.0", ())
+    assert (row.allowed, row.reasons) == ("2.0", ())
 
 
 def file(name: str, python: str | None = None) -> IndexFile:

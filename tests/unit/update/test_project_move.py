@@ -226,5 +226,5 @@ def test_rows_are_all_or_those_named(folder: Path) -> None:
         project_move.rows_of(value, ("nosuch",))
     apart = msgspec.structs.replace(value.targets["other"], like="third")
     value = msgspec.structs.replace(value, targets={**value.targets, "other": apart})
-    with pytest.raises(InputError, match="are on several targets: small, third"):
+    with pytest.raises(InputError, match="use several targets: small, third"):
         project_move.rows_of(value, ())

@@ -141,7 +141,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
                 package,
                 version,
                 cuda,
-                "its version is of another release",
+                "its version belongs to another release",
                 f"=={gpus.minor(cuda)}.*",
             )
 
@@ -218,8 +218,8 @@ def _unassembled(
     package_archs: dict[str, set[str]] = {}
     files: dict[str, str] = {}
     for package, facts in elf_facts:
-        if facts.assembles:
-            package_archs.setdefault(package, set()).update(facts.assembles)
+        if facts.ptxas_architectures:
+            package_archs.setdefault(package, set()).update(facts.ptxas_architectures)
             files.setdefault(package, facts.file)
     for package, archs in package_archs.items():
         plain = {arch.rstrip("af") for arch in archs}

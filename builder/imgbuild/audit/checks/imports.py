@@ -181,7 +181,7 @@ def _preferred(
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
     """The message for an import of `module`, which its wheel has for `pythons` only."""
     return (
-        f"imports {module}, which its wheel has for Python {' and '.join(pythons)} only;"
+        f"imports {module}, which its wheel contains only for Python {' and '.join(pythons)};"
         f" this package set has Python {package_set.python}"
     )
 

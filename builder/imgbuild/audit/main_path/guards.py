@@ -124,7 +124,7 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
         case "python":
             return _guard_state(_python(package_set.python, guard.subject, guard.spec))
         case "takes":
-            return _guard_state(_takes(package_set, guard))
+            return _guard_state(_has_parameter(package_set, guard))
         case "result":
             return _result(package_set, guard)
         case "platform":
@@ -186,7 +186,7 @@ def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
     return _within(version, guard.spec) if guard.spec else True
 
 
-def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
+def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None:
     """Whether a callable has a parameter, or a dataclass a field, of this name."""
     module, scope, expression = guard.subject.split(":")
     name = guard.spec.removeprefix("!")

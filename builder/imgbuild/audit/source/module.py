@@ -76,7 +76,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
     more = LazyNames(tree, source, assignments)
-    calls, attributes = _settle(statements)
+    calls, attributes = _resolved_references(statements)
     return ModuleFacts(
         module=module,
         file=file,
@@ -132,7 +132,7 @@ def _bound(statements: Statements) -> set[str]:
     return names
 
 
-def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
+def _resolved_references(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
     """The references that are facts: their root is bound, or their receiver has a type."""
     imports, stored = statements.assignments.imports, statements.expressions.stored
     bound = _bound(statements)
@@ -149,7 +149,7 @@ def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, 
             calls.append(_call(record, record.call, receiver))
         elif record.expression.endswith(SUBSCRIPT) and not _of_stdlib(record, imports):
             continue
-        elif _proves(record, stored, imported):
+        elif _requires_attribute(record, stored, imported):
             attributes.append(
                 Attribute(record.line, record.expression, receiver, record.scope, record.guards)
             )
@@ -169,7 +169,7 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
     return kind if root in bound or (stars and root not in BUILTINS) else None
 
 
-def _proves(record: NameUse, stored: set[str], imported: set[str]) -> bool:
+def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:
     """Whether a read requires that an attribute exists: the module may assign it itself."""
     expression = record.expression
     first, _, _ = expression.partition(".")

@@ -232,8 +232,8 @@ def test_kernels_for_single_gpu_are_not_reported() -> None:
 
 def test_assembler_without_gpu_support_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
-    older = library(f"{binaries}ptxas", assembles=("sm_90", "sm_90a", "sm_100a"))
-    newer = library(f"{binaries}ptxas-blackwell", assembles=("sm_100a", "sm_103f"))
+    older = library(f"{binaries}ptxas", ptxas_architectures=("sm_90", "sm_90a", "sm_100a"))
+    newer = library(f"{binaries}ptxas-blackwell", ptxas_architectures=("sm_100a", "sm_103f"))
     package_set = SharedObjects({"triton 3.6.0": [older, newer]})
     assert cudas.check(package_set, "13.0", ("9.0", "10.0", "10.3")) == []
     findings = cudas.check(package_set, "13.0", ("9.0", "12.1"))
@@ -249,7 +249,7 @@ def test_floors_are_computed_from_files() -> None:
         library(
             "torch/lib/libtorch_cuda.so",
             gpu=code("sm_80", "sm_86", "sm_90", "compute_90:8.7"),
-            wants={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.9")},
+            required_versions={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.9")},
         ),
         module("vllm/_C.abi3.so", gpu=code("sm_80", "sm_90", "compute_90:8.4")),
         module("vllm/_flashmla_C.abi3.so", gpu=code("sm_90a")),

@@ -177,8 +177,8 @@ def test_forwarded_keywords_are_read():
         """
     )
     on, unclear = facts.functions
-    assert (on.forwards, on.takes) == (("Engine",), ("old",))
-    assert (unclear.forwards, unclear.takes) == ((), ())
+    assert (on.kwargs_callees, on.popped_keys) == (("Engine",), ("old",))
+    assert (unclear.kwargs_callees, unclear.popped_keys) == ((), ())
 
 
 def test_syntax_error_sets_broken():
