@@ -267,7 +267,8 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. Lines are not folded.",
+        "All columns: Python, other packages, state, test records. On a terminal that is narrower"
+        " than the table, a paragraph for each target.",
         panel=OUTPUT,
         often=True,
     ),
@@ -306,7 +307,8 @@ def list_targets(
     their place; --all lists these too. A target with * is recommended for its stack; these are
     first. The column "tested" has the GPUs and the month of the highest tier of smoke tests that
     passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
-    run of a tier failed; "-" for an image without a test record, "not locked" without an image.
+    run of a tier failed; "-" for an image without a test record; "not locked", or "plan" on a
+    narrow terminal, for a target without an image.
     Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
     equal configuration count, and --wide names their digests. A narrow terminal shows no months; a
     wide one shows more columns: the oldest driver, the download size, other packages. Filters are
@@ -371,7 +373,7 @@ def list_targets(
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
-        lines = aligned(table.cells(rows), width=sys.maxsize)
+        lines = _wide(rows, terminal_width())
     else:
         width = terminal_width()
         also = ["Python"] if filters.python else []
@@ -382,14 +384,20 @@ def list_targets(
             console.info(note)
 
 
+def _wide(rows: Sequence[TableRow], width: int) -> list[str]:
+    """The table of all columns, or a paragraph for each target if the terminal is narrower."""
+    lines = aligned(table.cells(rows), width=sys.maxsize)
+    return table.blocks(rows, width) if max(map(len, lines)) > width else lines
+
+
 def _notes(
     rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
 ) -> Iterator[str]:
     """The meaning of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
-        yield "* recommended; columns of other packages: imgbuild list --wide"
+        yield "* recommended; other packages and columns: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
-        yield "not locked: imgbuild show TARGET names the reasons"
+        yield f"not locked ({table.PLANNED}): imgbuild show TARGET names the reasons"
     if hidden:
         yield f"retired: {len(hidden)}, listed by: imgbuild list --all"
     if restricted:
@@ -404,7 +412,7 @@ def _style(line: str) -> list[tuple[str, str]]:
         return [(line, "bold")]
     head = "bold green" if name.endswith(table.MARK) else ""
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
-    tail = {"failed": "red", "not locked": "dim", "no lock": "dim"}.get(last, "")
+    tail = {"failed": "red", "not locked": "dim", table.PLANNED: "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
@@ -29,6 +30,7 @@ from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, NoSolution
+from imgbuild.learn import recorded
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
@@ -311,7 +313,15 @@ def resolve(
         )
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
+        _report_notes(ask, session)
         raise typer.Exit(NoSolution.exit_code)
+
+
+def _report_notes(ask: ResolveRequest, session: Session) -> None:
+    """Print what the notes of the matrix have on the requested versions."""
+    specs = {item.package: SpecifierSet(item.spec) for item in ask.requests}
+    for note in recorded.notes_on(recorded.notes(session.matrix), specs):
+        console.info(f"note of {note.target}: {note.text}")
 
 
 def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:

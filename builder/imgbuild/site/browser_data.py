@@ -91,6 +91,16 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
             for item in catalogue.refusals
             if item.source == "refused update"
         ],
+        "notes": [
+            {
+                "target": note.target,
+                "text": note.text,
+                "packages": note.packages,
+                "stated": note.stated,
+            }
+            for note in catalogue.notes
+            if note.stated or len(note.packages) > 1
+        ],
     }
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.attest.sbom.packages import Package, recorded
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package
 from imgbuild.cves.check import CveReport
 from imgbuild.errors import LockStale
+from imgbuild.learn import recorded
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.constraints import Constraint
@@ -28,7 +30,7 @@ from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
 from imgbuild.show import page, status, table
 from imgbuild.show.table import TableRow
-from imgbuild.site import commands, grid, neighbours, refusals, requirements
+from imgbuild.site import commands, grid, neighbours, requirements
 from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
@@ -72,7 +74,7 @@ def open_sources(project: Project) -> SiteSources:
         project=project,
         matrix=matrix,
         learned=published.known_constraints(matrix, project.images),
-        records=recorded([*folders]),
+        records=packages.recorded([*folders]),
     )
 
 
@@ -115,7 +117,8 @@ def read_catalogue(
         targets=complete,
         debian=debian,
         grid=grid.grid(complete),
-        refusals=refusals.refusals(sources.project, sources.matrix, sources.learned),
+        refusals=recorded.refusals(project.images, sources.matrix, sources.learned),
+        notes=recorded.notes(matrix),
         requires=requirements.requirements(sources.records, complete),
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
         revision=revision(project),
@@ -162,7 +165,7 @@ def _target(
         accepted=(*target.accept_cves, *matrix.accept_cves),
         advisories=tuple(report for report in reports if current and report.target == name),
         learned=tuple(str(entry) for entry in sources.learned if entry.concerns(versions)),
-        incompatible=refusals.incompatible(versions, row.python),
+        incompatible=recorded.incompatible(versions, row.python),
         history=history.targets.get(name, ()),
     )
 
@@ -239,8 +242,8 @@ def _updates(
         for layer, recipe in zip(layers, recipes, strict=True)
         if isinstance(recipe, FilesRecipe) and (recipe.readme or recipe.user_packages)
     ]
-    for layer, packages in zip(layers, wheels, strict=True):
-        shown = [name for name in packages if name in named]
+    for layer, names in zip(layers, wheels, strict=True):
+        shown = [name for name in names if name in named]
         for package in shown:
             together = [layer, *lists_versions]
             yield UpdateCost(

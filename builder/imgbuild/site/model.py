@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.cves.check import CveReport
+from imgbuild.learn.recorded import RecordedRefusal, TargetNote
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.accepted import AcceptedCve, Waiver
 from imgbuild.plan.image_digests import TargetDigests
@@ -151,15 +152,6 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[GridRow, ...]
 
 
-class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
-
-    what: str
-    reason: str
-    source: str
-    target: str = ""
-
-
 class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     """All data of a site. `registry` is "" if nothing is published.
 
@@ -173,6 +165,7 @@ class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     debian: tuple[DebianList, ...]
     grid: Grid
     refusals: tuple[RecordedRefusal, ...]
+    notes: tuple[TargetNote, ...] = ()
     requires: dict[str, dict[str, tuple[str, ...]]] = {}  # main package → version → lines
     made: str = ""  # the day, year-month-day
     revision: str = ""  # the commit, "" outside of git

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport, Vulnerability
+from imgbuild.learn.recorded import RecordedRefusal
 from imgbuild.show import table
 from imgbuild.show.page import PageImage
 from imgbuild.site import browser_data, commands, gpu_names, requirements, test_runs
@@ -26,7 +27,7 @@ from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import gpu_names as names_of_run
 from imgbuild.site.grid import state_of
 from imgbuild.site.history import DigestChange, SiteHistory
-from imgbuild.site.model import RecordedRefusal, SiteCatalogue, SiteTarget
+from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from imgbuild import project_paths
-from imgbuild.errors import InputError
-from imgbuild.site import catalogue, grid, pages, refusals, requirements, test_runs
+from imgbuild.site import catalogue, grid, pages, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget, UpdateCost
@@ -202,27 +201,6 @@ def test_an_update_downloads_the_layer_of_the_package_and_lists_of_versions(
         layer.name for layer in both if layer.digest in {each.digest for each in trl}
     }
     assert differing == {*_update("cu124-vllm0.8.5", "trl").layers}
-
-
-def test_refused_updates_are_read_if_the_file_exists(sources: SiteSources, tmp_path: Path) -> None:
-    project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
-    without = refusals.refusals(project, sources.matrix, ())
-    assert not [each for each in without if each.source == "refused update"]
-    (tmp_path / "images").mkdir()
-    entry = {"package": "vllm", "version": "0.34.0", "reasons": ["a", "b"], "tried": "2026-11-28"}
-    content = {"version": 1, "rows": {}, "refused": {"cu130-vllm": [entry]}}
-    (tmp_path / "images/updates.json").write_text(json.dumps(content))
-    (found,) = [
-        each
-        for each in refusals.refusals(project, sources.matrix, ())
-        if each.source == "refused update"
-    ]
-    assert (found.what, found.reason, found.target) == (
-        "vllm 0.34.0 in cu130-vllm", "a; b", "cu130-vllm",
-    )  # fmt: skip
-    (tmp_path / "images/updates.json").write_text('{"refused": {"cu130-vllm": 5}}')
-    with pytest.raises(InputError, match=r"updates\.json"):
-        refusals.refusals(project, sources.matrix, ())
 
 
 def test_a_stale_lock_has_a_page_without_digest(
