@@ -21,14 +21,15 @@ from imgbuild.learn import recorded
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.select import select
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, plan
 from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
-from imgbuild.show import page, status, table
+from imgbuild.render import readme
+from imgbuild.show import guide, page, status, table
 from imgbuild.show.table import TableRow
 from imgbuild.site import commands, grid, neighbours, requirements
 from imgbuild.site.history import SiteHistory, revision
@@ -48,6 +49,7 @@ from imgbuild.values import Arch, Sha256
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
+DRAWN = 6  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
 
@@ -166,8 +168,16 @@ def _target(
         advisories=tuple(report for report in reports if current and report.target == name),
         learned=tuple(str(entry) for entry in sources.learned if entry.concerns(versions)),
         incompatible=recorded.incompatible(versions, row.python),
+        guide=_guide(project, target, lock) if current and lock and not row.retired else "",
         history=history.targets.get(name, ()),
     )
+
+
+def _guide(project: Project, target: Target, lock: Lock) -> str:
+    """The README of an image, without its title and its list of versions."""
+    text = lock.settings.readme or readme.readme(lock, target, project.images)
+    applied = guide.readme_of(text, lock.target, user_packages=lock.settings.user_packages is True)
+    return applied[applied.find("\n## ") + 1 :]
 
 
 def _versions(lock: Lock | None) -> dict[str, str]:
@@ -205,17 +215,22 @@ def _layers(lock: Lock, target_digests: TargetDigests) -> Iterable[ImageLayers]:
     for arch, image in sorted(target_digests.arch.items(), reverse=True):
         recipes = [layer.recipe for layer in plan(lock, arch).layers]
         wheels = [_wheels_of(recipe) for recipe in recipes]
+        bars = [
+            DrawnLayer(
+                name=layer.name,
+                size=layer.size,
+                scale=round(100 * layer.size / largest),
+                packages=names if len(names) > 1 else (),
+            )
+            for layer, names in zip(image.layers, wheels, strict=True)
+        ]
+        small = [bar for bar in bars if bar.scale < DRAWN]
         yield ImageLayers(
             arch=arch,
-            bars=tuple(
-                DrawnLayer(
-                    name=layer.name,
-                    size=layer.size,
-                    scale=round(100 * layer.size / largest, 1),
-                    packages=packages if len(packages) > 1 else (),
-                )
-                for layer, packages in zip(image.layers, wheels, strict=True)
-            ),
+            bars=tuple(bar for bar in bars if bar.scale >= DRAWN),
+            number=len(bars),
+            small=len(small),
+            small_size=sum(bar.size for bar in small),
             updates=tuple(_updates(image.layers, recipes, wheels, named)),
         )
 

@@ -51,7 +51,7 @@ def test_a_site_takes_the_place_of_the_one_before(
     make(sources, small, output, documents=True)
     assert json.loads((output / "locks/cu124-vllm.json").read_text())["target"] == "cu124-vllm"
     assert (output / "sbom/cu124-vllm-x86_64.cdx.json").exists()
-    assert 'href="../sbom/' in (output / "targets/cu124-vllm.html").read_text()
+    assert "href=../sbom/" in (output / "targets/cu124-vllm.html").read_text()
     make(sources, small, output)
     assert not (output / "locks").exists()
     assert [path.name for path in output.parent.iterdir()] == ["site"]
