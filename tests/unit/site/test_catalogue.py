@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -165,6 +166,13 @@ def test_images_are_found_by_the_number_of_gpus(made: SiteCatalogue) -> None:
     assert browser_data.tested_with(image) == ["H100", "2 H100", browser_data.SEVERAL]
     (image, *_) = target(made, "cu126-vllm").page.images
     assert browser_data.tested_with(image) == ["H200"]
+
+
+def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
+    """The page shows them next to the records of the current image."""
+    earlier = re.compile(r"earlier build|(it|image) had passed|With the packages of \d{4}")
+    notes = {name: each.tested for name, each in sources.matrix.targets.items()}
+    assert [name for name, text in notes.items() if earlier.search(" ".join(text.split()))] == []
 
 
 def test_the_guide_of_an_image_is_on_its_page(made: SiteCatalogue) -> None:
