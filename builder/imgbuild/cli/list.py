@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -75,6 +76,18 @@ State = Annotated[
 ]
 
 
+TestedOn = Annotated[
+    str | None,
+    option(
+        "--tested",
+        "Only targets whose image passed tests on this GPU: H200, or '2 H200' for two of them.",
+        metavar="GPU",
+        panel=SELECT,
+        often=True,
+    ),
+]
+
+
 class Filters(Group, frozen=True, kw_only=True):
     """Filters of the listed targets; a target must match all that are given."""
 
@@ -82,6 +95,7 @@ class Filters(Group, frozen=True, kw_only=True):
     cuda: Cuda = None
     gpu: Gpu = None
     driver: Driver = None
+    tested: TestedOn = None
     python: PythonVersion = None
     fits: Fits = False
     state: State = None
@@ -93,6 +107,7 @@ class Filters(Group, frozen=True, kw_only=True):
             *([f"--cuda {self.cuda}"] if self.cuda else []),
             *([f"--gpu {self.gpu}"] if self.gpu else []),
             *([f"--driver {self.driver}"] if self.driver else []),
+            *([f"--tested {self.tested}"] if self.tested else []),
             *(f"--python {each}" for each in self.python or ()),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
@@ -164,6 +179,7 @@ class Matcher:
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting(row)))
+            and (self._filters.tested is None or _tested(self._project, row, self._filters.tested))
             and (self._runs_here is None or self._runs_here(row))
         )
 
@@ -218,6 +234,19 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
         (version := versions.get(normalize(requirement.name))) is not None
         and requirement.specifier.contains(version, prereleases=True)
         for requirement in needed
+    )
+
+
+def _tested(project: Project, row: TableRow, gpu: str) -> bool:
+    """Whether an image of the row passed a tier on `gpu`, "2 H200" for several of them."""
+    several = re.fullmatch(r"(\d+) (.+)", gpu)
+    number, name = several.groups() if several else ("", gpu)
+    runs = [run for image in table.shown(project, row).images for run in image.runs if run.good]
+    return any(
+        {*name.casefold().split()} <= {*each.casefold().split()}
+        and number in ("", str(len(run.gpu)))
+        for run in runs
+        for each in run.gpu
     )
 
 
@@ -329,6 +358,8 @@ def list_targets(
         imgbuild list --fits
 
         imgbuild list --driver 535 --gpu A100 --python 3.11
+
+        imgbuild list --tested '2 H200'
 
         imgbuild list --python '>=3.12' --with vllm
 

@@ -327,7 +327,13 @@ def _report_notes(ask: ResolveRequest, session: Session) -> None:
 def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:
     """Print the target that almost satisfies the request, and that solving takes minutes."""
     near = locked.nearest_target(ask, session.project, session.matrix)
-    if near is not None and near.others:
+    if near is not None and near.missing:
+        lacks = ", ".join(near.missing)
+        console.info(
+            f"nearest locked target: {near.target} has all but {lacks}; to start from it:"
+            f" imgbuild init --extends {near.target}, then imgbuild add {' '.join(near.missing)}"
+        )
+    elif near is not None and near.others:
         has = ", ".join(
             f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()
         )

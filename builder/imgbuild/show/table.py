@@ -254,6 +254,7 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
         "recommended": [row.recommended or NONE for row in table],
         "CUDA": [row.cuda for row in table],
         "Python": [row.python for row in table],
+        "base": [row.base for row in table],
     }
     for name in COLUMNS:
         if any(name in row.pins for row in table):

@@ -62,6 +62,7 @@ def _commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
 ) -> Iterator[Command]:
     target, name = lock.target, shlex.quote(lock.target)
+    ray = settings.has_ray_jobs(locked.versions for locked in lock.arch.values())
     exact = str(repository.with_digest(target_digests.digest)) if repository else ""
     image = exact or name
     mount = f'--volume "$PWD":{shlex.quote(lock.settings.workdir)}'
@@ -91,11 +92,16 @@ def _commands(
             "sbatch job.sh"
         ),
         note="The job script mounts the folder and the caches. Without imgbuild: srun --nodes 1"
-        f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}",
+        f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}"
+        + (
+            f". Two nodes: imgbuild slurm {name} --job ray --nodes 2 --gpus {GPUS} -- {PROGRAM}"
+            if ray
+            else ""
+        ),
     )
     if rendered:
         yield from _kubernetes(lock, target_digests, exact)
-    if rendered and settings.has_ray_jobs(locked.versions for locked in lock.arch.values()):
+    if rendered and ray:
         yield _ray(target, repository)
     yield Command(
         title="imgbuild",
@@ -119,9 +125,8 @@ def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterat
         title="job.yaml",
         text=_job(lock, exact or f"{REPOSITORY}@{target_digests.digest}", target_digests.digest),
         note="train.py is in the PersistentVolumeClaim workspace, models are in the claim models;"
-        " both must exist. The keys of the secret tokens may be absent. The same file with other"
-        " options, such as --env or --rdma:"
-        f" imgbuild render {name} --format k8s-job --gpus {GPUS}",
+        " both must exist. The keys of the secret tokens may be absent. With other options, such as"
+        f" --env: imgbuild render {name} --format k8s-job. On two nodes: --format jobset --nodes 2",
     )
 
 

@@ -294,6 +294,26 @@ def test_all_columns_are_paragraphs_on_a_narrow_terminal(
     assert len({line.split()[0] for line in table}) == len(table)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "has", "lacks"),
+    [
+        ("H200", "cu126-vllm", "cu130-sglang0.5.23"),
+        ("2 H100", "cu130-sglang0.5.23", "cu126-vllm"),
+        ("nvidia h200", "cu126-vllm", "cu130-trl1.16.0"),
+        ("80GB HBM3", "cu130-sglang0.5.23", "cu126-vllm"),
+    ],
+)
+def test_targets_that_passed_on_a_gpu(imgbuild: Command, gpu: str, has: str, lacks: str) -> None:
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    lines = imgbuild("list", "--tested", gpu, *matrix_options).stdout.splitlines()
+    names = {line.split()[0] for line in lines}
+    assert has in names
+    assert lacks not in names
+    done = imgbuild("list", "--tested", "RTX 4090", *matrix_options)
+    assert done.status == NothingSelected.exit_code
+    assert "--tested RTX 4090" in done.stderr
+
+
 def test_list_has_whole_versions_without_a_terminal(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     table = imgbuild("list", *matrix_options).stdout.splitlines()
