@@ -1,4 +1,4 @@
-"""A container as a Job, a JobSet or a RayJob (separate: formats of Kubernetes).
+"""A container as a Job, a JobSet or a RayJob of Kubernetes.
 
 Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
 (KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
