@@ -21,6 +21,7 @@ SHOWN = 3  # targets of the table
 LEFT_OUT = 12  # lines on parts that were not read
 CHOICES = 40  # extras and groups
 FEW = 4  # packages of a target that is not the first
+ADDED = 20  # packages of the first target; --json has all
 CHANGES = 8  # lines on changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
@@ -117,7 +118,7 @@ def changes(chosen: Candidate) -> list[str]:
     """The requirements that the first target meets, and the packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
-        lines.append(f"added: {', '.join(chosen.added)}")
+        lines.append(f"added: {', '.join(_few(chosen.added, ADDED))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
         lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json has all")
@@ -140,9 +141,9 @@ def in_short(other: Candidate) -> str:
     return f"{other.target}: {'; '.join(parts) or 'nothing to add or change'}"
 
 
-def _few(words: Sequence[str]) -> list[str]:
-    more = len(words) - FEW
-    return [*words[:FEW], f"{more} more"] if more > 0 else [*words]
+def _few(words: Sequence[str], most: int = FEW) -> list[str]:
+    more = len(words) - most
+    return [*words[:most], f"{more} more"] if more > 0 else [*words]
 
 
 def _row(matrix: Path) -> list[str]:

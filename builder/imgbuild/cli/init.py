@@ -30,7 +30,7 @@ from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, init, repositories, request
+from imgbuild.resolve import choose, init, python_support, repositories, request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.show import status
 from imgbuild.solve import repository_name
@@ -419,6 +419,8 @@ def _refuse(
         message = f"{number} of the project cannot be met with Python {chosen.python}"
         hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
         hint += " the target's version with --relax PACKAGE"
+        if any(each.cause == "python" for each in choice.obstacles):
+            hint += f"; {python_support.OTHER}"
         raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 
 

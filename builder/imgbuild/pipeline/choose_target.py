@@ -21,6 +21,7 @@ from imgbuild.doctor.targets import judge, offer
 from imgbuild.errors import InputError, NothingSelected, ToolMissing
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import constraints
 from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
@@ -136,6 +137,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
         gpu=floors.gpu,
         size=size,
         unfit=judge(ask.host, needs).reasons,
+        learned=constraints.read(project.images),
     )
 
 
@@ -373,6 +375,7 @@ class Chooser:
                 for each in requirements
                 if not (is_torch and normalize(each.name).startswith("nvidia-"))
             ]
+            needed += facts.requirements_of(demand.package, str(demand.pin))
             for change in changes_for(demand, str(demand.pin), needed, facts.versions):
                 changes.setdefault(change.package, change)
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]

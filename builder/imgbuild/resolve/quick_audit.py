@@ -18,8 +18,9 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.remote_wheel import Blocks
-from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, lacks, uses_item
+from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, lacks
 from imgbuild.learn.learn import learn, package_range
+from imgbuild.learn.uses import uses_item
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 

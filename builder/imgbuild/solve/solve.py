@@ -460,7 +460,11 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
         uv.ask(prepared.catalogue, lines, bounds, prepared.problem.context.store)
     except uv.Unsolvable as error:
         reasons = (*refusal.of_resolver(str(error)), *_torch_notes(prepared, str(error)))
-        raise far_behind.refusal(prepared.problem.name, behind, reasons) from error
+        overlay = prepared.problem.overlay
+        raise far_behind.refusal(
+            prepared.problem.name, behind, reasons,
+            extends=overlay.published.name if overlay is not None else "",
+        ) from error  # fmt: skip
 
 
 def _ask_closed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.project.model import Declared, DeclaredPython, Place
 from imgbuild.resolve import choose
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
@@ -171,3 +172,16 @@ def test_contradictions_of_additions_are_looked_up_for_the_nearest_targets() -> 
     order = choose.ranked(targets, NONE, lambda _: wanted, conflicts, first=2)
     assert (asked, names(order)) == (["a", "b"], ["b", "a", "c"])
     assert order[1].form == "like"
+
+
+def test_learned_constraints_apply_to_added_packages() -> None:
+    learned = (
+        Constraint(package="fast", versions="==2.0", needs="torch!=2.6.0", check="names"),
+        Constraint(package="kernels", versions=">=0.3", needs="torch!=2.11.0", check="cuda",
+                   name="libcudart.so.13"),
+    )  # fmt: skip
+    old, new = facts("a", learned=learned), facts("b", learned=learned, cuda="13.0")
+    assert [*map(str, old.requirements_of("fast", "2.0"))] == ["torch!=2.6.0"]
+    assert old.requirements_of("fast", "1.0") == []
+    assert [*map(str, old.requirements_of("kernels", "0.4"))] == ["torch!=2.6.0"]
+    assert new.requirements_of("kernels", "0.4") == []
