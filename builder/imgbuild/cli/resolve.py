@@ -305,11 +305,10 @@ def resolve(
             answer(resolved, locked_lines(resolved, everything=everything))
             return
         _report_near(ask, session, of_files=bool(places))
-    inputs = open_inputs(session)
-    learned = constraints.read(session.project.images)
+    learned, context = constraints.read(session.project.images), open_inputs(session).context
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
         resolved = stored.answer(
-            ask, session.project, session.matrix, learned, inputs.context, again=again
+            ask, session.project, session.matrix, learned, context, again=again
         )
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
