@@ -53,6 +53,10 @@ def all_rows(root: Path) -> list[TableRow]:
     ]
 
 
+# The columns of packages, with their heads; the other pins are in the column "also".
+PINS = {"torch": "torch", "vllm": "vLLM", "trl": "TRL", "verl": "verl"}
+
+
 def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
     """A Markdown table of the images: download sizes and test records.
 
@@ -60,12 +64,12 @@ def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
     tests the newest ones.
     """
     size = "download (x86_64)" if pages else "to pull"
-    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", size, "tested"]
+    head = ["target", "CUDA", *PINS.values(), "also", size, "tested"]
     body = [
         [
             Quoted(f"{_name(row, link=pages)}{_mark(row)}"),
             row.cuda,
-            *(row.pins.get(name, table.NONE) for name in table.SHORT),
+            *(row.pins.get(name, table.NONE) for name in PINS),
             table.also_pinned(row) or table.NONE,
             Quoted("<br>".join(_sizes(row, x86_64_alone=pages))),
             Quoted("<br>".join(map(quoting.markdown, _tested(row, brief=pages)))),

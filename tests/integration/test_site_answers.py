@@ -100,6 +100,20 @@ def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, 
     assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
+def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
+    """verl 0.9.1 with trl 1.16.0: a learned constraint and a note, where the site had no reason."""
+    shown(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
+    assert window.texts(".verdict") == ["No image has these versions together."]
+    lines = window.texts("#answer li")
+    assert [line for line in lines if line.startswith("learned: verl==0.9.1 needs trl<1.13.0")]
+    (note,) = [line for line in lines if "TRL is the newest that has what verl imports" in line]
+    assert note.startswith("cu130-verl0.9: ")
+    shown(window, site, "together.html", versions="verl 0.9.1, trl 1.12.0")
+    assert not [line for line in window.texts("#answer li") if "TRL is the newest" in line]
+    shown(window, site, "together.html", versions="vllm 0.27")
+    assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
+
+
 def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
     shown(window, site, "machine.html")
     secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
@@ -29,6 +30,7 @@ from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, NoSolution
+from imgbuild.learn import recorded
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
@@ -303,21 +305,34 @@ def resolve(
             answer(resolved, locked_lines(resolved, everything=everything))
             return
         _report_near(ask, session, of_files=bool(places))
-    inputs = open_inputs(session)
-    learned = constraints.read(session.project.images)
+    learned, context = constraints.read(session.project.images), open_inputs(session).context
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
         resolved = stored.answer(
-            ask, session.project, session.matrix, learned, inputs.context, again=again
+            ask, session.project, session.matrix, learned, context, again=again
         )
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
+        _report_notes(ask, session)
         raise typer.Exit(NoSolution.exit_code)
+
+
+def _report_notes(ask: ResolveRequest, session: Session) -> None:
+    """Print what the notes of the matrix have on the requested versions."""
+    specs = {item.package: SpecifierSet(item.spec) for item in ask.requests}
+    for note in recorded.notes_on(recorded.notes(session.matrix), specs):
+        console.info(f"note of {note.target}: {note.text}")
 
 
 def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:
     """Print the target that almost satisfies the request, and that solving takes minutes."""
     near = locked.nearest_target(ask, session.project, session.matrix)
-    if near is not None and near.others:
+    if near is not None and near.missing:
+        lacks = ", ".join(near.missing)
+        console.info(
+            f"nearest locked target: {near.target} has all but {lacks}; to start from it:"
+            f" imgbuild init --extends {near.target}, then imgbuild add {' '.join(near.missing)}"
+        )
+    elif near is not None and near.others:
         has = ", ".join(
             f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()
         )

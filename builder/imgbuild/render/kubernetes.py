@@ -1,4 +1,4 @@
-"""A container as a Job, a JobSet or a RayJob (separate: formats of Kubernetes).
+"""A container as a Job, a JobSet or a RayJob of Kubernetes.
 
 Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
 (KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
@@ -32,13 +32,17 @@ def job(container: ContainerSettings, comment: str) -> str:
         message = f"--format k8s-job is for one node, not for --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
     _require_command(container, "k8s-job")
-    value = {
+    return container_yaml.document(job_value(container), _comment(container, comment))
+
+
+def job_value(container: ContainerSettings) -> dict[str, Any]:
+    """The object of a Job on one node."""
+    return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": container.name},
         "spec": {"backoffLimit": 0, "template": _template(container, restart=True)},
     }
-    return container_yaml.document(value, _comment(container, comment))
 
 
 def jobset(container: ContainerSettings, comment: str) -> str:

@@ -180,7 +180,9 @@ class SdistWheels:
                 f"building {package} needs {', '.join(missing)} at the target's version, but the"
                 " target does not pin it"
             )
-            raise NoSolution(message, hint=f"pin {missing[0]} in the target")
+            raise NoSolution(
+                message, hint=f"pin {missing[0]} in the target, or request a version of it"
+            )
         return [f"{name}=={pins[name]}" for name in required]
 
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:

@@ -39,11 +39,12 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
     *lines, layer, _ = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [
         f"torch 2.6.0 in {TARGET} (x86_64)",
-        f"target {TARGET} ==2.6.0",
+        f"target {TARGET} ==2.6.0, a pin of the matrix",
         "trl 0.18.2 >=2.5",
         "vllm 0.8.5.post1 ==2.6.0",
         "as_of uploaded before 2025-06-20",
         "all of these together: >=2.5,==2.6.0",
+        "newer in the matrix: 2.11.0 in cu130-vllm",
     ]
     assert layer == "layer 5, group-3, with 1 other package: another version of torch alone changes"
     (explanation,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
@@ -61,6 +62,28 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
 def test_an_extra_that_another_package_requires(imgbuild: Command) -> None:
     done = imgbuild("why", "tqdm", TARGET)
     assert "trl[bar] 0.18.2" in done.stdout
+
+
+def test_a_pin_has_the_bounds_without_it_and_what_it_requires(
+    imgbuild: Command, project: Path
+) -> None:
+    """vllm is bound by its pin alone, and another version of it would need another torch."""
+    entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
+    content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
+    (project / "images" / "updates.json").write_text(json.dumps(content))
+    matrix = project / "matrix.yaml"
+    text = matrix.read_text()
+    note = "    tested: vLLM is the newest for torch 2.6.\n"
+    place = text.index("    summary:")
+    matrix.write_text(text[:place] + note + text[place:])
+    lines = [" ".join(line.split()) for line in imgbuild("why", "vllm", TARGET).stdout.splitlines()]
+    assert "without the pin: any version" in lines
+    assert "it requires, each in one version: torch==2.6.0" in lines
+    assert "note: vLLM is the newest for torch 2.6" in lines
+    assert f"refused: vllm 0.9.2 in {TARGET}: no" in lines
+    (reason,) = json.loads(imgbuild("why", "vllm", TARGET, "--json").stdout)
+    assert reason["notes"] == ["vLLM is the newest for torch 2.6"]
+    assert [need["needs"] for need in reason["exact"]] == ["torch"]
 
 
 def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Path) -> None:

@@ -231,38 +231,89 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
     assert [line for line in layers if len(line) > 80] == []
 
 
+USUAL = ["name", "CUDA", "torch", "engine", "trl", "with", "tested"]
+
+
 @pytest.mark.parametrize(
-    ("width", "more", "month"),
+    ("width", "more", "month", "stacks"),
     [
-        (80, [], False),
-        (88, [], True),
-        (100, ["Python"], True),
-        (120, ["Python", "driver", "pull"], True),
-        (200, ["for", "Python", "driver", "also", "arch", "pull", "date"], True),
+        (80, [], False, False),
+        (100, [], False, True),
+        (120, ["Python"], True, True),
+        (200, ["Python", "driver", "also", "arch", "pull"], True, True),
     ],
 )
 def test_the_list_uses_the_width_of_the_terminal(
-    imgbuild: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str], month: bool
+    imgbuild: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    more: list[str],
+    *,
+    month: bool,
+    stacks: bool,
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     with terminal.stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", str(width))
-        imgbuild("list", *matrix_options)
+        imgbuild("list", "--all", *matrix_options)
     head, *rows = screen.lines
-    usual = ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
-    assert [name for name in head.split() if name not in more] == usual
-    assert [name for name in head.split() if name not in usual] == more
+    assert [name for name in head.split() if name not in more] == USUAL
+    assert [name for name in head.split() if name not in USUAL] == more
     assert max(map(len, screen.lines)) <= width
-    assert "…" not in "".join(rows)
-    assert "0.8.5.post1" in "".join(rows)
+    text = "\n".join(rows)
+    # Every stack has its name in the narrowest table, too.
+    for stack in ("SGLang 0.5.23", "vLLM 0.33.0", "verl", "unsloth", "deepspeed", "ray"):
+        assert stack in text
+    assert ("verl 0.9.1, ray 2.60.0" in text) == stacks
+    assert ("verl, ray " in text) == (not stacks)
+    assert ("(retired)" in text) == stacks
     assert any(" H200 2026-" in row for row in rows) == month
     assert any(row.endswith(" H200") for row in rows) == (not month)
+
+
+def test_all_columns_are_paragraphs_on_a_narrow_terminal(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("list", "--wide", "--matrix", str(ROOT / "matrix.yaml"))
+    with terminal.stdout(monkeypatch) as screen:
+        monkeypatch.setenv("COLUMNS", "80")
+        imgbuild(*words)
+    assert max(map(len, screen.lines)) <= 80
+    start = screen.lines.index("cu130-verl-sglang")
+    text = " ".join(line.strip() for line in screen.lines[start:]).partition("  ")[0]
+    assert "arch x86_64, arm64" in text
+    assert "also: sglang 0.5.13.post1, ray 2.60.0" in text
+    assert "state: locked tested: x86_64 " in text
+    # Without a terminal: a table, one line for each target.
+    table = imgbuild(*words).stdout.splitlines()
+    assert table[0].split()[:2] == ["target", "recommended"]
+    assert len({line.split()[0] for line in table}) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "has", "lacks"),
+    [
+        ("H200", "cu126-vllm", "cu130-sglang0.5.23"),
+        ("2 H100", "cu130-sglang0.5.23", "cu126-vllm"),
+        ("nvidia h200", "cu126-vllm", "cu130-trl1.16.0"),
+        ("80GB HBM3", "cu130-sglang0.5.23", "cu126-vllm"),
+    ],
+)
+def test_targets_that_passed_on_a_gpu(imgbuild: Command, gpu: str, has: str, lacks: str) -> None:
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    lines = imgbuild("list", "--tested", gpu, *matrix_options).stdout.splitlines()
+    names = {line.split()[0] for line in lines}
+    assert has in names
+    assert lacks not in names
+    done = imgbuild("list", "--tested", "RTX 4090", *matrix_options)
+    assert done.status == NothingSelected.exit_code
+    assert "--tested RTX 4090" in done.stderr
 
 
 def test_list_has_whole_versions_without_a_terminal(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     table = imgbuild("list", *matrix_options).stdout.splitlines()
-    assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
+    assert table[0].split() == USUAL
     assert "…" not in "".join(table)
     assert any("0.8.5.post1" in line for line in table)
 

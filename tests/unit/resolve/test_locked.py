@@ -103,3 +103,16 @@ def test_the_nearest_target_has_all_packages_and_one_at_another_version(project:
         assert locked.nearest_target(far, project, matrix) is None
     stale = samples.matrix(pins={"torch": "2.7.0"})
     assert locked.nearest_target(ask("trl==0.19.0"), project, stale) is None
+
+
+def test_the_nearest_target_lacks_one_of_three_packages(project: Project) -> None:
+    matrix = samples.matrix()
+    near = locked.nearest_target(ask("trl==0.18.2", "torch", "peft"), project, matrix)
+    assert near is not None
+    assert (near.target, near.others, near.missing) == ("small", {}, ("peft",))
+    for far in (
+        ask("trl==0.18.2", "torch", "peft>=0.1"),  # whether that version fits is not known
+        ask("trl==0.19.0", "torch", "peft"),
+        ask("torch", "peft", "deepspeed"),
+    ):
+        assert locked.nearest_target(far, project, matrix) is None

@@ -53,7 +53,7 @@ def test_new_site_replaces_earlier_one(
     make(sources, small, output, documents=True)
     assert json.loads((output / "locks/cu124-vllm.json").read_text())["target"] == "cu124-vllm"
     assert (output / "sbom/cu124-vllm-x86_64.cdx.json").exists()
-    assert 'href="../sbom/' in (output / "targets/cu124-vllm.html").read_text()
+    assert "href=../sbom/" in (output / "targets/cu124-vllm.html").read_text()
     make(sources, small, output)
     assert not (output / "locks").exists()
     assert [path.name for path in output.parent.iterdir()] == ["site"]
