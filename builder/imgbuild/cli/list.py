@@ -84,7 +84,6 @@ TestedOn = Annotated[
         "Only targets whose image passed tests on this GPU: H200, or '2 H200' for two of them.",
         metavar="GPU",
         panel=SELECT,
-        often=True,
     ),
 ]
 
