@@ -181,12 +181,12 @@ def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> No
             verdict = judge(host, locked[name])
             fits = image["arch"] == machine["arch"] and verdict.fits
             assert (state == "fits") == fits, (name, machine, state)
-            for words in ("at first use", "PTX alone") if fits else ():
+            for words in ("at first use", "PTX only") if fits else ():
                 there = words in ",".join(verdict.remarks)
                 assert (words in remarks) == there, (name, machine, remarks)
                 compiled.add((words, there))
             assert limited == (fits and verdict.limited), (name, machine)
-    assert {("at first use", True), ("at first use", False), ("PTX alone", True)} <= compiled
+    assert {("at first use", True), ("at first use", False), ("PTX only", True)} <= compiled
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
