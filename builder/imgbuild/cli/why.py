@@ -105,7 +105,8 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
 
 def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
     """With the notes on a pinned package, and the refused versions of the row or its origin."""
-    origin = tried_updates.read(project.images).origin(reason.target)
+    updates = tried_updates.read(project.images)
+    origin = updates.origin(reason.target)
     return msgspec.structs.replace(
         reason,
         notes=tuple(
@@ -116,9 +117,9 @@ def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> Versio
             and len(note.packages) > 1
         ),
         refused=tuple(
-            f"{item.what}: {item.reason}"
-            for item in recorded.refused_updates(project.images)
-            if item.target == origin and item.what.startswith(f"{reason.package} ")
+            f"{item.package} {item.version} in {origin}: {'; '.join(item.reasons)}"
+            for item in updates.refused.get(origin, ())
+            if item.package == reason.package
         ),
     )
 

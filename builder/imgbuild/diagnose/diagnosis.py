@@ -40,8 +40,9 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
-# A message that is a failure even without its type.
+# Functions that only pass a call on.
 PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
+# A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"

@@ -167,7 +167,7 @@ def _refusals(
             reason=f"{rule.why}; {rule.cure}",
             source="known incompatibility",
         )
-    yield from refused_updates(images)
+    yield from _refused_updates(images)
     for name, target in matrix.targets.items():
         for arch, reason in target.exclude.items():
             yield RecordedRefusal(
@@ -185,7 +185,7 @@ def _refusals(
                           target=name)  # fmt: skip
 
 
-def refused_updates(images: Path) -> Iterator[RecordedRefusal]:
+def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
     """The versions that `imgbuild update` refused; InputError for a damaged file."""
     for row, refused in tried_updates.read(images).refused.items():
         for item in refused:

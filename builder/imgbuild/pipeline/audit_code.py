@@ -264,14 +264,14 @@ class CachedPackages(PackageSet):
             return Opaque(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As in `PackageSet`; NotAtHandError if sources would be searched."""
+        """As in `PackageSet`; NotCachedError if sources would be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
             raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """As in `PackageSet`; NotAtHandError if a file would be fetched."""
+        """As in `PackageSet`; NotCachedError if a file would be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
@@ -93,12 +95,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
             if item.source == "refused update"
         ],
         "notes": [
-            {
-                "target": note.target,
-                "text": note.text,
-                "packages": note.packages,
-                "stated": note.stated,
-            }
+            msgspec.to_builtins(note)
             for note in catalogue.notes
             if note.stated or len(note.packages) > 1
         ],
