@@ -39,13 +39,13 @@ def read_lines(files: ReadFiles) -> list[str]:
         others = [name for name in names if name not in set(map(normalize, chosen))]
         if others:
             more = len(others) - CHOICES
-            words = f" and {more} more; --json has all" if more > 0 else ""
+            words = f" and {more} more; --json lists all" if more > 0 else ""
             also = " also" if chosen else ""
             lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.left_out(declared)
     lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT
-    return [*lines, f"and {more} more left out; --json has all"] if more > 0 else lines
+    return [*lines, f"and {more} more left out; --json lists all"] if more > 0 else lines
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:
@@ -121,7 +121,7 @@ def changes(chosen: Candidate) -> list[str]:
         lines.append(f"added: {', '.join(_few(chosen.added, ADDED))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
-        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json has all")
+        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
     return lines
 
 

@@ -21,10 +21,7 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.sdist_code import code_wheel
-from imgbuild.audit.source.facts import (
-    Function,
-    ModuleFacts,
-)
+from imgbuild.audit.source.facts import Function, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.codec import compact
 from imgbuild.errors import FetchFailed, IntegrityError
@@ -63,7 +60,7 @@ class ReleaseCatalogue:
         self.library = library
         self.store = store
         self._releases: dict[str, tuple[PackageRelease, ...]] = {}
-        self._sdists: dict[str, tuple[PackageRelease, ...]] = {}
+        self._readable: dict[str, tuple[PackageRelease, ...]] = {}
 
     def releases(self, package: str) -> tuple[PackageRelease, ...]:
         """Every final version with a compatible wheel that is not yanked, ascending.
@@ -93,27 +90,24 @@ class ReleaseCatalogue:
             self._releases[package] = tuple(releases)
         return self._releases[package]
 
-    def sdists(self, package: str) -> tuple[PackageRelease, ...]:
-        """Every final version of a package without wheels, as sdists with a known hash, ascending.
+    def readable(self, package: str) -> tuple[PackageRelease, ...]:
+        """The releases; of a package without wheels its final sdists whose hash is known.
 
-        Only the Python code of such a release is read.
+        Only the Python code of an sdist is read.
         """
-        if package in self._sdists or self.releases(package):
-            return self._sdists.get(package, ())
-        rules = self.catalogue.rules
-        self._sdists[package] = tuple(
-            sorted(
-                (
-                    PackageRelease(version=file.version, file=file)
-                    for file in self.catalogue.indexes.files(package)
-                    if is_sdist(file) and file.name.endswith(".tar.gz") and file.sha256
-                    if file.version is not None and not file.version.is_prerelease
-                    if not unwanted(file, package, rules)
-                ),
-                key=lambda release: release.version,
-            )
-        )
-        return self._sdists[package]
+        if package not in self._readable:
+            self._readable[package] = self.releases(package) or self._sdists(package)
+        return self._readable[package]
+
+    def _sdists(self, package: str) -> tuple[PackageRelease, ...]:
+        sdists = [
+            PackageRelease(version=file.version, file=file)
+            for file in self.catalogue.indexes.files(package)
+            if is_sdist(file) and file.name.endswith(".tar.gz") and file.sha256
+            if file.version is not None and not file.version.is_prerelease
+            if not unwanted(file, package, self.catalogue.rules)
+        ]
+        return tuple(sorted(sdists, key=lambda release: release.version))
 
     def release(self, package: str, version: str) -> PackageRelease | None:
         """The release of exactly `version`; None if there is none."""
@@ -127,7 +121,7 @@ class ReleaseCatalogue:
         FetchFailed if its index has no hash, and the library cannot fetch the file.
         """
         if is_sdist(release.file):
-            return self._code_wheel(package, release)[0]
+            return self._code_wheel(package, release)
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
@@ -147,7 +141,8 @@ class ReleaseCatalogue:
             sha256=release.file.sha256,
         )
 
-    def _code_wheel(self, package: str, release: PackageRelease) -> tuple[Wheel, Path]:
+    def _code_wheel(self, package: str, release: PackageRelease) -> Wheel:
+        """The code of an sdist as a wheel, which is in the store."""
         file, http, store = release.file, self.library.http, self.store
         digest = file.sha256 or ""
         with store.scratch() as folder:
@@ -164,7 +159,7 @@ class ReleaseCatalogue:
                         raise IntegrityError(message)
                 return path
 
-            return code_wheel(package, str(release.version), digest, _fetch, store)
+            return code_wheel(package, str(release.version), digest, _fetch, store)[0]
 
     def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
         """A package set of only these releases."""
@@ -184,14 +179,14 @@ class ReleaseCatalogue:
             partial=True,
         )
 
-    def cached(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
-        """The result of `ask` about immutable files, cached by `key`, Python and code."""
+    def cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
+        """The result of `compute` about immutable files, cached by `key`, Python and its code."""
         python = self.catalogue.rules.tags.python
-        name = compact([code_digest(__name__), python, *key]).decode()
+        name = compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
         if cached is not None:
             return msgspec.json.decode(cached, type=form)
-        answer = ask()
+        answer = compute()
         self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
         return answer
 
@@ -211,13 +206,13 @@ def lacks(
     wheel = release_catalogue.wheel(evidence.other, release)
     key = ("lacks", evidence.relation, evidence.subject, *evidence.preferred, wheel.sha256)
 
-    def _ask() -> bool | None:
+    def _compute() -> bool | None:
         package_set = release_catalogue.package_set({evidence.other: release})
         if any(_has_all(package_set, subjects) for subjects in evidence.preferred):
             return False
         return NAMED[evidence.relation](package_set, evidence.subject)
 
-    return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.cached(key, _compute, bool | None)  # type: ignore[arg-type]
 
 
 def has_module(
@@ -226,10 +221,10 @@ def has_module(
     """Whether `release` of `package` has the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
-    def _ask() -> bool:
+    def _compute() -> bool:
         return module in release_catalogue.package_set({package: release}).modules_of(package)
 
-    return release_catalogue.cached(("brings", module, wheel.sha256), _ask, bool)
+    return release_catalogue.cached(("brings", module, wheel.sha256), _compute, bool)
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -285,7 +280,7 @@ def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: s
 def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
     taken = signatures.signature(package_set, dotted(package_set, callee))
-    return None if taken is None else not taken.takes(keyword)
+    return None if taken is None else not taken.accepts(keyword)
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:

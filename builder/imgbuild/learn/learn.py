@@ -20,7 +20,7 @@ from imgbuild.learn.boundaries import (
     has_module,
     lacks,
 )
-from imgbuild.learn.uses import uses_item
+from imgbuild.learn.uses import same_use
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
@@ -148,7 +148,7 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
         return None
     this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
     other = evidence.other
-    releases = release_catalogue.releases(other) or release_catalogue.sdists(other)
+    releases = release_catalogue.readable(other)
     start = _place(releases, evidence.other_version)
     if start is None or evidence.relation in UNNAMED:
         return this_one
@@ -201,21 +201,18 @@ def package_range(
     """
     alone = f"=={evidence.version}"
     package = evidence.package
-    releases = release_catalogue.releases(package) or release_catalogue.sdists(package)
+    releases = release_catalogue.readable(package)
     start = _place(releases, evidence.version)
-    if (
-        package in pinned
-        or start is None
-        or not uses_item(release_catalogue, evidence, releases[start])
-    ):
+    if package in pinned or start is None:
+        return alone
+    uses_item = same_use(release_catalogue, evidence)
+    if not uses_item(releases[start]):
         return alone
 
     def _last(step: int) -> PackageRelease:
         """The last of consecutive releases with the requirement, up to the first without it."""
         side = releases[start:] if step > 0 else releases[start::-1]
-        return list(
-            takewhile(lambda release: uses_item(release_catalogue, evidence, release), side)
-        )[-1]
+        return list(takewhile(uses_item, side))[-1]
 
     low, high = _last(-1), _last(1)
     if low is high:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from packaging.version import Version
 
@@ -17,37 +17,41 @@ Use = Import | Call | Attribute | Window
 Shape = tuple[int, tuple[str, ...], bool, bool]
 
 
-def uses_item(
-    release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
-) -> bool:
-    """Whether `release` of the failing package uses the same item in the same file.
+def same_use(
+    release_catalogue: ReleaseCatalogue, evidence: Evidence
+) -> Callable[[PackageRelease], bool]:
+    """Whether a release of the failing package uses the same item in the same file.
 
     A moved file is searched by its name. A use under further conditions, such as the version of the
-    other package, is not the same. False if the evidence is of a type that cannot be checked in one
-    file.
+    other package, is not the same. False for each release if the evidence is of a type that cannot
+    be checked in one file.
     """
     if evidence.relation not in (*NAMED, Relation.PACKAGE, Relation.WINDOW):
-        return False
-    try:
-        wheel = release_catalogue.wheel(evidence.package, release)
-    except IntegrityError:
-        return False  # an sdist that cannot be read
+        return lambda _: False
+    package, subject, file = evidence.package, evidence.subject, evidence.file
     own = _own_modules(release_catalogue, evidence)
     shapes = _shapes(own, evidence)
     guards = _own_guards(own, evidence, shapes)
-    subject, file = evidence.subject, evidence.file
-    key = ("uses", evidence.relation, subject, file, shapes, guards, wheel.sha256)
 
-    def _ask() -> bool:
-        package_set = release_catalogue.package_set({evidence.package: release})
-        return any(
-            set(use.guards) <= {*same}
-            for facts in _files(package_set, evidence.package, file)
-            for use in _uses(facts, evidence, shapes)
-            for same in guards
-        )
+    def _uses_item(release: PackageRelease) -> bool:
+        try:
+            wheel = release_catalogue.wheel(package, release)
+        except IntegrityError:
+            return False  # an sdist that cannot be read
 
-    return release_catalogue.cached(key, _ask, bool)
+        def _compute() -> bool:
+            package_set = release_catalogue.package_set({package: release})
+            return any(
+                set(use.guards) <= {*same}
+                for facts in _files(package_set, package, file)
+                for use in _uses(facts, evidence, shapes)
+                for same in guards
+            )
+
+        key = ("uses", evidence.relation, subject, file, shapes, guards, wheel.sha256)
+        return release_catalogue.cached(key, _compute, bool)
+
+    return _uses_item
 
 
 def _own_modules(
@@ -55,9 +59,8 @@ def _own_modules(
 ) -> tuple[ModuleFacts, ...]:
     """The modules of the file in the evidence, in the version in the evidence."""
     package, version = evidence.package, Version(evidence.version)
-    release = release_catalogue.release(package, evidence.version) or next(
-        (each for each in release_catalogue.sdists(package) if each.version == version), None
-    )
+    releases = release_catalogue.readable(package)
+    release = next((each for each in releases if each.version == version), None)
     if release is None:
         return ()
     return tuple(_files(release_catalogue.package_set({package: release}), package, evidence.file))

@@ -203,7 +203,7 @@ def named(files: ReadFiles) -> tuple[str, ...]:
     nested = set()
     for file in files.declared.files if len(files.declared.files) > 1 else ():
         alone = _read_alone(files, file)
-        # With other files, less is read from a Dockerfile.
+        # If there are other files, less is read from a Dockerfile.
         if alone is not None and every.issuperset((r.text, r.place) for r in alone.requirements):
             nested |= {*alone.files} - {file}
     top = [

@@ -60,7 +60,7 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
         f"{base_target.name} cannot change: add another version, extend a target that meets the"
-        f" requirements, or write `like: {base_target.name}` in place of `extends:` to solve all"
+        f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
         " versions again"
     )
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)

@@ -101,13 +101,13 @@ def refusal(
     lag = behind.lag
     message = (
         f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version}"
-        f" of {lag.uploaded:%Y-%m} is installable: {lag.newest} of {lag.newest_uploaded:%Y-%m},"
-        " the newest, is not"
+        f" of {lag.uploaded:%Y-%m} is installable; the newest, {lag.newest} of"
+        f" {lag.newest_uploaded:%Y-%m}, is not"
     )
     hint = (
         "require another version in the project's files, with a lower bound; or, if intended,"
         f" {lag.package}=={lag.version}"
     )
     if extends:
-        hint += f"; `like: {extends}` in place of `extends:` solves all versions again"
+        hint += f"; `like: {extends}` instead of `extends:` solves all versions again"
     return ImpossibleRequirements(message, reasons=reasons, hint=hint)

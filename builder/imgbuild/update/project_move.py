@@ -75,8 +75,8 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(names) or tuple(value.targets)
     below = {value.targets[name].below for name in chosen}
     if len(below) > 1:
-        message = f"the rows {', '.join(chosen)} are on several targets: {', '.join(sorted(below))}"
-        raise InputError(message, hint="name rows that are on the same one")
+        message = f"the rows {', '.join(chosen)} use several targets: {', '.join(sorted(below))}"
+        raise InputError(message, hint="name rows that use the same target")
     return chosen
 
 

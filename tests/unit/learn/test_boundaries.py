@@ -20,7 +20,7 @@ from imgbuild.learn.boundaries import (
     has_module,
     lacks,
 )
-from imgbuild.learn.uses import uses_item
+from imgbuild.learn.uses import same_use
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
@@ -228,10 +228,8 @@ def test_cached_result_depends_on_python(tmp_path, monkeypatch):
 def test_packages_and_versions_that_require_item(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
-        assert [
-            uses_item(release_catalogue, sample_evidence, item)
-            for item in release_catalogue.releases("app")
-        ] == expected
+        uses_item = same_use(release_catalogue, sample_evidence)
+        assert [*map(uses_item, release_catalogue.releases("app"))] == expected
 
 
 def test_registered_name_is_looked_up_in_registry_of_other(tmp_path):

@@ -100,10 +100,12 @@ def test_packages_conflict_if_no_version_is_compatible(tmp_path):
 def test_a_name_that_no_version_has_excludes_one_release_only(tmp_path):
     index = LocalIndex()
     release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
-    mistyped = {**PLAIN, "app/use.py": "import lib.params\ndef run(): lib.params.Nwe()\n"}
+    mistyped = {**PLAIN, "app/use.py": "import lib.params\ndef run(): lib.params.Missing()\n"}
     release_index.publish(index, "app", {"1.0": mistyped, "1.1": mistyped})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
-        never = finding(Relation.NAME, "lib.params:Nwe", version="1.1", other_version="1.1", line=2)
+        never = finding(
+            Relation.NAME, "lib.params:Missing", version="1.1", other_version="1.1", line=2
+        )
         learned = learn(never, release_catalogue, ())
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.1", "lib<0")

@@ -34,7 +34,7 @@ def _findings(package_set: PackageSet, libraries: LibraryMap) -> Iterator[Findin
         for library in facts.needed:
             if not _found(libraries, facts, library):
                 missing.setdefault(library, []).append(facts.file)
-        for library, versions in facts.wants.items():
+        for library, versions in facts.required_versions.items():
             for version in versions:
                 if lacks_version(_found(libraries, facts, library), version, package_set.glibc):
                     old.setdefault((library, version), []).append(facts.file)

@@ -67,8 +67,9 @@ def test_one_finding_names_all_files_of_a_library() -> None:
     ("library_name", "version"), [("libc.so.6", "GLIBC_2.38"), ("libstdc++.so.6", "GLIBCXX_3.4.32")]
 )
 def test_symbol_version_that_the_base_lacks_is_an_error(library_name: str, version: str) -> None:
-    wants = {library_name: (version,)}
-    (finding,) = findings(module(f"{FOLDER}/_new{SUFFIX}", needed=(library_name,), wants=wants))
+    required = {library_name: (version,)}
+    file = module(f"{FOLDER}/_new{SUFFIX}", needed=(library_name,), required_versions=required)
+    (finding,) = findings(file)
     assert finding.severity is Severity.ERROR
     assert f"linked to version {version} of {library_name}" in finding.message
     assert finding.evidence is not None
