@@ -22,6 +22,30 @@ def letters(completions, **_):
     return [count / max(1, len(text)) for count, text in zip(good, texts)]
 '''
 
+# Configurations of DeepSpeed, by file name; "auto" is what the trainer's arguments give.
+_DEEPSPEED: dict[str, Any] = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"},
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+    },
+}
+DEEPSPEED: dict[str, dict[str, Any]] = {
+    "zero2.json": {**_DEEPSPEED, "zero_optimization": {"stage": 2}},
+    "offload.json": {
+        **_DEEPSPEED,
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu"},
+            "stage3_gather_16bit_weights_on_model_save": True,
+        },
+    },
+}
+
 
 def user(question: str) -> list[dict[str, str]]:
     """A conversation with one question."""

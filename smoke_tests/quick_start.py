@@ -6,6 +6,7 @@ fails, too.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -44,6 +45,8 @@ def places(row: quick_table.Quick) -> dict[str, str]:
     if not row.data:
         return words
     Path("quick_reward.py").write_text(quick_data.REWARD, "utf-8")
+    for name, configuration in quick_data.DEEPSPEED.items():
+        Path(name).write_text(json.dumps(configuration), "utf-8")
     return words | {
         "model": str(tiny_qwen.save(Path("model").absolute())),
         "data": str(quick_data.write(row.data, Path("data").absolute())),

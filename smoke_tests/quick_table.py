@@ -61,6 +61,12 @@ def sharded(configuration: str, gpus: int) -> str:
     return f"{{bin}}/trl sft {SIZES} {launched} --main_process_port {{port}}"
 
 
+def by_deepspeed(configuration: str) -> str:
+    """TRL's script of fine-tuning under DeepSpeed's launcher, with one of quick_data's files."""
+    launched = "{bin}/deepspeed --num_gpus 1 --master_port {port} {trl}/scripts/sft.py"
+    return f"{launched} {SIZES} --deepspeed {configuration}"
+
+
 TABLE: tuple[Quick, ...] = (
     Quick(
         "trl help",
@@ -173,6 +179,35 @@ TABLE: tuple[Quick, ...] = (
         (("says", TRAINED), WEIGHTS),
         data="chat",
         usual=35,
+    ),
+    Quick(
+        "deepspeed report",
+        "which operators DeepSpeed can compile, and the environment for a bug report",
+        ("deepspeed",),
+        "{bin}/ds_report",
+        (("says", r"deepspeed info \.+ \d"), ("says", r"torch version \.+ \d")),
+        tier="cpu",
+        usual=20,
+    ),
+    Quick(
+        "deepspeed launcher",
+        "DeepSpeed's launcher with its own configuration and optimizer: ZeRO 2 and FusedAdam",
+        ("trl", "deepspeed"),
+        by_deepspeed("zero2.json"),
+        (("says", TRAINED), WEIGHTS),
+        data="chat",
+        limit=600,
+        usual=90,
+    ),
+    Quick(
+        "deepspeed launcher, offload",
+        "DeepSpeed's launcher with ZeRO 3 and an optimizer in the memory of the host",
+        ("trl", "deepspeed"),
+        by_deepspeed("offload.json"),
+        (("says", TRAINED), WEIGHTS),
+        data="chat",
+        limit=600,
+        usual=90,
     ),
     Quick(
         "trl sft, fsdp2 on two GPUs",

@@ -26,15 +26,18 @@ from smoke_support import finish
 
 # Open files with the locks of this process's GPU, held until it and its children have ended.
 _TURNS: list[Any] = []
+# The index of this process's GPU and the number of GPUs that cases share, if it has selected one.
+_SELECTED: list[tuple[int, int]] = []
 LAST_PORT = 65535
 # Requests to the loopback never use a proxy, regardless of the environment.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def require(count: int = 1) -> None:
+def require(count: int = 1, *, every: bool = False) -> None:
     """Fail the case unless there are `count` GPUs and the driver's library.
 
-    A missing GPU is not a reason to skip: a GPU tier that tested nothing must not pass.
+    A case for one GPU sees only that one from then on, unless it tests `every` GPU. A missing GPU
+    is not a reason to skip: a GPU tier that tested nothing must not pass.
     """
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -43,6 +46,8 @@ def require(count: int = 1) -> None:
     available = len(visible())
     if available < count:
         sys.exit(f"error: {available} GPU(s) found, {count} needed")
+    if count == 1 and not every:
+        select()
 
 
 def visible() -> list[str]:
@@ -54,19 +59,50 @@ def visible() -> list[str]:
     return sorted(name for name in devices if re.fullmatch(r"nvidia\d+", name))
 
 
+def select() -> None:
+    """Make one of several GPUs visible to this process and its children; cases alternate.
+
+    Before other imports, since an import may initialize the driver, which then keeps the GPUs that
+    it found. With several visible GPUs transformers' Trainer uses DataParallel, in which TRL's
+    GRPOTrainer cannot train.
+    """
+    gpus = names()
+    if _SELECTED or len(gpus) < 2:
+        return
+    count = min(len(gpus), sharing())
+    index = _next() % count
+    _SELECTED.append((index, count))
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[index]
+    print(f"its GPU: {gpus[index]}")
+
+
+def _next() -> int:
+    """The number of cases of this run that selected a GPU before."""
+    path = os.environ.get("SMOKE_TURN")
+    if not path:
+        return 0
+    with Path(f"{path}-next").open("a+", encoding="ascii") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        number = stream.tell()  # one character for each case
+        stream.write(".")
+    return number
+
+
 def turn(*, alone: bool = False) -> None:
     """Wait for a place at a GPU. Call it after the imports, before the first use.
 
-    At most SMOKE_SHARE cases use the GPUs at the same time, spread over the visible GPUs. A case
-    that has to be `alone` waits until no other uses them; no other case starts in between.
+    At most SMOKE_SHARE cases use the GPUs at the same time. Each GPU has its share of these places.
+    A case that has to be `alone` on its GPU waits until no other uses that; no other case starts
+    there in between.
     """
     path = os.environ.get("SMOKE_TURN")
     if not path or _TURNS:
         return
     started = time.monotonic()
-    with Path(f"{path}-queue").open("w", encoding="ascii") as queue:
+    index, count = _SELECTED[0] if _SELECTED else (0, 1)
+    with Path(f"{path}-queue-{index}").open("w", encoding="ascii") as queue:
         fcntl.flock(queue, fcntl.LOCK_EX)
-        places = range(sharing())
+        places = range(index, sharing(), count)
         if alone:
             _TURNS.extend(_taken(f"{path}-{place}", wait=True) for place in places)
         while not _TURNS:
@@ -74,7 +110,6 @@ def turn(*, alone: bool = False) -> None:
                 lock = _taken(f"{path}-{place}", wait=False)
                 if lock is not None:
                     _TURNS.append(lock)
-                    _use(place)
                     break
             else:
                 time.sleep(0.05)
@@ -106,14 +141,6 @@ def names() -> list[str]:
     if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return gpus
     return [str(number) for number in range(len(gpus))]
-
-
-def _use(place: int) -> None:
-    """Select the GPU of this place if GPUs are shared."""
-    gpus = names()
-    if sharing() > 1 and len(gpus) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
-        print(f"its GPU: {gpus[place % len(gpus)]}")
 
 
 def age() -> float:

@@ -192,24 +192,62 @@ def test_shared_cases_run_up_to_limit(tmp_path):
     assert max(map(len, at_once(rows))) == 3
 
 
-@pytest.mark.parametrize("named", [None, "4,7"])
-def test_cases_are_distributed_over_gpus(tmp_path, named):
-    script = """\
+SELECTING = """\
 import os
-import re
+import sys
 import smoke_gpu
-smoke_gpu.visible = lambda: (os.environ.get("CUDA_VISIBLE_DEVICES") or "nvidia0,nvidia1").split(",")
-for place in range(4):
-    own = dict(os.environ)
-    smoke_gpu._use(place)
-    print("is", os.environ["CUDA_VISIBLE_DEVICES"])
-    os.environ.clear()
-    os.environ.update(own)
+if "CUDA_VISIBLE_DEVICES" not in os.environ:
+    smoke_gpu.visible = lambda: ["nvidia0", "nvidia1"]
+smoke_gpu.select()
+seen = os.environ["CUDA_VISIBLE_DEVICES"]
+smoke_gpu.turn(alone=sys.argv[1] == "alone")
+assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+print("is", seen, len(smoke_gpu._TURNS))
 """
-    env = {"SMOKE_SHARE": "4"} | ({"CUDA_VISIBLE_DEVICES": named} if named else {})
-    rows = python(tmp_path, script, **env).stdout.splitlines()
-    used = [row.removeprefix("is ") for row in rows if row.startswith("is ")]
-    assert used == (["4", "7"] if named else ["0", "1"]) * 2
+
+
+def selected(folder: Path, share: int, word: str, **env: str) -> list[str]:
+    """The GPU and the number of places of each of four cases, one after another."""
+    rows = []
+    for _ in range(4):
+        done = python(folder, SELECTING, word, SMOKE_SHARE=str(share), **env)
+        rows += [row[3:] for row in done.stdout.splitlines() if row.startswith("is ")]
+        assert done.returncode == 0, done.stderr
+    return rows
+
+
+@pytest.mark.parametrize("named", [None, "4,7"])
+def test_cases_for_one_gpu_alternate_and_see_only_theirs(tmp_path, named):
+    env = {"SMOKE_TURN": str(tmp_path / "turn")}
+    env |= {"CUDA_VISIBLE_DEVICES": named} if named else {}
+    first, second = named.split(",") if named else "01"
+    assert selected(tmp_path, 4, "", **env) == [f"{first} 1", f"{second} 1"] * 2
+    assert selected(tmp_path, 4, "alone", **env) == [f"{first} 2", f"{second} 2"] * 2
+    assert selected(tmp_path, 1, "", **env) == [f"{first} 1"] * 4
+
+
+def test_case_without_runner_sees_first_gpu(tmp_path):
+    assert selected(tmp_path, 1, "", CUDA_VISIBLE_DEVICES="4,7") == ["4 0"] * 4
+
+
+def test_full_gpu_does_not_delay_cases_of_another(tmp_path):
+    """The first holds its GPU until the second, of the other GPU, has ended."""
+    script = """\
+import subprocess
+import sys
+import smoke_gpu
+smoke_gpu.select()
+smoke_gpu.turn(alone=True)
+done = subprocess.run([sys.executable, "other.py"], env={**smoke_gpu.os.environ,
+    "CUDA_VISIBLE_DEVICES": "4,7"}, timeout=60)
+sys.exit(done.returncode)
+"""
+    (tmp_path / "other.py").write_text("import smoke_gpu\nsmoke_gpu.select()\nsmoke_gpu.turn()\n")
+    env = {"SMOKE_TURN": str(tmp_path / "turn"), "CUDA_VISIBLE_DEVICES": "4,7"}
+    done = python(tmp_path, script, SMOKE_SHARE="2", **env)
+    assert done.returncode == 0, done.stderr
+    used = sorted(row for row in done.stdout.splitlines() if "GPU:" in row)
+    assert used == ["its GPU: 4", "its GPU: 7"]
 
 
 def test_server_responds_and_exits(tmp_path):

@@ -293,10 +293,10 @@ def test_all_columns_are_paragraphs_on_a_narrow_terminal(
 @pytest.mark.parametrize(
     ("gpu", "has", "lacks"),
     [
-        ("H200", "cu126-vllm", "cu130-sglang0.5.23"),
-        ("2 H100", "cu130-sglang0.5.23", "cu126-vllm"),
+        ("H200", "cu126-vllm", "cu130-verl0.9"),
+        ("2 H100", "cu130-verl0.9", "cu126-vllm"),
         ("nvidia h200", "cu126-vllm", "cu130-trl1.16.0"),
-        ("80GB HBM3", "cu130-sglang0.5.23", "cu126-vllm"),
+        ("80GB HBM3", "cu130-verl0.9", "cu126-vllm"),
     ],
 )
 def test_targets_that_passed_on_a_gpu(imgbuild: Command, gpu: str, has: str, lacks: str) -> None:

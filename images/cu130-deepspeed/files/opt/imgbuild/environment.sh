@@ -9,7 +9,7 @@ fi
 # The first folder of a list that is there, or can be made, and can be written.
 imgbuild_writable() {
   for imgbuild_folder in "$@"; do
-    if mkdir -p "$imgbuild_folder" 2>/dev/null && [ -w "$imgbuild_folder" ]; then
+    if (umask 077 && mkdir -p "$imgbuild_folder") 2>/dev/null && [ -w "$imgbuild_folder" ] && [ "$(stat -Lc %u "$imgbuild_folder" "${imgbuild_folder%/*}" | sort -u)" = "$(id -u)" ]; then
       printf '%s' "$imgbuild_folder"
       return 0
     fi
@@ -24,7 +24,7 @@ if [ -z "${HOME:-}" ] || [ "$HOME" = / ] || [ ! -w "$HOME" ]; then
   fi
 fi
 
-# Caches go to /var/cache/imgbuild, which any user can write, unless the root is read-only: then they move, and
+# Caches go to /var/cache/imgbuild, unless this user cannot write there: then they move, and
 # a variable that the user has set to another place stays as it is.
 if [ ! -w "/var/cache/imgbuild" ]; then
   if imgbuild_cache=$(imgbuild_writable "${XDG_CACHE_HOME:-$HOME/.cache}/imgbuild" "${TMPDIR:-/tmp}/imgbuild-$(id -u)/cache"); then
@@ -37,3 +37,20 @@ if [ ! -w "/var/cache/imgbuild" ]; then
   fi
 fi
 unset imgbuild_folder imgbuild_home imgbuild_cache imgbuild_name imgbuild_value
+
+# Packages that a user adds (pip install) lie in /workspace, or where this user cannot write there,
+# in the home folder.
+case "${PYTHONUSERBASE:-}" in
+  "/workspace"/.imgbuild-packages/*)
+    imgbuild_folder="$PYTHONUSERBASE"
+    while [ ! -e "$imgbuild_folder" ] && [ "$imgbuild_folder" != "/workspace" ]; do
+      imgbuild_folder="${imgbuild_folder%/*}"
+    done
+    if [ ! -w "$imgbuild_folder" ]; then
+      PATH="${PATH%":$PYTHONUSERBASE/bin"}"
+      export PYTHONUSERBASE="$HOME/.local/share/imgbuild/${PYTHONUSERBASE##*/}"
+      export PATH="$PATH:$PYTHONUSERBASE/bin"
+    fi
+    unset imgbuild_folder
+    ;;
+esac
