@@ -106,7 +106,10 @@ def audit(
         findings=tuple(
             ordered(
                 waive(
-                    [_of_published(exempted(each, terms), published) for each in findings],
+                    [
+                        _of_published(exempted(unused(each, terms.constraints), terms), published)
+                        for each in findings
+                    ],
                     terms.waivers,
                     selected,
                 )
@@ -250,6 +253,23 @@ def exempted(finding: Finding, terms: Terms) -> Finding:
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
+def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
+    """`finding`; a warning if an entry of `learned` shows that its code has never run."""
+    evidence = finding.evidence
+    if evidence is None or finding.severity is not Severity.ERROR:
+        return finding
+    place = (finding.check, evidence.package, evidence.other, evidence.file, evidence.subject)
+    if not any(
+        (entry.check, entry.package, entry.other, entry.file, entry.name) == place
+        and entry.describes(evidence.version)
+        for entry in learned
+        if entry.unused
+    ):
+        return finding
+    message = f"{finding.message} (no version of {evidence.other} fits: this code has never run)"
+    return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
+
+
 def _of_published(finding: Finding, published: Collection[str]) -> Finding:
     """`finding`; a warning if it is between two packages that cannot change."""
     evidence = finding.evidence
@@ -284,6 +304,9 @@ def _accepts(waiver: Waiver, finding: Finding) -> bool:
 def restricted(terms: Terms, versions: Mapping[str, str]) -> Terms:
     """`terms` with only the constraints on these packages."""
     constraints = tuple(
-        constraint for constraint in terms.constraints if constraint.concerns(versions)
+        constraint
+        for constraint in terms.constraints
+        if constraint.concerns(versions)
+        or (constraint.unused and constraint.describes(versions.get(constraint.package, "")))
     )
     return msgspec.structs.replace(terms, constraints=constraints)
