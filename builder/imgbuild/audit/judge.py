@@ -33,8 +33,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit in addition to the package set.
 
     `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0");
-    `named` are packages that must be importable even if no other package uses them; `extras`
-    are the requested ones, by package. `exempt` are packages with versions that the user chose
+    `named` are packages that must be importable even if no other package uses them; `added`
+    are further ones whose code is followed once it is imported. `extras` are the requested ones,
+    by package. `exempt` are packages with versions that the user chose
     against METADATA, or removed, each with the place or the reason; `alone` are installed
     without their requirements.
     """
@@ -45,9 +46,20 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     named: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     extras: Mapping[str, tuple[str, ...]] = {}
     exempt: Mapping[str, str] = {}
     alone: frozenset[str] = frozenset()
+
+
+def of_additions(terms: Terms, required: Collection[str], added: Collection[str]) -> Terms:
+    """`terms` for packages `added` to a published target, of which `required` are requested.
+
+    The others are dependencies, of which only the parts that are imported run: IPython imports
+    matplotlib-inline only beside matplotlib. If none is requested, as for an extra, all are named.
+    """
+    named = sorted({*required} & {*added}) or sorted(added)
+    return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
 
 
 def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -150,7 +162,9 @@ class _AuditRun:
         if self._path is None:
             from imgbuild.audit.main_path.corners import main_path_with_corners
 
-            self._path = main_path_with_corners(self._package_set, self._terms.named)
+            self._path = main_path_with_corners(
+                self._package_set, self._terms.named, self._terms.added
+            )
         return self._path
 
     def _metadata(self) -> list[Finding]:

@@ -14,7 +14,7 @@ import msgspec
 
 from imgbuild import codec
 from imgbuild.audit.checks.findings import ordered
-from imgbuild.audit.judge import Terms, audit, extras_of, unused
+from imgbuild.audit.judge import Terms, audit, extras_of, of_additions, unused
 from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.library import Library, pack, unpack
@@ -247,12 +247,8 @@ def terms_of(
     target = prepared.problem.target
     required = prepared.problem.requirements
     direct = required.named.union(item.package for item in prepared.backend.requirements)
-    named = (
-        {*target.pins, *direct & resolution.versions.keys()}
-        if prepared.published is None
-        else set(resolution.versions) - _published_packages(prepared)
-    )
-    return Terms(
+    named = {*target.pins, *direct & resolution.versions.keys()}
+    terms = Terms(
         target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
@@ -262,6 +258,12 @@ def terms_of(
         extras=extras_of(prepared.requirements, prepared.catalogue.rules.tags.markers),
         exempt=required.exempt,
         alone=required.no_deps,
+    )
+    if prepared.published is None:
+        return terms
+    requested = {solve.package_of(line) for line in prepared.requirements}
+    return of_additions(
+        terms, requested, resolution.versions.keys() - _published_packages(prepared)
     )
 
 
@@ -290,7 +292,7 @@ def audit_of(
         )
 
     known = release_catalogue.library.published
-    path = path_of_additions(package_set, terms.named, published, known)
+    path = path_of_additions(package_set, terms.named, terms.added, published, known)
     return audit(package_set, terms, checks=READABLE, path=path, past=_past, published=published)
 
 

@@ -72,7 +72,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
     published = [name.partition("==")[0] for name in PUBLISHED]
     found = []
     for path in (
-        path_of_additions(package_set, named, published, known),
+        path_of_additions(package_set, named, (), published, known),
         main_path(package_set, with_named(package_set, named)),
     ):
         terms = Terms(named=named)
@@ -117,7 +117,7 @@ def test_additions_alone_read_no_module_of_published_packages(tmp_path: Path) ->
     package_set = audited.package_set(tmp_path / "ours", {**PUBLISHED, "tabular==1.0": {
         "tabular.py": "import json\n"}})  # fmt: skip
     published = [each.partition("==")[0] for each in PUBLISHED]
-    path = path_of_additions(package_set, ("tabular",), published, known)
+    path = path_of_additions(package_set, ("tabular",), (), published, known)
     assert path.modules() == ["tabular"]
     whole = main_path(package_set, with_named(package_set, ("tabular",)))
     assert {"trl", "transformers"} < set(whole.modules())
