@@ -23,6 +23,7 @@ from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import read_lock
 from imgbuild.report import Severity
+from imgbuild.system import files
 from imgbuild.values import Arch
 from tests.support import audited
 from tests.unit.pipeline.test_audit_lock import audited_folder
@@ -176,7 +177,7 @@ def test_reasons_of_entry_points_do_not_change_keys(
 ) -> None:
     (tmp_path / "audit").mkdir()
     file = tmp_path / "audit/entry_points.yaml"
-    monkeypatch.setattr(queried.files, "data", lambda name: tmp_path / name)
+    monkeypatch.setattr(files, "data", lambda name: tmp_path / name)
     found = []
     for text in ("{name: trl.A, why: a}", "{name: trl.A, why: b}", "{name: trl.B, why: a}"):
         file.write_text(f"walk: [trl]\nentries:\n  - {text}\n")

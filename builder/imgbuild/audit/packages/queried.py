@@ -18,11 +18,10 @@ from imgbuild.lock.resolution import Wheel
 from imgbuild.system import files, yaml_data
 from imgbuild.values import Sha256, normalize, sha256
 
-# Hash of entry points → their hash in the keys of the facts that imgbuild contains, which was that
-# of the whole file.
-_KEYS: Final = {
-    "ec21dd80c384d8f785d997a20903190cbf378f3f828ec4151878d20f5e803178": "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d572147167805fd"
-}
+# The entry points of the facts that imgbuild contains: their hash, and the one in the keys, which
+# was that of the whole file.
+_RECORDED: Final = "ec21dd80c384d8f785d997a20903190cbf378f3f828ec4151878d20f5e803178"
+_IN_KEYS: Final = "d3fb2939a5f266a8d41327044a051f0e265d12b074fdc28c9d572147167805fd"
 
 
 def name_of(name: str) -> str:
@@ -52,7 +51,7 @@ def entry_points() -> Sha256:
         {key: value for key, value in entry.items() if key != "why"} for entry in policy["entries"]
     ]
     digest = sha256(codec.compact(policy))
-    return _KEYS.get(digest, digest)
+    return _IN_KEYS if digest == _RECORDED else digest
 
 
 def key_of(wheels: Collection[Wheel], python: str, arch: str, glibc: str) -> Sha256:
