@@ -33,8 +33,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of an audit in addition to the package set.
 
     `cuda` is the target's CUDA release ("12.4"), `gpu` its compute capabilities ("9.0");
-    `named` are packages that must be importable even if no other package uses them; `extras`
-    are the requested ones, by package. `exempt` are packages with versions that the user chose
+    `named` are packages that must be importable even if no other package uses them; `added`
+    are further ones whose code is followed once it is imported. `extras` are the requested ones,
+    by package. `exempt` are packages with versions that the user chose
     against METADATA, or removed, each with the place or the reason; `alone` are installed
     without their requirements.
     """
@@ -45,9 +46,20 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     named: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     extras: Mapping[str, tuple[str, ...]] = {}
     exempt: Mapping[str, str] = {}
     alone: frozenset[str] = frozenset()
+
+
+def of_additions(terms: Terms, required: Collection[str], added: Collection[str]) -> Terms:
+    """`terms` for packages `added` to a published target, of which `required` are requested.
+
+    The others are dependencies, of which only the parts that are imported run: IPython imports
+    matplotlib-inline only beside matplotlib. If none is requested, as for an extra, all are named.
+    """
+    named = sorted({*required} & {*added}) or sorted(added)
+    return msgspec.structs.replace(terms, named=tuple(named), added=tuple(sorted(added)))
 
 
 def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -108,7 +120,10 @@ def audit(
         findings=tuple(
             ordered(
                 waive(
-                    [_of_published(exempted(each, terms), published) for each in findings],
+                    [
+                        _of_published(exempted(unused(each, terms.constraints), terms), published)
+                        for each in findings
+                    ],
                     terms.waivers,
                     selected,
                 )
@@ -151,7 +166,9 @@ class _AuditRun:
         if self._path is None:
             from imgbuild.audit.main_path.corners import main_path_with_corners
 
-            self._path = main_path_with_corners(self._package_set, self._terms.named)
+            self._path = main_path_with_corners(
+                self._package_set, self._terms.named, self._terms.added
+            )
         return self._path
 
     def _metadata(self) -> list[Finding]:
@@ -258,6 +275,23 @@ def exempted(finding: Finding, terms: Terms) -> Finding:
     return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
 
 
+def unused(finding: Finding, learned: Iterable[Constraint]) -> Finding:
+    """`finding`; a warning if an entry of `learned` shows that its code has never run."""
+    evidence = finding.evidence
+    if evidence is None or finding.severity is not Severity.ERROR:
+        return finding
+    place = (finding.check, evidence.package, evidence.other, evidence.file, evidence.subject)
+    if not any(
+        (entry.check, entry.package, entry.other, entry.file, entry.name) == place
+        and entry.describes(evidence.version)
+        for entry in learned
+        if entry.unused
+    ):
+        return finding
+    message = f"{finding.message} (no version of {evidence.other} fits: this code has never run)"
+    return msgspec.structs.replace(finding, severity=Severity.WARNING, message=message)
+
+
 def _of_published(finding: Finding, published: Collection[str]) -> Finding:
     """`finding`; a warning if it is between two packages that cannot change."""
     evidence = finding.evidence
@@ -292,6 +326,9 @@ def _accepts(waiver: Waiver, finding: Finding) -> bool:
 def restricted(terms: Terms, versions: Mapping[str, str]) -> Terms:
     """`terms` with only the constraints on these packages."""
     constraints = tuple(
-        constraint for constraint in terms.constraints if constraint.concerns(versions)
+        constraint
+        for constraint in terms.constraints
+        if constraint.concerns(versions)
+        or (constraint.unused and constraint.describes(versions.get(constraint.package, "")))
     )
     return msgspec.structs.replace(terms, constraints=constraints)

@@ -99,6 +99,24 @@ class ReleaseCatalogue:
             self._readable[package] = self.releases(package) or self._sdists(package)
         return self._readable[package]
 
+    def for_older_python(self, package: str) -> tuple[PackageRelease, ...]:
+        """Some final versions older than the releases, with wheels for other versions of Python.
+
+        At most every `STEP`-th, the newest first: a name that a package once had is usually in
+        several releases.
+        """
+        oldest = next(iter(self.releases(package)), None)
+        wheels: dict[Version, IndexFile] = {}
+        for file in self.catalogue.indexes.files(package):
+            if oldest is None or not file.is_wheel or file.version is None or file.yanked:
+                continue
+            if file.version < oldest.version and not file.version.is_prerelease:
+                wheels.setdefault(file.version, file)
+        ordered = sorted(wheels.items(), reverse=True)
+        return tuple(
+            PackageRelease(version=version, file=file) for version, file in ordered[::STEP]
+        )
+
     def _sdists(self, package: str) -> tuple[PackageRelease, ...]:
         sdists = [
             PackageRelease(version=file.version, file=file)

@@ -14,13 +14,14 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.learn.boundaries import (
+    NAMED,
     PackageRelease,
     ReleaseCatalogue,
     boundary,
     has_module,
     lacks,
 )
-from imgbuild.learn.uses import same_use
+from imgbuild.learn.uses import runs_on_import, same_use
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
@@ -63,8 +64,20 @@ def learn(
     )
     if not other or version_bounds is None:
         return None
-    # Without any compatible version, the code may be an error in a path that other releases do not
-    # take, such as torch.nn.Relu in DeepSpeed.
+    if version_bounds.spec == NEVER and _never_runs(evidence, release_catalogue):
+        return Constraint(
+            package=evidence.package,
+            versions=f"=={evidence.version}",
+            needs=other,
+            unused=True,
+            check=finding.check,
+            file=evidence.file,
+            line=evidence.line,
+            name=evidence.subject,
+            read_in=evidence.version,
+            against=evidence.other_version,
+        )
+    # Without any compatible version, other releases of the package may lack the error.
     versions = (
         package_range(evidence, release_catalogue, pinned)
         if version_bounds.spec != NEVER
@@ -83,6 +96,20 @@ def learn(
         went=version_bounds.went,
         read_in=evidence.version,
         against=evidence.other_version,
+    )
+
+
+def _never_runs(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> bool:
+    """Whether a function body uses what no release of the other package has.
+
+    Such code, as torch.nn.Relu in DeepSpeed, fails in every package set, so that no choice of
+    versions is its remedy. Releases for older versions of Python are compared, too.
+    """
+    if evidence.relation not in NAMED or runs_on_import(release_catalogue, evidence):
+        return False
+    return all(
+        lacks(release_catalogue, evidence, release) is True
+        for release in release_catalogue.for_older_python(evidence.other)
     )
 
 

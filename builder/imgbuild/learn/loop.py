@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.audit.judge import Terms, audit, extras_of
+from imgbuild.audit.checks.findings import ordered
+from imgbuild.audit.judge import Terms, audit, extras_of, of_additions, unused
 from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.library import Library, pack, unpack
@@ -121,12 +122,13 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
     recorded, rounds = tuple(recorded), 0
     while True:
         rounds += 1
+        excluded: list[str] = []  # reported for the last pass alone
         with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
-            chosen = solve.choose_packages(prepared, recorded)
+            chosen = solve.choose_packages(prepared, recorded, excluded.append)
             resolution = solve.lock_answer(prepared, chosen)
-        terms = terms_of(prepared, resolution)
+        terms = terms_of(prepared, resolution, recorded)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
-            _report(prepared, chosen, resolution)
+            _report(prepared, chosen, resolution, excluded)
             return _settled(prepared, resolution, report, recorded, rounds)
         # One library for each round: its data is then kept only on disk.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
@@ -144,7 +146,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
             if not errors:
                 context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
-                _report(prepared, chosen, resolution)
+                _report(prepared, chosen, resolution, excluded)
                 return _settled(prepared, resolution, report, recorded, rounds)
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
@@ -152,16 +154,34 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
                 for entry in learned:
                     context.reporter.info(f"learned: {entry}")
                 now = keep(learned)
+            report = _without_unused(report, now)
+            if not any(finding.severity is Severity.ERROR for finding in report.findings):
+                terms = terms_of(prepared, resolution, now)
+                context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
+                _report(prepared, chosen, resolution, excluded)
+                return _settled(prepared, resolution, report, now, rounds)
         if now == recorded:
             kept = kept_releases.suggestion(prepared, resolution.versions)
             raise not_learned(name, arch, errors, kept)
         recorded = now
 
 
+def _without_unused(report: Report, known: Iterable[Constraint]) -> Report:
+    """`report` with warnings instead of errors of code that has never run."""
+    entries = tuple(known)
+    findings = ordered(unused(finding, entries) for finding in report.findings)
+    return msgspec.structs.replace(report, findings=tuple(findings))
+
+
 def _report(
-    prepared: PreparedTarget, chosen: Sequence[uv.ChosenPackage], resolution: Resolution
+    prepared: PreparedTarget,
+    chosen: Sequence[uv.ChosenPackage],
+    resolution: Resolution,
+    excluded: Iterable[str],
 ) -> None:
-    """Report old versions, and frameworks in releases other than those of the `like` target."""
+    """Report excluded and old versions, and frameworks in other releases than the `like` target."""
+    for warning in excluded:
+        prepared.problem.context.reporter.warn(warning)
     solve.report_age(prepared, tuple(chosen))
     problem = prepared.problem
     moved = kept_releases.moves(problem, resolution.versions)
@@ -217,25 +237,33 @@ def learn_from_errors(problem: SolveProblem, errors: Sequence[Finding]) -> tuple
     return learned
 
 
-def terms_of(prepared: PreparedTarget, resolution: Resolution) -> Terms:
-    """The inputs of a target's audit in addition to its packages."""
+def terms_of(
+    prepared: PreparedTarget, resolution: Resolution, recorded: Iterable[Constraint] = ()
+) -> Terms:
+    """The inputs of a target's audit in addition to its packages.
+
+    Of the known constraints only those of unused code: the resolution meets the others.
+    """
     target = prepared.problem.target
     required = prepared.problem.requirements
     direct = required.named.union(item.package for item in prepared.backend.requirements)
-    named = (
-        {*target.pins, *direct & resolution.versions.keys()}
-        if prepared.published is None
-        else set(resolution.versions) - _published_packages(prepared)
-    )
-    return Terms(
+    named = {*target.pins, *direct & resolution.versions.keys()}
+    terms = Terms(
         target=prepared.problem.name,
         cuda=target.cuda,
         gpu=target.gpu,
+        constraints=tuple(entry for entry in recorded if entry.unused),
         waivers=target.waive,
         named=tuple(sorted(named)),
         extras=extras_of(prepared.requirements, prepared.catalogue.rules.tags.markers),
         exempt=required.exempt,
         alone=required.no_deps,
+    )
+    if prepared.published is None:
+        return terms
+    requested = {solve.package_of(line) for line in prepared.requirements}
+    return of_additions(
+        terms, requested, resolution.versions.keys() - _published_packages(prepared)
     )
 
 
@@ -264,7 +292,7 @@ def audit_of(
         )
 
     known = release_catalogue.library.published
-    path = path_of_additions(package_set, terms.named, published, known)
+    path = path_of_additions(package_set, terms.named, terms.added, published, known)
     return audit(package_set, terms, checks=READABLE, path=path, past=_past, published=published)
 
 

@@ -151,6 +151,8 @@ def _refusals(
     images: Path, matrix: Matrix, learned: Sequence[Constraint]
 ) -> Iterator[RecordedRefusal]:
     for entry in learned:
+        if entry.unused:
+            continue
         yield RecordedRefusal(
             what=f"{entry.package}{entry.versions} needs {entry.needs}",
             reason=str(entry).partition(" (")[2].removesuffix(")") or "learned by the audit",

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from packaging.version import Version
 
+from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, Window
+from imgbuild.audit.source.facts import Attribute, Call, Import, ModuleFacts, Window
 from imgbuild.errors import IntegrityError
 from imgbuild.learn.boundaries import NAMED, PackageRelease, ReleaseCatalogue
 from imgbuild.report import Evidence, Relation
@@ -23,15 +24,17 @@ def same_use(
     """Whether a release of the failing package uses the same item in the same file.
 
     A moved file is searched by its name. A use under further conditions, such as the version of the
-    other package, is not the same. False for each release if the evidence is of a type that cannot
-    be checked in one file.
+    other package, is not the same, nor is one in a function instead of on import. False for each
+    release if the evidence is of a type that cannot be checked in one file.
     """
     if evidence.relation not in (*NAMED, Relation.PACKAGE, Relation.WINDOW):
         return lambda _: False
     package, subject, file = evidence.package, evidence.subject, evidence.file
     own = _own_modules(release_catalogue, evidence)
     shapes = _shapes(own, evidence)
-    guards = _own_guards(own, evidence, shapes)
+    found = _own_uses(own, evidence, shapes)
+    guards = tuple(dict.fromkeys(use.guards for _, use in found))
+    on_import = any(_on_import(facts, use) for facts, use in found)
 
     def _uses_item(release: PackageRelease) -> bool:
         try:
@@ -45,10 +48,12 @@ def same_use(
                 set(use.guards) <= {*same}
                 for facts in _files(package_set, package, file)
                 for use in _uses(facts, evidence, shapes)
+                if _on_import(facts, use) or not on_import
                 for same in guards
             )
 
-        key = ("uses", evidence.relation, subject, file, shapes, guards, wheel.sha256)
+        item = (evidence.relation, subject, file, shapes)
+        key = ("uses", *item, guards, on_import, wheel.sha256)
         return release_catalogue.cached(key, _compute, bool)
 
     return _uses_item
@@ -66,13 +71,24 @@ def _own_modules(
     return tuple(_files(release_catalogue.package_set({package: release}), package, evidence.file))
 
 
-def _own_guards(
+def runs_on_import(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> bool:
+    """Whether the use in the evidence runs when its module is imported; True if it is not found."""
+    own = _own_modules(release_catalogue, evidence)
+    uses = _own_uses(own, evidence, _shapes(own, evidence))
+    return not uses or any(_on_import(facts, use) for facts, use in uses)
+
+
+def _on_import(facts: ModuleFacts, use: Use) -> bool:
+    return not scopes(facts).runner(use.scope)
+
+
+def _own_uses(
     own: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[Shape]
-) -> tuple[tuple[Guard, ...], ...]:
-    """The conditions of the use in the evidence, or of all uses if its line is not found."""
-    uses = [use for facts in own for use in _uses(facts, evidence, shapes)]
-    at_line = [use for use in uses if use.line == evidence.line]
-    return tuple(dict.fromkeys(use.guards for use in at_line or uses))
+) -> tuple[tuple[ModuleFacts, Use], ...]:
+    """The use in the evidence, with its module; all uses if its line is not found."""
+    uses = [(facts, use) for facts in own for use in _uses(facts, evidence, shapes)]
+    at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
+    return tuple(at_line or uses)
 
 
 def _shapes(own: Iterable[ModuleFacts], evidence: Evidence) -> tuple[Shape, ...]:

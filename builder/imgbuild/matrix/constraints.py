@@ -33,6 +33,8 @@ HEAD = """\
 # versions of the other package that added and removed the name.
 # `missing: true`: required but undeclared, so always added. Other entries only narrow versions:
 # they add no package to a package set. A removed entry is learned again if it still applies.
+# `unused: true`: no version of the other package has the name, which only a function body uses.
+# Such code has never run: the entry excludes no version, and the audit reports a warning.
 """
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -45,6 +47,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     versions: str
     needs: str
     missing: bool = False
+    unused: bool = False
     check: str = ""
     file: str = ""
     line: int = 0
@@ -65,7 +68,11 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return parse_requirement(self.needs).specifier
 
     def covers(self, version: str) -> bool:
-        """Whether the entry applies to this version of `package`."""
+        """Whether the entry restricts the other package for this version of `package`."""
+        return not self.unused and self.describes(version)
+
+    def describes(self, version: str) -> bool:
+        """Whether `versions` contains this version of `package`."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def concerns(self, versions: Mapping[str, str]) -> bool:
@@ -91,6 +98,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if version
         ]  # fmt: skip
         why = "; ".join(part for part in (what, *changed) if part)
+        if self.unused:
+            return f"{self.package}{self.versions}: no version of {self.other} fits ({why})"
         return f"{self.package}{self.versions} needs {self.needs}" + (f" ({why})" if why else "")
 
 
@@ -131,11 +140,7 @@ def merge(existing: Iterable[Constraint], learned: Iterable[Constraint]) -> tupl
 
 
 def _add(entries: list[Constraint], new: Constraint) -> None:
-    alike = [
-        old
-        for old in entries
-        if (old.package, old.other, old.missing) == (new.package, new.other, new.missing)
-    ]
+    alike = [old for old in entries if _subject(old) == _subject(new)]
     if any(_implies(old, new) for old in alike):
         return
     entries[:] = [old for old in entries if old not in alike or not _implies(new, old)]
@@ -146,6 +151,12 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
             _add(entries, msgspec.structs.replace(old, versions=wider))
             return
     entries.append(new)
+
+
+def _subject(entry: Constraint) -> tuple[object, ...]:
+    """What an entry is about: two packages, of unused code also the place and the name."""
+    code = (entry.check, entry.file, entry.name) if entry.unused else ()
+    return (entry.package, entry.other, entry.missing, entry.unused, *code)
 
 
 def _implies(entry: Constraint, other: Constraint) -> bool:
@@ -287,7 +298,9 @@ def _faults(entry: Constraint) -> list[tuple[str, str]]:
         needed = parse_requirement(entry.needs)
         if needed.extras or needed.marker or needed.url:
             faults.append(("needs", "may be a package and a specifier only"))
-        elif not needed.specifier and not entry.missing:
+        elif entry.unused and (needed.specifier or entry.missing):
+            faults.append(("needs", "of an entry with `unused: true` is a package alone"))
+        elif not needed.specifier and not (entry.missing or entry.unused):
             faults.append(("needs", "is empty, which only an entry with `missing: true` may be"))
     except InvalidRequirement:
         faults.append(("needs", "not a requirement"))

@@ -102,7 +102,7 @@ def audit_lock(
         extras = judge.extras_of(lock.project.requirements, markers)
         terms = msgspec.structs.replace(terms, extras=extras)
     if lock.extends is not None:
-        terms = msgspec.structs.replace(terms, named=lock.extends.arch[arch].wheels)
+        terms = judge.of_additions(terms, lock.requirements, lock.extends.arch[arch].wheels)
     code = code_digest(*JUDGING, alone=__name__)
     key_parts = [code, arch, lock.base, resolution, lock.drop, _links(lock), terms, tuple(checks)]
     key = sha256(codec.compact(key_parts))

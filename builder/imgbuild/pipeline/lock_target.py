@@ -11,7 +11,9 @@ nothing is written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -42,6 +44,11 @@ from imgbuild.report import Report, Severity
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.console import console
 from imgbuild.values import Arch, sha256
+from imgbuild.wheel import conflicts
+from imgbuild.wheel.conflicts import PathConflict
+
+SHOWN_FILES: Final = 8  # of a package; of more only their folder
+SITE_PACKAGES: Final = "/site-packages"
 
 
 def settle_target(project: Project, name: str, inputs: Inputs) -> Lock:
@@ -159,8 +166,6 @@ def refuse_errors(target: str, reports: Iterable[Report]) -> None:
 
 def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
     """FilesDisagree if two wheels of one image ship the same path with different contents."""
-    from imgbuild.wheel import conflicts
-
     for arch in lock.arch:
         tables = inputs.file_tables(lock, plan(lock, arch).layers)
         file_conflicts = conflicts.find(tables)
@@ -168,10 +173,33 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             lines = "\n  ".join(str(conflict) for conflict in file_conflicts)
             message = f"{lock.target} {arch}: packages have conflicting files:\n  {lines}"
             hint = (
-                "in matrix.yaml, leave out one of the packages (`exclude:`) or only its files"
-                " (`drop:`), with a reason"
+                "in matrix.yaml, leave out one of the packages (`exclude:`) or only its files, with"
+                f" a reason, in the row {lock.target}:\n{drop_lines(lock, arch, file_conflicts)}"
             )
             raise FilesDisagree(message, hint=hint)
+
+
+def drop_lines(lock: Lock, arch: Arch, found: Iterable[PathConflict]) -> str:
+    """Lines of `matrix.yaml` that leave out the conflicting files of one package each.
+
+    Packages of a published target cannot change: a package that was added is preferred.
+    """
+    added = lock.extends.arch[arch].wheels if lock.extends is not None else ()
+    paths: dict[tuple[str, str], list[str]] = {}
+    for conflict in found:
+        first, *others = sorted(conflict.owners, key=lambda owner: (owner not in added, owner))
+        paths.setdefault((first, others[0]), []).append(conflict.path)
+    lines = ["  drop:"]
+    for (package, other), files in paths.items():
+        folder = os.path.commonpath([os.path.dirname(file) for file in files])
+        whole = len(files) > SHOWN_FILES and not folder.endswith(SITE_PACKAGES)
+        shown = [f"{folder}/*"] if whole and folder else files
+        reason = codec.compact(f"{other} has files with the same paths").decode()
+        lines.append(f"    - package: {package}")
+        lines.append(f"      beside: {other}")
+        lines.append(f"      paths: {codec.compact(shown).decode()}")
+        lines.append(f"      reason: {reason}")
+    return "\n".join(lines)
 
 
 def _input_size(layer: Layer) -> int:

@@ -209,7 +209,8 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     for request in child.local_requests:
         if request.extras:
             text = f"{request.folder}[{','.join(request.extras)}]"
-            reading.leave_out(request.place, text, "extras are chosen with --extra")
+            options = " ".join(f"--extra {extra}" for extra in request.extras)
+            reading.leave_out(request.place, text, f"extras are chosen with {options}")
     for repository in child.unnamed:
         reading.leave_out(repository.place, repository.name, INSTALLED)
     child.unnamed = []

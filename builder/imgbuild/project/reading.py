@@ -58,6 +58,13 @@ class LocalRequest(msgspec.Struct, frozen=True, kw_only=True):
     marker: str = ""
 
 
+# Debian packages of the interpreter and its installers, but not its headers (python3-dev).
+_INTERPRETER = re.compile(
+    r"python-is-python3|python(?:3(?:\.\d+)?)?"
+    r"(?:-(?:minimal|full|venv|distutils|pip|setuptools|wheel))?"
+)
+
+
 class Reading:
     """Collects the values of a `Declared`. `extras` and `groups` are those that the user chose.
 
@@ -338,6 +345,9 @@ class Reading:
         package = package.partition(":")[0].partition("/")[0]
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
             self.leave_out(place, name, "not a Debian package name")
+            return
+        if _INTERPRETER.fullmatch(package):
+            self.leave_out(place, package, "the image has its own Python, with pip and venv")
             return
         if version:
             self.leave_out(

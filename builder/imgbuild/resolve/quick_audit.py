@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.judge import Terms, audit, unused
 from imgbuild.audit.packages.library import Library
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
@@ -64,8 +64,9 @@ def audit_requested(
         learned = learned_from(errors, release_catalogue, pinned)
         for entry in learned:
             context.reporter.detail(f"learned: {entry}")
+        errors = [error for error in errors if unused(error, learned) is error]
         return QuickAudit(
-            learned=learned,
+            learned=tuple(entry for entry in learned if not entry.unused),
             windows=windows(report.findings),
             clashes=bool(errors),
             read=frozenset(releases),

@@ -1,7 +1,8 @@
 """Packages that additions without an exact version require in another version than a target's.
 
 A target is extended only if some version of each addition fits it. Only the newest versions and the
-newest ones before the target's date are examined, not every release.
+newest ones before the target's date are examined, not every release. Of their dependencies those
+with an exact version are examined, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from imgbuild.wheel.tags import Tags
 
 VERSIONS = 4  # of an addition, and as many from before the target's day
 THREADS = 8
+PINS = 3  # levels of dependencies with exact versions
 
 
 def range_conflicts(
@@ -73,7 +75,42 @@ def _of(
         required = engine_torch.required(demand, text, tags.markers)
         required += facts.requirements_of(demand.package, str(wheel.version))
         changes = changes_for(demand, str(wheel.version), required, versions)
+        changes = changes or _of_pins(demand, required, facts, pages, tags, PINS)
         if not changes:
             return []
         newest = newest or changes
     return newest
+
+
+def _of_pins(
+    demand: PackageDemand,
+    required: Iterable[Requirement],
+    facts: LockedFacts,
+    pages: IndexPages,
+    tags: Tags,
+    levels: int,
+) -> list[TargetChange]:
+    """The changes that dependencies with an exact version require, which is the only choice."""
+    for needed in required:
+        package = normalize(needed.name)
+        pinned = PackageDemand(
+            package=package,
+            spec=str(needed.specifier),
+            places=demand.places,
+            extras=tuple(sorted(needed.extras)),
+        )
+        if pinned.pin is None or needed.url or package in facts.versions:
+            continue
+        try:
+            wheel = pages.pinned(pinned, tags)
+            text = pages.metadata(wheel) if wheel is not None else b""
+        except ImgbuildError as error:  # as above
+            pages.context.reporter.detail(f"{pinned}: {error.message}")
+            continue
+        inner = engine_torch.required(pinned, text, tags.markers)
+        changes = changes_for(pinned, str(pinned.pin), inner, facts.versions)
+        if not changes and levels > 1:
+            changes = _of_pins(pinned, inner, facts, pages, tags, levels - 1)
+        if changes:
+            return changes
+    return []

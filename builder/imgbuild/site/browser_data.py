@@ -76,6 +76,7 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
                 "text": str(entry),
             }
             for entry in sources.learned
+            if not entry.unused
         ],
         "rules": [
             {

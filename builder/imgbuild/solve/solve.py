@@ -424,14 +424,17 @@ def refuse_pins(prepared: PreparedTarget) -> None:
 
 
 def choose_packages(
-    prepared: PreparedTarget, learned: Sequence[Constraint] = ()
+    prepared: PreparedTarget,
+    learned: Sequence[Constraint] = (),
+    warn: Callable[[str], None] | None = None,
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv with the constraints `learned`; NoSolution, with the reasons, if there is no solution.
 
     Also NoSolution if a required package is resolvable only in a version far behind. Versions
-    excluded by other requirements of the project are reported.
+    excluded by other requirements of the project are reported to `warn`, else by the reporter.
     """
     problem = prepared.problem
+    warn = warn or problem.context.reporter.warn
     specs = problem.requirements.versions
     expected = {*_preferred(problem).items()}
     if prepared.published is not None:
@@ -445,7 +448,7 @@ def choose_packages(
             prepared = newer
         except NoSolution as error:
             _require_installable(prepared, behind)
-            problem.context.reporter.warn(behind.warning(error))
+            warn(behind.warning(error))
             expected.add((behind.lag.package, behind.lag.version))
     return chosen
 

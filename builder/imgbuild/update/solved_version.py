@@ -120,7 +120,7 @@ def solved(
             with solve.opened(problem) as prepared:
                 chosen = solve.choose_packages(prepared, known)
                 resolution = solve.lock_answer(prepared, chosen)
-                audit, findings = _audited(prepared, resolution, context)
+                audit, findings = _audited(prepared, resolution, known, context)
         except NoSolution as error:
             reasons = reasons or (error.reasons or (error.message,))[:SHOWN]
             continue
@@ -146,7 +146,10 @@ def _changes(package: str, before: Mapping[str, str], after: Mapping[str, str]) 
 
 
 def _audited(
-    prepared: PreparedTarget, resolution: Resolution, context: Context
+    prepared: PreparedTarget,
+    resolution: Resolution,
+    known: tuple[Constraint, ...],
+    context: Context,
 ) -> tuple[str, tuple[str, ...]]:
     """The audit's result for a solution, only from facts in the cache, and its errors."""
     lacking = _lacking(resolution, context)
@@ -156,9 +159,8 @@ def _audited(
     with Library(context.store, Blocks(context.http)) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
         published = prepared.published.versions if prepared.published is not None else {}
-        report = audit_of(
-            resolution, release_catalogue, terms_of(prepared, resolution), published=published
-        )
+        terms = terms_of(prepared, resolution, known)
+        report = audit_of(resolution, release_catalogue, terms, published=published)
     errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
     return count(len(errors), "error") if errors else "no error", tuple(errors[:SHOWN])
 

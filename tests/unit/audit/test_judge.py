@@ -119,6 +119,33 @@ def test_constraints_on_other_packages_are_ignored(package_set, other):
     assert audited.subjects(report.findings) == ["x", "b<3", "c"]
 
 
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [
+        ({}, Severity.WARNING),
+        ({"versions": "==2"}, Severity.ERROR),
+        ({"name": "b:Other"}, Severity.ERROR),
+        ({"file": "a/other.py"}, Severity.ERROR),
+        ({"unused": False}, Severity.ERROR),
+    ],
+)
+def test_error_of_code_that_never_ran_is_a_warning(change, severity):
+    evidence = Evidence(
+        relation=Relation.NAME, package="a", version="1", file="a/use.py", other="b",
+        subject="b:Never",
+    )  # fmt: skip
+    error = Finding(
+        check="calls", severity=Severity.ERROR, message="uses b.Never", evidence=evidence
+    )
+    entry = Constraint(
+        package="a", versions="==1", needs="b", unused=True, check="calls", file="a/use.py",
+        name="b:Never",
+    )  # fmt: skip
+    found = judge.unused(error, [msgspec.structs.replace(entry, **change)])
+    assert found.severity is severity
+    assert ("no version of b fits" in found.message) == (severity is Severity.WARNING)
+
+
 def test_removed_attribute_findings_are_included(package_set):
     read = Evidence(relation=Relation.ATTRIBUTE, package="a", version="1", subject="b.B.gone")
     gone = Finding(check="calls", severity=Severity.ERROR, message="gone", where="a", evidence=read)

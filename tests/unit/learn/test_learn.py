@@ -97,18 +97,57 @@ def test_packages_conflict_if_no_version_is_compatible(tmp_path):
         assert learned.violated({"app": "1.7", "lib": "1.0"})
 
 
-def test_a_name_that_no_version_has_excludes_one_release_only(tmp_path):
+NEVER_IN_FUNCTION = {**PLAIN, "app/use.py": "import lib.params\ndef run(): lib.params.Never()\n"}
+NEVER_ON_IMPORT = {**PLAIN, "app/use.py": "import lib.params\nlib.params.Never()\n"}
+
+
+@pytest.mark.parametrize(
+    ("app", "needs", "unused"),
+    [(NEVER_IN_FUNCTION, "lib", True), (NEVER_ON_IMPORT, "lib<0", False)],
+)
+def test_name_that_no_version_has_excludes_a_release_only_if_it_runs_on_import(
+    tmp_path, app, needs, unused
+):
     index = LocalIndex()
     release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
-    mistyped = {**PLAIN, "app/use.py": "import lib.params\ndef run(): lib.params.Missing()\n"}
-    release_index.publish(index, "app", {"1.0": mistyped, "1.1": mistyped})
+    release_index.publish(index, "app", {"1.0": app, "1.1": app})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         never = finding(
-            Relation.NAME, "lib.params:Missing", version="1.1", other_version="1.1", line=2
+            Relation.NAME, "lib.params:Never", version="1.1", other_version="1.1", line=2
         )
         learned = learn(never, release_catalogue, ())
         assert learned is not None
-        assert (learned.versions, learned.needs) == ("==1.1", "lib<0")
+        assert (learned.versions, learned.needs, learned.unused) == ("==1.1", needs, unused)
+
+
+def test_name_of_a_release_for_an_older_python_is_not_unused(tmp_path):
+    index = LocalIndex()
+    has_name = {path: text.encode() for path, text in OLD.items()} | {
+        "lib/params.py": b"class Never: pass\n"
+    }
+    index.wheel("lib", "0.9", files=has_name, tag="cp39-cp39-manylinux1_x86_64")
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    release_index.publish(index, "app", {"1.0": NEVER_IN_FUNCTION})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        gone = finding(
+            Relation.NAME, "lib.params:Never", version="1.0", other_version="1.1", line=2
+        )
+        learned = learn(gone, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs, learned.unused) == ("==1.0", "lib<0", False)
+
+
+def test_release_that_imports_in_a_function_is_not_in_the_range(tmp_path):
+    later = "import lib\ndef run():\n    from lib.params import Old\n    return Old()\n"
+    index = LocalIndex()
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": later}]
+    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        gone = finding(Relation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
+        learned = learn(gone, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (">=1.0,<=1.1", "lib<1.1")
 
 
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])

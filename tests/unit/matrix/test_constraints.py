@@ -32,6 +32,30 @@ def test_missing_entry_requires_package():
     assert constraints.violations([TRITON, entry()], {"triton": "3.2.0"}) == (TRITON,)
 
 
+def test_unused_code_restricts_nothing():
+    relu = entry("==0.19.3", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
+    versions = {"deepspeed": "0.19.3", "torch": "2.11.0"}
+    assert not relu.violated(versions)
+    assert not relu.concerns(versions)
+    assert constraints.required([relu], "deepspeed", "0.19.3", versions) == ()
+    assert relu.describes("0.19.3")
+    assert str(relu) == "deepspeed==0.19.3: no version of torch fits (a.py, torch.nn:Relu)"
+
+
+def test_entries_of_unused_code_are_joined_only_for_the_same_name():
+    relu = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Relu")
+    other = entry("==1", "torch", "deepspeed", unused=True, file="a.py", name="torch.nn:Gelu")
+    bound = entry("==1", "torch<3", "deepspeed")
+    merged = constraints.merge([bound, relu], [other, relu])
+    assert {(each.unused, each.name) for each in merged} == {
+        (False, ""),
+        (True, "torch.nn:Relu"),
+        (True, "torch.nn:Gelu"),
+    }
+    text = constraints.encode(merged)
+    assert constraints.loads(text, "constraints.yaml") == merged
+
+
 def test_prereleases_are_ordered_as_in_packaging():
     five = entry("==0.8.5.post1", "transformers<5", "vllm")
     assert five.violated({"vllm": "0.8.5.post1", "transformers": "5.0.0rc1"})

@@ -1,6 +1,9 @@
 """Whether a lock is current: matrix, learned constraints, audit results."""
 
+from fnmatch import fnmatchcase
+
 import pytest
+import yaml
 
 from imgbuild import codec
 from imgbuild.cache.store import Store
@@ -14,6 +17,8 @@ from imgbuild.pipeline import lock_target
 from imgbuild.plan import current
 from imgbuild.project_paths import Project
 from imgbuild.report import Finding, Report, Severity
+from imgbuild.values import Arch
+from imgbuild.wheel.conflicts import PathConflict
 from tests.support import samples
 from tests.support.source_code import ROOT
 
@@ -100,3 +105,21 @@ def test_compiler_for_deepspeed_is_kept_without_flashinfer():
         assert lock.settings.env[name] == like.settings.env[name]
     for package in ("nvidia-cuda-nvcc", "nvidia-cuda-cccl"):
         assert lock.requirements[package] == like.requirements[package] == "==13.0.*"
+
+
+@pytest.mark.parametrize(
+    ("paths", "shown"),
+    [
+        (["lib/site-packages/bench/a.txt"], '["lib/site-packages/bench/a.txt"]'),
+        ([f"lib/site-packages/a/{n}.h" for n in range(9)], '["lib/site-packages/a/*"]'),
+        ([f"lib/site-packages/{n}.h" for n in range(9)], '["lib/site-packages/0.h",'),
+    ],
+)
+def test_conflicting_files_are_answered_with_lines_of_the_matrix(paths, shown):
+    lock = samples.lock()
+    found = [PathConflict(path=path, owners=("alpha", "beta")) for path in paths]
+    text = lock_target.drop_lines(lock, Arch.X86_64, found)
+    (rule,) = yaml.safe_load(text)["drop"]
+    assert (rule["package"], rule["beside"]) == ("alpha", "beta")
+    assert f"paths: {shown}" in text
+    assert all(any(fnmatchcase(path, each) for each in rule["paths"]) for path in paths)

@@ -251,3 +251,18 @@ def test_the_only_project_in_a_folder_is_read_with_its_files(tmp_path):
     result = declared(tmp_path, files)
     assert texts(result) == ["torch"]
     assert [each.folder for each in result.packages] == ["training"]
+
+
+def test_debian_packages_of_the_interpreter_are_left_out(tmp_path):
+    dockerfile = """\
+FROM nvidia/cuda:12.4.1-devel-ubuntu22.04
+RUN apt-get update && apt-get install -y python3.10 python3-pip python3.10-venv python3-dev git
+RUN pip install ".[train,eval]"
+"""
+    metadata = "[project]\nname = 'app'\nversion = '1'\ndependencies = ['click']\n"
+    result = declared(tmp_path, {"pyproject.toml": metadata, "Dockerfile": dockerfile})
+    assert [item.name for item in result.debian] == ["python3-dev", "git"]
+    notes = reasons(result)
+    for package in ("python3.10", "python3-pip", "python3.10-venv"):
+        assert "the image has its own Python" in notes[package]
+    assert notes[".[train,eval]"] == "extras are chosen with --extra train --extra eval"

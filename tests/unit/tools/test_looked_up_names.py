@@ -13,14 +13,17 @@ from imgbuild.audit.judge import Terms, audit
 from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.named import with_named
-from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.packages import queried
+from imgbuild.audit.packages.package_set import PackageSet, wheels_of
 from imgbuild.audit.packages.published import NAMES, PublishedFacts
 from imgbuild.audit.packages.queried import is_independent, key_of
 from imgbuild.cache.context import Context
-from imgbuild.cache.facts_file import FactsFile, replace_entry, write_facts
+from imgbuild.cache.facts_file import FactsFile, installed_facts, replace_entry, write_facts
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
+from imgbuild.lock.lock_file import read_lock
 from imgbuild.report import Severity
+from imgbuild.system import files
 from imgbuild.values import Arch
 from tests.support import audited
 from tests.unit.pipeline.test_audit_lock import audited_folder
@@ -72,7 +75,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
     published = [name.partition("==")[0] for name in PUBLISHED]
     found = []
     for path in (
-        path_of_additions(package_set, named, published, known),
+        path_of_additions(package_set, named, (), published, known),
         main_path(package_set, with_named(package_set, named)),
     ):
         terms = Terms(named=named)
@@ -117,7 +120,7 @@ def test_additions_alone_read_no_module_of_published_packages(tmp_path: Path) ->
     package_set = audited.package_set(tmp_path / "ours", {**PUBLISHED, "tabular==1.0": {
         "tabular.py": "import json\n"}})  # fmt: skip
     published = [each.partition("==")[0] for each in PUBLISHED]
-    path = path_of_additions(package_set, ("tabular",), published, known)
+    path = path_of_additions(package_set, ("tabular",), (), published, known)
     assert path.modules() == ["tabular"]
     whole = main_path(package_set, with_named(package_set, ("tabular",)))
     assert {"trl", "transformers"} < set(whole.modules())
@@ -159,3 +162,26 @@ def test_names_of_lock_are_added_to_facts_file(tmp_path: Path) -> None:
     known = PublishedFacts(file)
     assert known.names(key) == frozenset(looked_up)
     assert known.names("0") is None
+
+
+def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
+    """Fails if the entry points changed since: then run `tools/facts.py --names`."""
+    lock = read_lock(Path(__file__).parents[3] / "images", "cu124-vllm")
+    known = PublishedFacts(installed_facts())
+    key = key_of(wheels_of(lock.arch[Arch.X86_64]), "3.11.2", Arch.X86_64, lock.base.glibc)
+    assert known.names(key)
+
+
+def test_reasons_of_entry_points_do_not_change_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "audit").mkdir()
+    file = tmp_path / "audit/entry_points.yaml"
+    monkeypatch.setattr(files, "data", lambda name: tmp_path / name)
+    found = []
+    for text in ("{name: trl.A, why: a}", "{name: trl.A, why: b}", "{name: trl.B, why: a}"):
+        file.write_text(f"walk: [trl]\nentries:\n  - {text}\n")
+        queried.entry_points.cache_clear()
+        found.append(queried.entry_points())
+    queried.entry_points.cache_clear()
+    assert found[0] == found[1] != found[2]

@@ -18,13 +18,14 @@ from imgbuild.audit.packages.queried import is_independent
 def path_of_additions(
     package_set: PackageSet,
     named: Collection[str],
+    added: Collection[str],
     published: Collection[str],
     known: PublishedFacts,
 ) -> MainPath:
     """The main path from the packages `named`; other entry points are omitted if these suffice.
 
-    `known` are facts about published targets, `published` the packages of one. Without `published`,
-    or for unknown ones, all entry points are followed.
+    `added` as in `with_named`. `known` are facts about published targets, `published` the packages
+    of one. Without `published`, or for unknown ones, all entry points are followed.
     """
     alone = is_independent(package_set, published, known)
-    return main_path(package_set, with_named(package_set, named, alone=alone))
+    return main_path(package_set, with_named(package_set, named, added, alone=alone))

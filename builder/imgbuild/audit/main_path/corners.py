@@ -15,10 +15,12 @@ from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.packages.package_set import PackageSet
 
 
-def main_path_with_corners(package_set: PackageSet, named: Collection[str] = ()) -> MainPath:
-    """The main path of `package_set` with the packages `named`, and the policy's corners."""
+def main_path_with_corners(
+    package_set: PackageSet, named: Collection[str] = (), added: Collection[str] = ()
+) -> MainPath:
+    """The main path of `package_set` with the policy's corners; `named`, `added`: `with_named`."""
     marginal = corners(package_set, policy.load())
-    return main_path(package_set, with_named(package_set, named), marginal)
+    return main_path(package_set, with_named(package_set, named, added), marginal)
 
 
 def corners(package_set: PackageSet, rules: MainPathPolicy) -> list[str]:

@@ -1,7 +1,7 @@
 """Packages named by the user: importing them is part of the main path.
 
-These are the pins of a target, the packages that an extension adds, and the pins that are audited
-without a target. If two packages are named, the part of one for the other is imported too.
+These are the pins of a target, the packages that an extension requires, and the pins that are
+audited without a target. If two packages are named, the part of one for the other is imported too.
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ _LOOKUPS = re.compile(
 
 
 def with_named(
-    package_set: PackageSet, named: Collection[str], *, alone: bool = False
+    package_set: PackageSet,
+    named: Collection[str],
+    added: Collection[str] = (),
+    *,
+    alone: bool = False,
 ) -> MainPathPolicy:
     """The default policy, in which `named` packages are imported by their top-level modules.
 
-    `alone`: without the other entry points.
+    The code of packages in `added` is followed, too, if another package imports it. `alone`:
+    without the other entry points.
     """
     rules = policy.load()
     roots = {
@@ -69,7 +74,7 @@ def with_named(
     ]
     return msgspec.structs.replace(
         rules,
-        imported=frozenset(named) - rules.walk - LEFT_OUT,
+        imported=frozenset((*named, *added)) - rules.walk - LEFT_OUT,
         entries=tuple(entries) if alone else (*rules.entries, *entries),
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.audit.judge import Terms, audit
+from imgbuild.audit.judge import Terms, audit, of_additions
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.report import Severity
@@ -42,6 +42,27 @@ def test_unimportable_named_package_is_an_error(tmp_path: Path) -> None:
     (error,) = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert "GONE" in error.message
     assert error.where.endswith("gadget/core.py:1")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("import gadget\n", ["GONE"]), ("def draw():\n    import gadget\n", [])],
+)
+def test_dependency_of_an_addition_is_followed_only_if_imported(
+    tmp_path: Path, source: str, expected: list[str]
+) -> None:
+    packages = PACKAGES | {"shell==1.0": {"shell.py": source}}
+    package_set = audited.package_set(tmp_path, packages)
+    terms = of_additions(Terms(), {"shell", "torch"}, {"shell", "gadget"})
+    assert (terms.named, terms.added) == (("shell",), ("gadget", "shell"))
+    report = audit(package_set, terms, checks=["imports"])
+    errors = [each for each in report.findings if each.severity is Severity.ERROR]
+    assert [word for each in errors for word in ("GONE",) if word in each.message] == expected
+    assert len(errors) == len(expected)
+
+
+def test_all_additions_are_named_if_none_is_requested() -> None:
+    assert of_additions(Terms(), {"ray"}, {"b", "a"}).named == ("a", "b")
 
 
 def test_only_import_time_code_of_named_package_is_followed(tmp_path: Path) -> None:
