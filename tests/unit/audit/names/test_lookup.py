@@ -43,7 +43,8 @@ else:
     "        return X\n    if name == 'Y':\n        return 1\n    raise AttributeError(name)\n",
 }
 MODULES |= {
-    "hub": "if TYPE_CHECKING:\n    from .tqdm import tqdm\nsys.modules[__name__].__class__ = Lazy\n",
+    "hub": "if TYPE_CHECKING:\n    from .tqdm import tqdm\n"
+    "sys.modules[__name__].__class__ = Lazy\n",
     "hub.tqdm": "class tqdm: ...\n",
     "hub.other": "x = 1\n",
     "service_pb2": "from google.protobuf.internal import builder as _builder\n"
