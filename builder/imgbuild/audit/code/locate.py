@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from functools import cached_property
 
+from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.replaced import unused_lines
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.syntax import parse_source
 
@@ -14,8 +15,9 @@ from imgbuild.system.syntax import parse_source
 class CodeTree:
     """The syntax tree of a Python file, parsed when the first finding is located in it."""
 
-    def __init__(self, text: CodeText) -> None:
+    def __init__(self, text: CodeText, code: CodeSet) -> None:
         self._text = text
+        self._code = code
 
     @cached_property
     def _lines(self) -> list[bytes]:
@@ -76,11 +78,20 @@ class CodeTree:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
         return [node for node in self._all if isinstance(node, kinds)]
 
-    def may_be_guarded(self, line: int, is_user: Callable[[str], bool]) -> bool:
+    @cached_property
+    def _unused(self) -> tuple[range, ...]:
+        return unused_lines(self._code, self._text)
+
+    def is_unused(self, line: int) -> bool:
+        """Whether a line is in a function that the file uses only in other package sets."""
+        indented = line <= len(self._lines) and self._lines[line - 1][:1].isspace()
+        return indented and any(line in lines for lines in self._unused)
+
+    def may_be_guarded(self, line: int) -> bool:
         """Whether a line runs depending only on the user's function, called without data.
 
         Such a function may test for a version or a name in a form that the audit does not
-        recognize. `is_user` returns whether a module is the user's.
+        recognize.
         """
         if self._is_import(line):
             return False
@@ -94,9 +105,14 @@ class CodeTree:
             return False
         names = {node.name for node in self._functions if isinstance(node, ast.FunctionDef)}
         for node in self._all:
-            if isinstance(node, ast.ImportFrom) and (node.level or is_user(node.module or "")):
+            if isinstance(node, ast.ImportFrom) and (
+                node.level or self._is_user(node.module or "")
+            ):
                 names.update(alias.asname or alias.name for alias in node.names)
         return not around.isdisjoint(names)
+
+    def _is_user(self, module: str) -> bool:
+        return self._code.owner(module) == CODE
 
     def _leaves_before(self, node: ast.If, line: int) -> bool:
         """Whether the function that contains `line` returns in `node`, which precedes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from imgbuild.audit.code import other_sets
 from imgbuild.audit.code.code_set import CODE, CodeSet
@@ -50,12 +51,12 @@ def _of_class(
         function = entries[0] if len(entries) == 1 else None
         if not isinstance(function, Function) or function.decorators or method.startswith("__"):
             continue
-        problem = _called_with_more(code, chain, method, function)
+        problem = _called_with_more(code, facts, chain, method, function)
         if problem is not None:
             # A class that calls its own method may not use what calls it in the base class.
-            used = any(_calls(facts, definition, method))
-            severity = Severity.WARNING if used else Severity.ERROR
-            yield _finding(text, function, CALLED, severity, problem)
+            certain = problem.used and not any(_calls(facts, definition, method))
+            severity = Severity.ERROR if certain else Severity.WARNING
+            yield _finding(text, function, CALLED, severity, problem.text)
         else:
             gone = _removed_method(code, facts, definition, method, others)
             if gone is not None:
@@ -66,9 +67,20 @@ def _is_package(code: CodeSet, ancestor: LookupResult) -> bool:
     return ancestor.home is not None and code.owner(ancestor.home.module) not in (None, CODE)
 
 
+class _Problem(NamedTuple):
+    """What a base class passes to a method. `used`: its method that does so is called."""
+
+    text: str
+    used: bool
+
+
 def _called_with_more(
-    code: CodeSet, chain: Sequence[LookupResult], method: str, function: Function
-) -> str | None:
+    code: CodeSet,
+    facts: ModuleFacts,
+    chain: Sequence[LookupResult],
+    method: str,
+    function: Function,
+) -> _Problem | None:
     """The problem of a keyword that a base class passes to `method` and `function` lacks."""
     if function.varkw:
         return None
@@ -83,11 +95,26 @@ def _called_with_more(
             if lacking and course.runs and course.clear and not course.caught:
                 package = code.owner(home.module) or ""
                 version = f"{package} {code.version(package)}"
-                return (
+                text = (
                     f"{function.name} does not accept {lacking[0]}, which {base.name} of {version}"
                     f" passes to it ({home.file}:{call.line})"
                 )
+                caller = call.scope.split(".")[1]
+                return _Problem(text, _is_called(facts, chain, caller))
     return None
+
+
+def _is_called(facts: ModuleFacts, chain: Sequence[LookupResult], method: str) -> bool:
+    """Whether Python, the classes or the user's file call a method of a base class."""
+    return (
+        method.startswith("__")
+        or any(call.callee.endswith(f".{method}") for call in facts.calls)
+        or any(
+            any(_calls(each.home, each.definition, method))
+            for each in chain
+            if isinstance(each.definition, Class) and each.home is not None
+        )
+    )
 
 
 def _calls(home: ModuleFacts, base: Class, method: str) -> Iterator[Call]:

@@ -177,24 +177,44 @@ def _of_file(
     look: _Elsewhere, text: CodeText, group: Sequence[tuple[Finding, Evidence]]
 ) -> list[CodeFinding]:
     """The findings in one file; its syntax tree is released afterwards."""
-    tree = CodeTree(text)
+    tree = CodeTree(text, look.code)
     return [_finding(look, finding, evidence, text, tree) for finding, evidence in group]
+
+
+def _severity(finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree) -> Severity:
+    """The severity in the user's code: a warning if the line may not run, or may not fail."""
+    if finding.severity is not Severity.ERROR:
+        return finding.severity
+    if evidence.relation is Relation.PACKAGE:
+        if _DEVELOPMENT.search(text.file):
+            return Severity.NOTE
+        if b"sys.path." in text.source or not tree.always_runs(evidence.line):
+            return Severity.WARNING
+    if (
+        tree.may_be_guarded(evidence.line)
+        or tree.is_unused(evidence.line)
+        or _is_replaced(evidence, text.source)
+    ):
+        return Severity.WARNING
+    return Severity.ERROR
+
+
+def _is_replaced(evidence: Evidence, source: bytes) -> bool:
+    """Whether a file replaces modules of the package, or assigns or tests the attribute."""
+    root, _, name = evidence.subject.replace(":", ".").partition(".")
+    if b"sys.modules" in source and re.search(rb"[\"']%s[.\"']" % root.encode(), source):
+        return True
+    last = re.escape(name.rpartition(".")[2]).encode()
+    return evidence.relation is Relation.ATTRIBUTE and bool(
+        re.search(rb"\.%b\s*=(?!=)|attr\([^\n]+[\"']%b[\"']" % (last, last), source)
+    )
 
 
 def _finding(
     look: _Elsewhere, finding: Finding, evidence: Evidence, text: CodeText, tree: CodeTree
 ) -> CodeFinding:
     """A finding of a check, converted to a finding in the user's code."""
-    severity = finding.severity
-    if evidence.relation is Relation.PACKAGE and severity is Severity.ERROR:
-        if _DEVELOPMENT.search(text.file):
-            severity = Severity.NOTE
-        elif b"sys.path." in text.source or not tree.always_runs(evidence.line):
-            severity = Severity.WARNING
-    if severity is Severity.ERROR and tree.may_be_guarded(
-        evidence.line, lambda module: look.code.owner(module) == CODE
-    ):
-        severity = Severity.WARNING
+    severity = _severity(finding, evidence, text, tree)
     # Notes are many, and are only shown on request: their trees are not read.
     note = severity is Severity.NOTE
     line, column = (evidence.line, 1) if note else tree.place(evidence)

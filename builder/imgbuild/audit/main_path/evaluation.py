@@ -152,7 +152,10 @@ class Evaluator:
         values = [outcome.value for outcome in ended if not outcome.raised]
         if not values or any(value != values[0] for value in values):
             return UNKNOWN, causes
-        release(values[0])
+        try:
+            release(values[0])
+        except UnsupportedCodeError:  # a table with thousands of values
+            return UNKNOWN, causes
         empty = isinstance(values[0], (list, dict)) and not values[0]  # filled by other modules
         return (UNKNOWN if empty else values[0]), causes
 

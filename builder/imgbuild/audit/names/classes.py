@@ -209,10 +209,10 @@ def _instance(lookup_result: LookupResult) -> LookupResult:
     """The class in an annotation: the object may be of a subclass.
 
     An annotation with an Auto class of transformers represents the class of the model that it
-    loads.
+    loads, `constexpr` of Triton a constant of any class.
     """
     name = getattr(lookup_result.definition, "name", "")
-    if lookup_result.home is not None and re.match(r"Auto[A-Z]", name):
+    if lookup_result.home is not None and re.match(r"Auto[A-Z]|constexpr$", name):
         return LookupResult(state="unknown", trace=lookup_result.trace)
     return msgspec.structs.replace(lookup_result, exact=False)
 

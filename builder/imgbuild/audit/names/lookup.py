@@ -6,6 +6,7 @@ the facts, it is "unknown".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,7 @@ _OF_MODULES = frozenset(
         "__class__",
     ]
 )
+_ADDS = re.compile(r"lazy_import|\.BuildMessageAndEnumDescriptors$")
 _DEPTH = 40
 # With more modules than this, only those that contain the word are searched.
 _FEW = 8
@@ -161,7 +163,8 @@ def search_module(
     modules: Modules, facts: ModuleFacts, name: str, path: tuple[str, ...] = ()
 ) -> LookupResult:
     """The definition of a name at the top of this module."""
-    entries = [entry for entry in index(facts).top.get(name, ()) if not only_typing(entry.guards)]
+    bound = index(facts).top.get(name, ())
+    entries = [entry for entry in bound if not only_typing(entry.guards)]
     if name in facts.deleted:
         return LookupResult(state="unknown", trace=path)
     if entries:
@@ -173,7 +176,8 @@ def search_module(
     for lookup_result in (
         _lazy(modules, facts, name, path),
         _stars(modules, facts, name, path),
-        _submodule(modules, facts, name, path),
+        # What type checkers see of a dynamic module may be a name in the submodule.
+        None if bound and facts.dynamic else _submodule(modules, facts, name, path),
     ):
         if lookup_result is not None:
             return lookup_result
@@ -189,9 +193,9 @@ def _is_rejected(modules: Modules, facts: ModuleFacts, name: str) -> bool:
 
 
 def may_add_names(facts: ModuleFacts) -> bool:
-    """Whether a function that makes names on first use is called: `lazy_import(globals(), …)`."""
+    """Whether a function that adds names is called: `lazy_import(globals(), …)`, or protobuf's."""
     return any(
-        not call.scope and call.positional and "lazy_import" in call.callee for call in facts.calls
+        not call.scope and call.positional and _ADDS.search(call.callee) for call in facts.calls
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
@@ -24,6 +26,10 @@ _SHARED = (b"#", b"extend_path(", b"declare_namespace(")
 _ASSIGNS = re.compile(rb"^\s*sys\.modules\[(.+?)\]\s*=(?!=)", re.MULTILINE)
 _LITERAL = re.compile(rb"""f?["']([\w.]+|\{__name__\}[\w.]+)["']|__name__ \+ ["']([\w.]+)["']""")
 _ANYHOW = re.compile(rb"sys\.modules\.(?:update|setdefault)\(|\bmeta_path\b")
+# Names computed from that of the module: as text, and as a pattern. Files that it looks for.
+_COMPUTED = re.compile(rb"""(?<![\w])f["']\{__name__\}([\w.{}]+)["']""")
+_PATTERN = re.compile(rb"""rf["']\{re\.escape\(__name__\)\}([^"'\s{}]+)["']""")
+_GLOB = re.compile(rb"""\br?glob\(["']([\w*]+)\.py["']""")
 _FOLDERS = re.compile(rb"^\s*__path__\s*\+?=(?!.*extend_path\()|\b__path__\.\w+\(", re.MULTILINE)
 
 
@@ -226,7 +232,7 @@ class PackageSet:
             if parent in self._owners:
                 if not self.modules_of(self._owners[parent])[parent].endswith(".py"):
                     return Opaque(name, "compiled")
-                if self._may_inject(name, parent):
+                if self._may_inject(name, parent) or self._may_serve(name, parent):
                     return Opaque(name, "injected")
                 break
             if parent in self._folders:
@@ -256,9 +262,19 @@ class PackageSet:
         return self.read(owner, self.modules_of(owner)[module]) or b""
 
     def _may_inject(self, name: str, module: str) -> bool:
+        return self._injections(module).may_create(name)
+
+    def _may_serve(self, name: str, parent: str) -> bool:
+        """Whether the top module above `parent` creates modules with names such as this one."""
+        top = parent.partition(".")[0]
+        facts = self.module(top) if top != parent else None
+        registers = isinstance(facts, ModuleFacts) and (facts.registers or facts.aliases)
+        return bool(registers) and self._injections(top).serves(name)
+
+    def _injections(self, module: str) -> Injections:
         if module not in self._injects:
             self._injects[module] = Injections(self._source(module), module)
-        return self._injects[module].may_create(name)
+        return self._injects[module]
 
 
 class Injections:
@@ -278,6 +294,29 @@ class Injections:
                 self._named.add(text.replace("{__name__}", module))
             elif assigned[1].strip() != b"__name__":
                 self._computed = True
+
+    def serves(self, name: str) -> bool:
+        """Whether a name has the form of those that the module computes from its own name.
+
+        Such as f"{__name__}.models.{model}.{module}_fast", of the files that it globs.
+        """
+        head, _, last = name.removeprefix(self._module).rpartition(".")
+        globs = [text.decode() for text in _GLOB.findall(self._source)]
+        return self._computed and any(
+            re.fullmatch(form, f"{head}.{last}")
+            and (not globs or any(fnmatchcase(last, f"{text}{end}") for text in globs))
+            for form, end in self._forms()
+        )
+
+    def _forms(self) -> Iterator[tuple[str, str]]:
+        """A pattern of computed names, and their end."""
+        for text in _COMPUTED.findall(self._source):
+            *parts, end = re.split(r"\{\w+\}", text.decode())
+            if parts and end:
+                yield r"\w+".join(map(re.escape, (*parts, end))), end
+        for text in _PATTERN.findall(self._source):
+            with contextlib.suppress(re.error):
+                yield re.compile(text.decode()).pattern, ""
 
     def may_create(self, name: str) -> bool:
         """Whether the module may create `name`."""

@@ -42,7 +42,15 @@ else:
     "named": "def __getattr__(name):\n    if name == 'X':\n        from pkg.a import One as X\n"
     "        return X\n    if name == 'Y':\n        return 1\n    raise AttributeError(name)\n",
 }
-PACKAGES = {"pkg", "lazy", "lazy.models", "six", "named"}
+MODULES |= {
+    "hub": "if TYPE_CHECKING:\n    from .tqdm import tqdm\n"
+    "sys.modules[__name__].__class__ = Lazy\n",
+    "hub.tqdm": "class tqdm: ...\n",
+    "hub.other": "x = 1\n",
+    "service_pb2": "from google.protobuf.internal import builder as _builder\n"
+    "_builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())\n",
+}
+PACKAGES = {"hub", "pkg", "lazy", "lazy.models", "six", "named"}
 
 
 class Modules:
@@ -119,6 +127,9 @@ class Searched(Modules):
         ("lazy", "Llama", "defined", "lazy.models.llama"),
         ("lazy", "Helper", "absent", ""),
         ("lazy", "LlamaFast", "unknown", ""),
+        ("hub", "tqdm", "unknown", ""),
+        ("hub", "other", "defined", "hub.other"),
+        ("service_pb2", "State", "unknown", ""),
     ],
 )
 def test_lookup_states(module, name, state, home):

@@ -156,6 +156,27 @@ def test_injected_modules_are_opaque():
     assert not may_inject(b"x = sys.modules['a.c']\n", "a", "a.c")
 
 
+ALIASES = b"""
+for model, module in split(folder.rglob("image_processing_*.py")):
+    sys.modules[f"{__name__}.models.{model}.{module}_fast"] = Alias()
+"""
+FINDER = rb"""
+OLD = re.compile(rf"{re.escape(__name__)}\.models\.(\w+)\.image_processing_(?!pil_)(\w+)_fast")
+sys.meta_path.append(Finder(OLD))
+"""
+
+
+@pytest.mark.parametrize("source", [ALIASES, FINDER])
+def test_modules_with_computed_names_are_served(source: bytes) -> None:
+    injections = Injections(source, "a")
+    assert injections.serves("a.models.b.image_processing_b_fast")
+    assert not injections.serves("a.models.b.image_processing_b")
+    assert not injections.serves("a.models.b.tokenization_b_fast")
+    assert not injections.serves("a.other.b.image_processing_b_fast")
+    without = Injections(source.replace(b"sys.modules", b"x").replace(b"meta_path", b"x"), "a")
+    assert not without.serves("a.models.b.image_processing_b_fast")
+
+
 def test_built_wheels_of_resolution_are_included():
     antlr_wheel = samples.wheel("antlr")
     built = BuiltWheel(

@@ -1,0 +1,66 @@
+"""Functions that a file uses only under false conditions (separate: it reads a file again)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.main_path.guards import judge
+from imgbuild.audit.source.module import read_module
+from imgbuild.system.syntax import parse_source
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
+    """The lines of functions and classes at the top of a file that this package set does not use.
+
+    All their uses in the file are under conditions such as `if version < "0.20"` that are false,
+    or in other such functions: these are the implementations for other versions.
+    """
+    tree = parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
+    defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
+    uses: dict[str, list[str]] = {}  # name → the names around its uses that may run
+    for name, scope, runs in _uses(code, text, tree, frozenset(defined)):
+        around = scope.partition(".")[0]
+        if around != name:
+            uses.setdefault(name, []).extend([around] if runs else [])
+    unused: set[str] = set()
+    while True:
+        more = {name for name, around in uses.items() if unused.issuperset(around)} - unused
+        if not more:
+            return tuple(
+                range(defined[name].lineno, (defined[name].end_lineno or 0) + 1) for name in unused
+            )
+        unused |= more
+
+
+def _uses(
+    code: CodeSet, text: CodeText, tree: ast.Module, names: frozenset[str]
+) -> Sequence[tuple[str, str, bool]]:
+    """The uses of some names: the name, the scope, and whether the code runs.
+
+    Each use is changed to a call, whose conditions the reader of source then finds.
+    """
+    called = ast.unparse(ast.fix_missing_locations(_Called(names).visit(tree))).encode()
+    facts = read_module(called, text.module, text.file, package=text.package)
+    return [
+        (call.callee, call.scope, judge(code, call.guards).runs)
+        for call in facts.calls
+        if call.callee in names
+    ]
+
+
+class _Called(ast.NodeTransformer):
+    """Changes uses of names to calls without arguments."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Change a use."""
+        if node.id in self._names and isinstance(node.ctx, ast.Load):
+            return ast.Call(func=node, args=[], keywords=[])
+        return node

@@ -1,0 +1,101 @@
+"""Code that runs only with other versions, or that replaces parts of packages, is a warning."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.report import Severity
+from tests.support.audited_code import Findings
+
+FOR_OTHERS = """\
+import trl
+from importlib.metadata import version
+from packaging.version import Version
+
+def load_old(path):
+    def _inner():
+        from trl import Gone
+    return _inner()
+
+def patch():
+    trl.load = load_old
+
+class Helper:
+    def run(self):
+        return load_old("x")
+
+def apply(release):
+    if Version(version("trl")) >= Version("{}"):
+        return None
+    trl.Helper = Helper
+    return patch()
+
+apply()
+"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "severity"), [("0.10", Severity.WARNING), ("0.20", Severity.ERROR)]
+)
+def test_functions_for_other_versions_are_warnings(
+    audit: Findings, bound: str, severity: Severity
+) -> None:
+    findings = audit({"patch.py": FOR_OTHERS.format(bound)})
+    assert [(each.code, each.line, each.severity) for each in findings] == [("IMG101", 7, severity)]
+
+
+def test_functions_without_uses_are_assumed_to_run(audit: Findings) -> None:
+    findings = audit({"a.py": "def main():\n    from trl import Gone\n    main()\n"})
+    assert [each.severity for each in findings] == [Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("trainer = Own('m')\n", Severity.WARNING),
+        ("trainer = Own('m')\ntrainer.evaluate()\n", Severity.ERROR),
+    ],
+)
+def test_overrides_that_only_unused_methods_call_are_warnings(
+    audit: Findings, script: str, expected: Severity
+) -> None:
+    base = "class Trainer:\n    def evaluate(self):\n        return self.score(batch=1)\n\n"
+    base += "    def score(self, batch=None):\n        return batch\n"
+    code = (
+        "from base import Trainer\n\nclass Own(Trainer):\n    def score(self):\n        return 0\n"
+    )
+    findings = audit({"own.py": code + script}, {"base==4.0": {"base.py": base}})
+    assert [(each.code, each.severity) for each in findings] == [("IMG109", expected)]
+
+
+def test_replaced_modules_and_attributes_are_warnings(audit: Findings) -> None:
+    findings = audit(
+        {
+            "fake.py": "import sys\nsys.modules['trl'] = None\nfrom trl import load\nload()\n",
+            "set.py": "from trl import SFTTrainer\ntrainer = SFTTrainer('m')\n"
+            "setattr(trainer, 'first_call', True)\nassert trainer.first_call\n",
+            "real.py": "import sys\nsys.modules['other'] = None\nfrom trl import load\nload()\n",
+            "read.py": "from trl import SFTTrainer\ntrainer = SFTTrainer('m')\n"
+            "first_call = trainer.first_call\n",
+        }
+    )
+    assert sorted((each.file.rpartition("/")[2], each.severity) for each in findings) == [
+        ("fake.py", Severity.WARNING),
+        ("read.py", Severity.ERROR),
+        ("real.py", Severity.ERROR),
+        ("set.py", Severity.WARNING),
+    ]
+
+
+def test_constants_of_triton_have_any_class(audit: Findings) -> None:
+    triton = "class constexpr:\n    def __init__(self, value):\n        self.value = value\n"
+    code = "from triton import constexpr\n\ndef kernel(cfg: constexpr):\n    return cfg.layout\n"
+    assert audit({"k.py": code}, {"triton==3.0": {"triton.py": triton}}) == []
+
+
+def test_conditions_on_large_tables_are_unknown(audit: Findings) -> None:
+    table = "TABLE = {" + "".join(f"{number}: 1, " for number in range(1500)) + "}\n"
+    script = "from trl import TABLE, load\nif TABLE.get('a'):\n    load('x', token=1)\n"
+    packages = {"trl==0.18": {"trl.py": table + "\ndef load(path):\n    return path\n"}}
+    findings = audit({"a.py": script}, packages)
+    assert [each.code for each in findings] == ["IMG102"]
