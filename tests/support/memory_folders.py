@@ -17,7 +17,7 @@ import pytest
 
 MEMORY = Path("/dev/shm")
 ROOM = 4_000_000_000  # bytes; the unit tests of four processes together write less than 1 GB
-PREFIX = "imgbuild-tests-"
+PREFIX = "imgbuild-pytest-"
 
 
 def fits() -> bool:
@@ -34,7 +34,7 @@ def factory(session: pytest.Session) -> Iterator[pytest.TempPathFactory]:
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY))
     yield pytest.TempPathFactory(
-        folder / "tests", 1, "failed", session.config.trace.get("tmpdir"), _ispytest=True
+        folder / "pytest", 1, "failed", session.config.trace.get("tmpdir"), _ispytest=True
     )
     if not session.testsfailed:
         shutil.rmtree(folder, ignore_errors=True)
