@@ -135,7 +135,7 @@ $(VENV)/ready: pyproject.toml tools/constraints.txt | $(VENV)/made
 	$(PIP) --editable .
 	touch $@
 
-# uv takes a third of pip's time. It does not read pip's configuration: where that is needed, pip installs.
+# uv takes a third of pip's time, but does not read pip's configuration: pip is used if that is needed.
 $(VENV)/ready-test: pyproject.toml tools/constraints.txt | $(VENV)/made
 	$(PIP) uv
 	$(BIN)/uv pip install --quiet --system-certs --compile-bytecode --python $(VENV) \

@@ -30,7 +30,7 @@ from imgbuild.system import uv_program
 LAB = Path(__file__).resolve().parent
 IMGBUILD = Path(sys.executable).with_name("imgbuild")
 PYTHON = "3.11"
-# What is of use on a GPU alone, or has to match the target's torch.
+# Packages that need a GPU, or must match the target's torch.
 LEFT_OUT = (
     *("nvidia-", "cuda-", "cupy-", "flashinfer", "xformers", "tilelang", "bitsandbytes"),
     *("torchvision", "torchaudio", "torchcodec", "deepspeed"),

@@ -25,7 +25,7 @@ from typing import Any
 ASKS = ("version", "available", "find_spec", "hasattr", "platform", "TYPE_CHECKING", "installed")
 # Of other devices than NVIDIA's, and of Windows: the audit omits them.
 OTHER_DEVICES = ("npu", "mlu", "sdaa", "musa", "xpu", "hpu", "mps", "tpu", "windll")
-Failure = tuple[int, int, str]  # first and last line, what Python has to say of it
+Failure = tuple[int, int, str]  # first and last line, and the result of Python
 
 
 class Unknown(Exception):

@@ -87,7 +87,7 @@ def changed(project: Project, pins: Mapping[str, str], folder: Path) -> Built:
         _imgbuild(copy, "lock", "--keep", "--target", project.target)
     else:
         shutil.copy(project.root / "matrix.yaml", folder)
-    # --verify reads every input, so that none is missing afterwards.
+    # --verify reads every input, so that all are in the cache afterwards.
     _imgbuild(copy, *_build(copy, folder / "layout"), "--verify")
     lock = read_lock(folder / "images", project.target)
     digests = read_digests(folder / "images", lock)

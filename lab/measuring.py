@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-INTERVAL = 0.2  # seconds between two looks at the memory
+INTERVAL = 0.2  # seconds between two measurements of memory
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):

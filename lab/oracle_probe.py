@@ -200,7 +200,7 @@ def claim_verdict(fact: dict[str, str]) -> str:
             return "refuted"
         if relation == "keyword":
             called, _, rest = subject.partition("(")
-            return "refuted" if takes(look_up(called), rest.rstrip(")")) else "holds"
+            return "refuted" if accepts(look_up(called), rest.rstrip(")")) else "holds"
         if relation == "argument":
             called, _, rest = subject.partition("(")
             return "holds" if demands(look_up(called), rest.rstrip(")")) else "refuted"
@@ -211,7 +211,7 @@ def claim_verdict(fact: dict[str, str]) -> str:
     return "unknown"
 
 
-def takes(called: Any, keyword: str) -> bool:
+def accepts(called: Any, keyword: str) -> bool:
     """Whether a callable accepts a keyword argument."""
     parameters = inspect.signature(called).parameters
     kinds = {each.kind for each in parameters.values()}

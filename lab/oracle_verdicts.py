@@ -22,13 +22,13 @@ METADATA = "metadata"
 # These cannot be verified on a CPU.
 UNTESTABLE = ("cuda", "rules")
 NOT_AUDITED = "not audited yet"
-UNKNOWN = "unknown"  # of a fact: Python was not asked, or did not say
+UNKNOWN = "unknown"  # of a fact: Python was not run, or gave no result
 
 
 class Verdict(enum.StrEnum):
     """The result of the audit of one set compared with Python's."""
 
-    TRUE = "true"  # an error names what failed
+    TRUE = "true"  # an error names the failed import
     MISS = "miss"  # something failed, and no error but METADATA's names it
     HEALTHY = "healthy"  # nothing failed, no error
     FALSE_ALARM = "false alarm"  # nothing failed, an error
@@ -122,14 +122,14 @@ def explains(alarm: Alarm, failures: Iterable[Failure], package: str) -> bool:
     files = {place.rpartition(":")[0] for failure in failures for place in failure.trace}
     if evidence.file and evidence.file in files:
         return True
-    if alarm.fact != "refuted" and any(_says(evidence, failure) for failure in failures):
+    if alarm.fact != "refuted" and any(_names_both(evidence, failure) for failure in failures):
         return True
     named = {evidence.package, evidence.other}
     failing = {failure.package for failure in failures}
     return package in named and bool(failing & named) and alarm.fact != "refuted"
 
 
-def _says(evidence: Evidence, failure: Failure) -> bool:
+def _names_both(evidence: Evidence, failure: Failure) -> bool:
     """Whether Python's message has both packages, and it failed in a file of the first."""
     names = {name.replace("-", "_") for name in (evidence.package, evidence.other)}
     words = set(re.findall(r"\w+", failure.error.replace("-", "_").lower()))
@@ -157,7 +157,7 @@ def _named(alarm: Alarm, failure: Failure) -> bool:
         return False
     if evidence.file in {place.rpartition(":")[0] for place in failure.trace}:
         return True
-    if _says(evidence, failure):
+    if _names_both(evidence, failure):
         return True
     if evidence.relation in (Relation.WINDOW, Relation.ABI):
         name = evidence.other.replace("-", "_")

@@ -24,7 +24,7 @@ import measuring
 
 IMGBUILD = Path(sys.executable).with_name("imgbuild")
 OPTIONS = {"zstd": "-comp zstd -Xcompression-level 1", "gzip": "-comp gzip"}  # as imgbuild's own
-INTERVAL = 5.0  # seconds between two looks at the disk
+INTERVAL = 5.0  # seconds between two measurements of the disk
 HEAD = (
     "| | time | ratio | processor time | memory (largest process) | disk beyond the output | size |"
 )

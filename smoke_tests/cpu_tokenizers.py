@@ -77,7 +77,7 @@ def by_class(name: str) -> list[str]:
 
     folder = Path(name).absolute()
     train(folder)
-    if name == "T5Tokenizer":  # which looks for this name
+    if name == "T5Tokenizer":  # which searches for this name
         (folder / "tokenizer.model").rename(folder / "spiece.model")
     return back(getattr(transformers, name).from_pretrained(folder))
 

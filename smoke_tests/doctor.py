@@ -42,7 +42,7 @@ LEAST_THREADS = 4_096
 SOCKET_PATH = 107  # bytes in the path of a socket; a limit of the kernel
 RAY_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 NETWORK_TIME_LIMIT = 2.0
-TIME_LIMIT = 7.0  # seconds for all checks: a driver or a network disk may not answer
+TIME_LIMIT = 7.0  # seconds for all checks: a driver or a network disk may not respond
 NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "9p", "cifs"}
 
 

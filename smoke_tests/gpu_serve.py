@@ -54,7 +54,7 @@ def by_vllm(folder: Path, prompts: Answers, engines: int = 1) -> Answers:
     if engines > 1:
         command += ["--data-parallel-size", str(engines)]
     if f'"{TOKEN_IDS}"' in smoke_stack.source("vllm", "entrypoints/openai/cli_args.py"):
-        command.append(TOKEN_IDS)  # before 0.8 a request cannot ask for it
+        command.append(TOKEN_IDS)  # before 0.8 requests have no such option
     server = f"http://127.0.0.1:{port}"
     with smoke_gpu.server(command, f"{server}/health", 400):
         check_name(server)

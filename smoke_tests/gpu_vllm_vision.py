@@ -60,7 +60,7 @@ def inputs(processor: Any, text: str, image: Any, device: Any, more: int = 0) ->
 
     tensors = dict(processor(text=[text], images=[image], return_tensors="pt").to(device))
     for name, value in (("attention_mask", 1), ("mm_token_type_ids", 0)):
-        if name in tensors:  # since transformers 5 it says which tokens are of an image
+        if name in tensors:  # since transformers 5 it marks the tokens of an image
             tensors[name] = pad(tensors[name], (0, more), value=value)
     return tensors
 

@@ -85,7 +85,7 @@ def main(name: str) -> None:
             problems.append(f"{typed[0]} ended with status 0 and printed nothing")
     model = Path(words.get("model", ""))
     for check, *arguments in row.checks:
-        if check != "says":  # whose patterns have braces of their own
+        if check != "says":  # whose patterns contain braces
             arguments = [argument.format(**words) for argument in arguments]  # noqa: PLW2901
         problems += quick_checks.CHECKS[check]("\n".join(outputs), model, *arguments)
     finish(problems, f"{row.documented}: {len(row.checks)} checks")

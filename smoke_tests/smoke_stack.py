@@ -28,7 +28,7 @@ PASSING = {
     "max_length",  # of SFTConfig: max_seq_length before TRL 0.16
     "use_cpu",
 }
-LENGTH = 256  # tokens that the engines are asked to hold
+LENGTH = 256  # tokens of the engines' caches
 SHARE = 0.25  # of a GPU's memory for an engine: the rest is the trainer's and the reference's
 
 

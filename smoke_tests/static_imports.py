@@ -85,7 +85,7 @@ def holds(path: Path, words: bytes) -> bool:
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
             return content.find(words) >= 0
-    except (OSError, ValueError):  # absent (the case "files" says so) or empty
+    except (OSError, ValueError):  # absent (reported by the case "files") or empty
         return False
 
 

@@ -203,7 +203,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         needs.network()
     for mark in item.iter_markers("disk"):
         room = (item.path, mark.args)
-        if room not in item.config.stash[ROOM]:  # once a file: its first test fills the disk
+        if room not in item.config.stash[ROOM]:  # once per file: its first test fills the disk
             needs.disk(*mark.args)
             item.config.stash[ROOM].add(room)
 
@@ -224,7 +224,7 @@ def pytest_runtest_makereport(
     return report
 
 
-# Variables of the user's environment that imgbuild reads and a unit test must not see.
+# Variables of the user's environment that imgbuild reads and that unit tests must not use.
 VARIABLES = (
     "NO_COLOR", "FORCE_COLOR", "SOURCE_DATE_EPOCH", "IMGBUILD_MIRROR", "IMGBUILD_CACHE_SIZE",
 )  # fmt: skip
@@ -285,7 +285,7 @@ def _alone(
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
         for name in VARIABLES:
             patch.delenv(name, raising=False)
-        patch.setattr(os, "fsync", lambda _: None)  # no test cuts the power
+        patch.setattr(os, "fsync", lambda _: None)  # no test simulates a power failure
         GUARD.closed = "IMGBUILD_FUZZ" not in os.environ  # it forks for each reader
         try:
             yield

@@ -6,7 +6,7 @@ type-only imports included.
 
 from __future__ import annotations
 
-# Modules that lie beside the folders.
+# Modules next to the folders.
 ROOT_MODULES = ("errors", "values", "report", "codec", "project_paths")
 
 # Lowest first.
@@ -61,11 +61,14 @@ CALLERS: dict[str, tuple[str, ...]] = {
     "os.posix_spawn": ("system.process",),
     # Not in two threads at once: see system.syntax.
     "ast.parse": ("system.syntax",),
-    "ast.literal_eval": ("system.syntax", "audit.checks.support_files"),  # the latter of a tree
+    "ast.literal_eval": (
+        "system.syntax",
+        "audit.checks.support_files",
+    ),  # the second for a tree
     "Requirement": ("system.syntax",),
 }
 
-# What `imgbuild digest` must not load, since it has 0.3 s from start to end.
+# Modules that `imgbuild digest` must not import, since it must finish in 0.3 s.
 HEAVY = (
     "requests",
     "cryptography",
@@ -82,6 +85,6 @@ HEAVY = (
 # all verbs, an error of a more general one, a stored value with more fields, the levels of
 # the audit's interpreter: expressions, statements, one evaluation.
 EXTENDING = (
-    *("Program", "_Distrusted", "ImageRun"),
+    *("Program", "_ImpossibleResponse", "ImageRun"),
     *("ExpressionValues", "Execution", "Evaluation"),
 )

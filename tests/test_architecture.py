@@ -15,14 +15,14 @@ PLACEHOLDERS = re.compile(r"\b(?:VERB|TIER_NAME|NAME)\.py$")
 
 
 @pytest.mark.parametrize(("change", "place"), ROWS, ids=[row[0] for row in ROWS])
-def test_each_place_of_a_change_exists(change, place):
+def test_every_place_in_table_exists(change, place):
     named = re.findall(r"`([\w./]+(?:\.\w+|/))`", place)
     assert named, change
     for path in (PLACEHOLDERS.sub("", name) for name in named):
         assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
 
 
-def test_each_name_in_a_file_exists():
+def test_every_named_identifier_exists():
     matches = re.findall(r"`([A-Z]\w+)`(?: and `(\w+)`)? in `([\w/]+\.py)`", TABLE)
     assert len(matches) >= 3
     for *names, file in matches:

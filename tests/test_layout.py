@@ -19,7 +19,7 @@ from tests.support.source_code import ROOT, calls, imports, internal_imports, mo
 SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
 
 
-def test_nothing_else_is_at_the_root():
+def test_root_has_only_known_files():
     loose = {name for name in modules() if name and "." not in name and not _is_folder(name)}
     assert loose == {*ROOT_MODULES, "__main__"}
 
@@ -41,12 +41,12 @@ def test_folders_import_from_lower_levels():
     assert not wrong
 
 
-def test_modules_import_each_other_in_no_circle():
+def test_modules_have_no_circular_imports():
     graph = {name: internal_imports(name, modules()) for name in modules()}
-    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
+    list(graphlib.TopologicalSorter(graph).static_order())  # CycleError has the cycle
 
 
-def test_folders_import_each_other_in_no_circle():
+def test_folders_have_no_circular_imports():
     """At all depths; the modules directly in a folder with subfolders count as one folder."""
     graph: dict[str, set[str]] = {}
     for name in modules():
@@ -56,19 +56,19 @@ def test_folders_import_each_other_in_no_circle():
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
-def test_the_tree_in_architecture_is_current():
+def test_tree_in_architecture_page_is_current():
     command = [sys.executable, str(ROOT / "tools/architecture.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_every_folder_has_its_purpose_in_the_docstring():
+def test_every_folder_has_a_docstring():
     silent = [name for name, tree in modules().items() if _is_folder(name) and not tree.body]
     assert not silent
 
 
 @pytest.mark.parametrize("banned", IMPORTERS)
-def test_imports_that_few_modules_may_have(banned):
+def test_restricted_imports_are_used_only_where_allowed(banned):
     wrong = [
         f"{name}:{line}"
         for name, tree in modules().items()
@@ -80,7 +80,7 @@ def test_imports_that_few_modules_may_have(banned):
 
 
 @pytest.mark.parametrize("banned", CALLERS)
-def test_calls_that_few_modules_may_make(banned):
+def test_restricted_calls_are_used_only_where_allowed(banned):
     wrong = [
         f"{name}:{line}"
         for name, tree in modules().items()
@@ -91,7 +91,7 @@ def test_calls_that_few_modules_may_make(banned):
     assert not wrong, f"only {CALLERS[banned]} may call {banned}()"
 
 
-def test_classes_inherit_from_no_class_of_their_folder():
+def test_no_class_inherits_from_a_class_of_its_folder():
     """Except protocols and values (msgspec), so that a file can be read alone."""
     wrong = []
     for name, tree in modules().items():
@@ -147,7 +147,7 @@ def test_module_with_one_importer_in_its_folder_has_a_reason():
     assert explained - single == set(), "these have other importers: the reason no longer holds"
 
 
-def test_a_protocol_has_no_single_implementation_in_its_own_folder():
+def test_no_protocol_has_its_only_implementation_in_its_folder():
     """Its user can use that class instead."""
     classes = {
         node.name: (name, node)

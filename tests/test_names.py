@@ -17,7 +17,7 @@ FILLER = re.compile(
     r"_?(?:found|one|own|made|said|asked|held|known|wanted|due|kept|told|stands)(?:_|$)"
 )
 LARGEST_SHARE = 0.02  # of functions; 0 to 0.006 in packaging, pip, requests, rich, typer, installer
-# Words that were the authors' own; docs and code have others for the same things.
+# Terms that were specific to the authors; docs and code use other terms.
 PRIVATE_WORDS = frozenset(
     (
         *("seal", "seals", "sealed", "shelf", "shelves", "book", "books", "bench", "benches"),
@@ -84,7 +84,7 @@ def identifiers(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("folder", ["builder", "tests", "tools", "lab", "smoke_tests"])
-def test_few_functions_have_a_filler_for_a_name(folder: str) -> None:
+def test_few_functions_have_filler_names(folder: str) -> None:
     every, fillers = 0, []
     for path, tree in trees(f"{folder}/*.py").items():
         for function in functions(tree):
@@ -148,7 +148,7 @@ def _dotted(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
 
 
-def test_fillers_of_each_kind_are_found() -> None:
+def test_every_kind_of_filler_is_detected() -> None:
     source = (
         "def f(found, *, kept_parts=()):\n"
         "    own = [one for one in found]\n"

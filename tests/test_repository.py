@@ -20,7 +20,7 @@ from tests.support.source_code import ROOT, modules, parsed, tracked
 FILE_LINES = 600
 FUNCTION_LINES = 60
 # In pieces, since this file is searched too.
-SNAPSHOT = "snapshot"  # Debian's archive of dated copies may stand in a matrix, as a last mirror
+SNAPSHOT = "snapshot"  # Debian's snapshot archive is allowed in a matrix, as the last mirror
 REGISTRIES = (
     *(f"{host}.org" for host in ("pypi", "pypi.python", "pythonhosted", "npmjs")),
     *(f"{host}.debian.org" for host in ("deb", "security", "ftp", SNAPSHOT, "httpredir")),
@@ -42,7 +42,7 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_ruff_is_content():
+def test_ruff_reports_nothing():
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--output-format", "concise"],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -50,7 +50,7 @@ def test_ruff_is_content():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_hadolint_is_content():
+def test_hadolint_reports_nothing():
     # All Dockerfiles of images are made from one template.
     images = "images/*/Dockerfile" if needs.long() else "images/cu130-trl/Dockerfile"
     dockerfiles = [*tracked(images), *tracked("tests/data/render/Dockerfile*")]
@@ -64,14 +64,14 @@ def test_hadolint_is_content():
 @pytest.mark.parametrize(
     "words", [("actionlint",), ("zizmor", "--offline", "--no-progress", "--quiet", ".github")]
 )
-def test_workflows_are_sound(words):
+def test_actionlint_and_zizmor_report_nothing(words):
     program = Path(sys.executable).with_name(words[0])
     command = [program if program.exists() else words[0], *words[1:]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_workflows_name_actions_by_commit_and_version():
+def test_workflows_pin_actions_by_commit_with_version():
     named = [
         line.strip()
         for path in tracked(".github")
@@ -82,7 +82,7 @@ def test_workflows_name_actions_by_commit_and_version():
     assert [line for line in named if not re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)] == []
 
 
-def test_shellcheck_is_content():
+def test_shellcheck_reports_nothing():
     scripts = tracked("tests/data/slurm/*.sh")
     assert scripts
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
@@ -103,7 +103,7 @@ def test_shellcheck_is_content():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mypy_is_content():
+def test_mypy_reports_nothing():
     done = subprocess.run(
         [sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -115,7 +115,7 @@ def test_mypy_is_strict():
     assert re.search(r"^strict = true$", settings, re.MULTILINE)
 
 
-def test_files_are_short():
+def test_files_are_within_size_limit():
     code = [
         *tracked("*.py"),
         *(path for path in tracked("lab", "tools", ".ci", "Makefile") if _is_code(path)),
@@ -124,7 +124,7 @@ def test_files_are_short():
     assert not long, f"over {FILE_LINES} lines: {long}"
 
 
-def test_functions_are_short():
+def test_functions_are_within_size_limit():
     long = []
     for path in tracked("*.py"):
         for node in ast.walk(parsed(path)):
@@ -136,14 +136,14 @@ def test_functions_are_short():
 
 
 def test_modules_have_docstrings():
-    # An empty __init__ has nothing to say.
+    # An empty __init__ needs no docstring.
     mute = [
         name for name, tree in modules().items() if tree.body and ast.get_docstring(tree) is None
     ]
     assert not mute
 
 
-def test_no_text_depends_on_the_locale():
+def test_text_files_are_opened_with_an_encoding():
     wrong = [
         f"{name}:{node.lineno} {ast.unparse(node.func)}"
         for name, tree in modules().items()
@@ -155,7 +155,7 @@ def test_no_text_depends_on_the_locale():
     assert not wrong, "say encoding='utf-8'"
 
 
-def test_digest_loads_nothing_heavy():
+def test_digest_imports_no_heavy_library():
     script = (
         "import sys; import imgbuild.lock.lock_file, imgbuild.plan.plan;"
         "import imgbuild.plan.image_digests, imgbuild.codec;"
@@ -167,7 +167,7 @@ def test_digest_loads_nothing_heavy():
     assert done.stdout.split() == []
 
 
-def test_no_registry_is_named():
+def test_no_package_registry_is_named():
     pattern = re.compile("|".join(re.escape(host) for host in REGISTRIES))
     named: list[str] = []
     for path in tracked():
@@ -181,7 +181,7 @@ def test_no_registry_is_named():
     assert not named, "ask uv, pip or apt for the address at run time"
 
 
-def test_exit_codes_are_one_for_each_class():
+def test_every_error_class_has_its_exit_code():
     from imgbuild.errors import ImgbuildError
 
     codes = [kind.exit_code for kind in ImgbuildError.__subclasses__()]
@@ -214,7 +214,7 @@ def test_repository_documents_exist(name, words):
     assert words in (ROOT / name).read_text()
 
 
-def test_links_in_papers_lead_somewhere():
+def test_links_in_documents_are_valid():
     broken = []
     for path in tracked("*.md"):
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
@@ -224,7 +224,7 @@ def test_links_in_papers_lead_somewhere():
     assert not broken
 
 
-def test_a_verb_has_its_file_and_no_other_public_file_is_beside_it():
+def test_every_public_file_of_cli_is_a_verb():
     import typer
 
     from imgbuild.cli._app import app
@@ -241,7 +241,7 @@ def test_a_verb_has_its_file_and_no_other_public_file_is_beside_it():
     assert files - program_verbs - below == set()
 
 
-def test_papers_name_verbs_that_exist():
+def test_documents_name_existing_verbs():
     import typer
 
     from imgbuild.cli._app import app
@@ -250,14 +250,14 @@ def test_papers_name_verbs_that_exist():
     named = {
         (_name(path), verb)
         for path in [*tracked("*.md"), ROOT / "Makefile"]
-        if path.name != "CHANGELOG.md"  # it names what was removed
+        if path.name != "CHANGELOG.md"  # it lists removed verbs
         for verb in re.findall(r"(?:\$ |`|\(IMGBUILD\) )imgbuild ([a-z]+)", path.read_text())
     }
     assert named
     assert {place for place in named if place[1] not in verbs} == set()
 
 
-def test_schema_is_fresh(golden):
+def test_schema_is_current(golden):
     from imgbuild.matrix.schema import published
 
     golden(ROOT / "matrix.schema.json", published().decode())

@@ -79,9 +79,7 @@ def test_run_of_existing_image_imports_no_build_modules(sample: Sample) -> None:
 
 @pytest.mark.parametrize("redirected", [">/dev/full", ">&-", ">&- 2>&-"])
 @pytest.mark.parametrize("words", ["--version", "list", "list --json", "list --nosuch --json"])
-def test_a_stdout_that_is_full_or_closed_is_an_error(
-    sample: Sample, words: str, redirected: str
-) -> None:
+def test_full_or_closed_stdout_is_an_error(sample: Sample, words: str, redirected: str) -> None:
     program = f"{sys.executable} -c 'from imgbuild.cli import main; main()' {words} {redirected}"
     done = subprocess.run(
         ["sh", "-c", program], cwd=sample.folder, capture_output=True, text=True, check=False

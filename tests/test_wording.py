@@ -86,7 +86,7 @@ def test_strings_and_comments_have_no_banned_words():
 
 
 @pytest.mark.parametrize(("phrase", "file"), LOCKED.items(), ids=LOCKED.values())
-def test_each_exception_is_needed(phrase, file):
+def test_every_exception_is_used(phrase, file):
     assert phrase in (ROOT / file).read_text()
     assert _banned().search(phrase)
 
@@ -107,14 +107,14 @@ def test_comments_are_read(tmp_path):
 @pytest.mark.parametrize(
     "text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "inclusion proof"]
 )
-def test_identifiers_are_not_words(text: str):
+def test_identifiers_are_not_checked_as_words(text: str):
     assert not _banned().search(text)
 
 
 @pytest.mark.parametrize(
     "text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks", "a proof"]
 )
-def test_idioms_are_found(text: str):
+def test_idioms_are_detected(text: str):
     assert _banned().search(text)
 
 

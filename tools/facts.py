@@ -67,7 +67,7 @@ from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Sha256, normalize
 from imgbuild.wheel.record import relative
 
-LIMIT = 20 << 20  # bytes that imgbuild's wheel may grow by
+LIMIT = 20 << 20  # bytes by which imgbuild's wheel may grow
 REMEDY = "make facts"
 EXAMPLES = ("cu124-vllm",)  # the target that the pages on extensions use
 # The targets whose modules are in the file; those of all targets would be larger than LIMIT.
@@ -220,7 +220,7 @@ def audit(lock: Lock, arch: Arch, wheels: Mapping[Sha256, Wheel], inputs: Inputs
             package_set,
             terms,
             path=main_path(package_set, with_named(package_set, terms.named)),
-            past=audit_lock.past_of(
+            past=audit_lock.removed_attributes_check(
                 package_set, ranges.indexes, library, inputs.context.http, resolution.versions
             ),
             checks=[check for check in CHECKS if check != "elf"],

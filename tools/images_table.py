@@ -5,7 +5,8 @@ tools/images_table.py            write the tables
     tools/images_table.py --check    compare them; exit status 5 if they are out of date
 
 The table is between the comments `images` (all images) or `images: recommended`, and `/images`. The
-table of recommended targets has only the download size of x86_64 images, and links to pages.
+table of recommended targets has only the download size of x86_64 images and the newest test, and
+links to pages.
 """
 
 from __future__ import annotations
@@ -52,21 +53,26 @@ def all_rows(root: Path) -> list[TableRow]:
     ]
 
 
+# The columns of packages, with their heads; the other pins are in the column "also".
+PINS = {"torch": "torch", "vllm": "vLLM", "trl": "TRL", "verl": "verl"}
+
+
 def images(rows: Sequence[TableRow], *, pages: bool) -> list[str]:
     """A Markdown table of the images: download sizes and test records.
 
-    With `pages` the names are links to the targets' pages, and the sizes those of x86_64 alone.
+    With `pages` the names are links to the targets' pages, the sizes those of x86_64 alone, and the
+    tests the newest ones.
     """
     size = "download (x86_64)" if pages else "to pull"
-    head = ["target", "CUDA", "torch", "vLLM", "TRL", "verl", "also", size, "tested"]
+    head = ["target", "CUDA", *PINS.values(), "also", size, "tested"]
     body = [
         [
             Quoted(f"{_name(row, link=pages)}{_mark(row)}"),
             row.cuda,
-            *(row.pins.get(name, table.NONE) for name in table.SHORT),
+            *(row.pins.get(name, table.NONE) for name in PINS),
             table.also_pinned(row) or table.NONE,
             Quoted("<br>".join(_sizes(row, x86_64_alone=pages))),
-            Quoted("<br>".join(map(quoting.markdown, table.test_runs(row)))),
+            Quoted("<br>".join(map(quoting.markdown, _tested(row, brief=pages)))),
         ]
         for row in rows
         if row.images
@@ -85,6 +91,11 @@ def _sizes(row: TableRow, *, x86_64_alone: bool) -> list[str]:
     if x86_64_alone and Arch.X86_64 in sizes:
         return [sizes[Arch.X86_64]]
     return [f"{arch} {size}" for arch, size in sizes.items()]
+
+
+def _tested(row: TableRow, *, brief: bool) -> list[str]:
+    """The GPUs and the month of the newest test, or the records of each image."""
+    return [table.record(row)] if brief else table.test_runs(row)
 
 
 def _mark(row: TableRow) -> str:

@@ -28,7 +28,7 @@ from imgbuild.report import Finding, Severity
 from imgbuild.solve.solve import python_of
 from imgbuild.values import Arch, Sha256, normalize
 
-# What provides the module distutils to Python 3.12 and later, under another name.
+# The package that provides the module distutils to Python 3.12 and later.
 _PROVIDERS = ("setuptools",)
 
 
@@ -118,7 +118,7 @@ def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, 
             locate=lambda wheel: inputs.store.file(wheel.sha256) or f"{LATER}{wheel.sha256}",
             kind=RecordingPackageSet,
         )
-        past = audit_lock.past_of(
+        past = audit_lock.removed_attributes_check(
             package_set, ranges.indexes, library, inputs.context.http, resolution.versions,
             published=package_set.packages,
         )  # fmt: skip

@@ -276,7 +276,7 @@ def _default(node: Mapping[str, Any], *, needed: bool) -> str:
         return "an error"
     default = node.get("default")
     if default in (None, [], {}, ""):
-        return ""  # nothing is there
+        return ""  # no page exists
     plain = default if isinstance(default, str) else msgspec.json.encode(default).decode()
     return f"`{plain}`"
 

@@ -86,7 +86,7 @@ def decode(
         if isinstance(error, msgspec.ValidationError) and len(data) <= SEARCHED:
             problem = _first_misfit(data, kind, file)
     except UnicodeDecodeError as error:
-        fault, cause = f"a string in it is not UTF-8: {error.reason}", error
+        fault, cause = f"a string in the file is not UTF-8: {error.reason}", error
     except RecursionError as error:
         fault, cause = "lists or mappings are nested too deeply", error
     except (ValueError, OverflowError, MemoryError) as error:  # numbers that Python cannot hold

@@ -161,7 +161,8 @@ class SomeFailed(WorkFailed):
         lines = "".join(f"\n  {name}: {error.message}" for name, error in failed.items())
         super().__init__(
             f"{len(failed)} targets failed:{lines}",
-            hint="the other targets are done; run it for one of these alone to see its full error",
+            hint="the other targets are complete; run the command for one of these alone to see"
+            " its full error",
         )
         self.exit_code = codes.pop() if len(codes) == 1 else 1
         self.failed = dict(failed)

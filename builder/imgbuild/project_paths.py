@@ -24,7 +24,7 @@ UPDATE = ".imgbuild-update"  # in the folder of locks: what `imgbuild update` is
 JOURNAL = "journal.json"  # in it, once it is complete
 CATALOGUE = Path(str(resources.files("imgbuild").joinpath("data", "catalogue")))
 OWN_PROJECT = (
-    "start a project of your own: imgbuild init --extends TARGET; or work in a clone of the"
+    "start your own project: imgbuild init --extends TARGET; or work in a clone of the"
     " repository of imgbuild"
 )
 
@@ -100,7 +100,7 @@ def _folder(root: Path) -> Path:
     inner = root / FOLDER
     if inner.is_symlink():
         message = f"{inner} is a symbolic link: locks and outputs would be written elsewhere"
-        raise InputError(message, hint="replace it by a folder")
+        raise InputError(message, hint="replace it with a folder")
     return inner if inner.is_dir() else root
 
 

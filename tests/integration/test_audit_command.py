@@ -73,7 +73,7 @@ def test_facts_of_dropped_wheels_are_kept(project: Project, site: Site) -> None:
     assert cached_wheels(project) == []
     site.requests.clear()
     assert project.run("audit", TARGET, "--offline").stdout == first.stdout
-    # Another check is answered from the facts; unread code is fetched by ranges.
+    # Another check uses the facts; unread code is fetched by ranges.
     project.run("audit", TARGET, "--select", "elf", "--select", "cuda", "--offline")
 
 
@@ -104,7 +104,7 @@ def test_pins_are_read_from_arguments_or_stdin(
     machine = ("--python", "3.11", "--arch", "x86_64")
     named = project.run("audit", "trl==9.0", "vllm==9.0+cu130", *machine, status=4)
     assert "trl 9.0 imports Gone from vllm, but vllm 9.0 does not define it" in named.stdout
-    unread = "not looked at: vllm==9.0+cu130: not on the index; read vllm==9.0 instead\n"
+    unread = "not checked: vllm==9.0+cu130: not on the index; read vllm==9.0 instead\n"
     assert unread in named.stdout
     piped = project.run("audit", "-r", "-", *machine, status=4, stdin="trl==9.0\nvllm==9.0\n")
     assert "imports Gone from vllm" in piped.stdout
@@ -121,7 +121,7 @@ def test_pin_without_wheel_is_read_from_sdist(project: Project) -> None:
     (project.folder / "pins.txt").write_text("trl==9.0\nvllm==7.5\n", encoding="utf-8")
     done = project.run("audit", *PINS, status=4)
     assert "trl 9.0 imports Gone from vllm, but vllm 7.5 does not define it" in done.stdout
-    unread = "not looked at: vllm==7.5: read from its sdist, without files added by a build"
+    unread = "not checked: vllm==7.5: read from its sdist, without files added by a build"
     assert unread in done.stdout
 
 

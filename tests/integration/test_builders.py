@@ -207,7 +207,7 @@ def test_buildx_builder_variable_selects_builder(project, monkeypatch):
     context = subprocess.run(
         ["docker", "context", "show"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    monkeypatch.setenv("BUILDX_BUILDER", context)  # each context has a builder of its name
+    monkeypatch.setenv("BUILDX_BUILDER", context)  # each Docker context has a builder with its name
     project.run(*BUILD)
     monkeypatch.setenv("BUILDX_BUILDER", "absent")
     done = project.run(*BUILD, status=2)

@@ -136,7 +136,7 @@ def test_kubernetes_schemas_accept_jobs_and_pods(folder: Path) -> None:
 
 
 @pytest.mark.network
-def test_models_made_of_jobsets_schema_have_every_field_of_a_jobset(folder: Path) -> None:
+def test_models_generated_from_jobset_schema_have_every_field(folder: Path) -> None:
     """Fields that the models do not have are lost in them, and wrong types are an error."""
     image = f"registry.example/rl@{DIGEST}"
     options = {"command": ("torchrun", "train.py"), "gpus": "8", "nodes": 2, "rdma": "rdma/ib"}

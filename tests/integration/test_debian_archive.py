@@ -104,7 +104,7 @@ def test_text_outside_signature_is_ignored(mirror: Site, tmp_path: Path) -> None
     try:
         deb_count = resolved(tmp_path)
     except IntegrityError:
-        return  # gpgv refuses the whole: as good
+        return  # gpgv may also refuse the complete file
     assert deb_count > 150
 
 
@@ -173,7 +173,7 @@ def test_mirror_of_machine_is_tried_first() -> None:
     assert set(mirrors[:-1]) <= {site.rstrip("/") for site in configured}
 
 
-def test_release_classes_are_resolved_by_lists_of_apt(
+def test_release_classes_are_resolved_from_apt_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source of `stable` has its code name only in the lists, which are empty here."""

@@ -162,7 +162,7 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     )
     base, *others = digests.arch[host_arch()].layers
     store = work.context().store
-    assert store.blob(base.digest) is not None  # a build need not make it again
+    assert store.blob(base.digest) is not None  # no later build is needed
     assert [layer.name for layer in others if store.blob(layer.digest)] == []
     text = codec.encode(lock)
     assert decode_lock(text, "lock.json", hint="", remedy="") == lock
@@ -285,7 +285,7 @@ def test_redirect_to_local_file_is_refused(work):
 
 def test_two_urls_of_package_are_refused(work):
     other = byurl(work).replace("byurl-1.5", "byurl-1.6")
-    with pytest.raises(InputError, match="byurl has two addresses"):
+    with pytest.raises(InputError, match="byurl has two URLs"):
         work.settle(byurl(work), other)
 
 

@@ -18,7 +18,7 @@ from tests.support import images, sample_project
 from tests.support.sample_project import TARGET, Project
 from tests.support.servers import Site, serve
 
-SECONDS = 120  # until a process that hangs is given up
+SECONDS = 120  # time limit of a hanging process
 LINE = "def f{0}(a, b={0}):\n    return [g(a, key=b + n) for n in range({0}) if n % 2]\n"
 
 
@@ -94,7 +94,7 @@ def test_signal_stops_lock_with_one_message(
     assert list((project.folder.parent / "temporary").iterdir()) == []
     cache = project.cache
     assert cache is not None
-    project.run("cache", "prune", "--max-size", "100G")  # a killed worker's folder goes with it
+    project.run("cache", "prune", "--max-size", "100G")  # the folder of a killed worker is removed
     assert list((cache / "scratch").glob("*")) == []
     assert worker_processes(process.pid) == []
     assert not (project.folder / "images" / TARGET).exists()

@@ -41,7 +41,7 @@ DEBIAN = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
     "packages": ["mount", "python3", "usr-is-merged"],
 }  # fmt: skip
-# Runs a command beside a server of `files` on `port`: FOLDER PORT COMMAND...
+# Runs a command while a server of `files` listens on `port`: FOLDER PORT COMMAND...
 SERVED = """\
 import pickle, subprocess, sys
 sys.path.insert(0, sys.argv[1])

@@ -158,7 +158,7 @@ def test_incompatible_pins_are_refused_with_learned_constraints(stack, monkeypat
 
 def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
-    ask = solve.ask
+    ask = solve.choose_packages
     calls = []
 
     def interrupted(*arguments):
@@ -167,11 +167,11 @@ def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tm
             raise KeyboardInterrupt
         return ask(*arguments)
 
-    monkeypatch.setattr(solve, "ask", interrupted)
+    monkeypatch.setattr(solve, "choose_packages", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small.settle()
     assert constraints.read(small.images)
-    monkeypatch.setattr(solve, "ask", ask)
+    monkeypatch.setattr(solve, "choose_packages", ask)
     small.kept.clear()
     assert small.settle().resolution.versions["trl"] == "0.18.0"
     assert not any("transformers" in entry.needs for once in small.kept for entry in once)

@@ -23,7 +23,7 @@ from tests.support.servers import Site, serve
 
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
 OTHER = "packages/another-0.1-py3-none-any.whl"
-SECONDS = 300  # until a process that hangs is given up; another may keep the machine busy
+SECONDS = 300  # limit for a hanging process; the machine may be busy
 HELPERS = ("helper-0.5-py3-none-any.whl", "another-0.1-py3-none-any.whl", HELD.partition("/")[2])
 OWN = ("lock.json", "digests.json", "requirements-x86_64.txt")
 
@@ -272,7 +272,7 @@ def test_downloads_of_all_targets_are_announced_once(site, base, tmp_path, keep)
         "downloaded 6 of 6 files",
     ]
     wheels = [whole(site, f"packages/{name}") for name in HELPERS]
-    assert wheels == [1, 1, 1]  # also where both targets read it for a layer of their own
+    assert wheels == [1, 1, 1]  # also if both targets read it for separate layers
     left = list((tmp_path / "cache/files").rglob("?" * 64))
     assert len(left) == (6 if keep == "--keep" else 0)
     before, _, after = done.stderr.partition("6 of 7 files to download")

@@ -80,7 +80,7 @@ def loaded(built):
     mine = subprocess.run([docker, "image", "inspect", TARGET], capture_output=True, check=False)
     answer = json.loads(imgbuild("load", TARGET, "--layout", str(built), "--json").stdout)
     yield docker, answer[0]
-    if mine.returncode != 0:  # what a user has loaded stays
+    if mine.returncode != 0:  # images that the user loaded are kept
         subprocess.run([docker, "image", "rm", "--force", answer[0]["reference"]], check=False)
 
 
@@ -192,7 +192,7 @@ def smoke_cases(built: Path, tier: str) -> list[dict[str, Any]]:
 @pytest.mark.engine
 def test_image_passes_static_tests(loaded, built):
     outcomes = [case["outcome"] for case in smoke_cases(built, "static")]
-    assert "failed" not in outcomes  # what is skipped needs a driver, and says so
+    assert "failed" not in outcomes  # skipped cases need a driver, which their reason states
     assert outcomes.count("passed") > 150
 
 

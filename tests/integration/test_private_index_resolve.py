@@ -167,7 +167,7 @@ def test_pytorch_style_index_for_cuda_tag(stack, default, tmp_path):
     tag = "cp311-cp311-linux_x86_64"
     local_index.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
     local_index.wheel("torch", "2.6.0+cu124", ["numpy"], tag="cp311-cp311-win_amd64")
-    local_index.wheel("numpy", "99.0")  # the PyTorch index has such copies: none of them may win
+    local_index.wheel("numpy", "99.0")  # the PyTorch index has such copies: none may be selected
     first = stack.enter_context(serve(Site(files=local_index.pytorch_files("cu124"))))
     default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
     resolved_wheels = wheels(assigned(first.url("whl/{cuda_tag}"), torch="own"), tmp_path)
@@ -192,7 +192,7 @@ def test_flashinfer_style_index_for_cuda_tag_and_torch(stack, default, tmp_path)
     resolved_wheels = wheels(matrix, tmp_path)
     wheel = next(wheel for wheel in resolved_wheels if wheel.package == "flashinfer-python")
     assert wheel.version == "0.2.5+cu124torch2.6"
-    assert wheel.size == len(published_wheel.data)  # neither size nor hash stands on such a page
+    assert wheel.size == len(published_wheel.data)  # such a page has neither size nor hash
     assert wheel.sha256 == sha256(published_wheel.data)
 
 

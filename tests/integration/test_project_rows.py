@@ -160,7 +160,7 @@ def test_open_torch_resolves_to_cuda_release_of_row(
     assert versions(project)["torch"] == "2.6.0"
     (project.folder / "requirements.txt").write_text("torch>=2.6\nmodern\n")
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
-    assert "CUDA 13.0 in place of 12.4, with torch 2.8.0" in refused
+    assert "CUDA 13.0 instead of 12.4, with torch 2.8.0" in refused
     (project.folder / "requirements.txt").write_text("torch>=2.8\n")
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
     assert "CUDA 12.4" in refused

@@ -52,7 +52,7 @@ def step(folder: Path, place: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_workflow_writes_the_commands_of_its_own_registry(place: Place, fork: Path) -> None:
+def test_workflow_writes_commands_for_its_registry(place: Place, fork: Path) -> None:
     place.push()
     push.push(place.work(), place.both())
     done = step(fork, str(place.repository).upper())
@@ -73,25 +73,21 @@ def test_the_workflow_writes_the_commands_of_its_own_registry(place: Place, fork
     assert (fork / "build/update.md").read_text() == ""
 
 
-def test_a_registry_without_images_changes_nothing_and_fails_nothing(
-    place: Place, fork: Path
-) -> None:
+def test_registry_without_images_is_no_change_and_no_error(place: Place, fork: Path) -> None:
     done = step(fork, f"{place.registry.host}/me/absent")
     assert done.returncode == 0
     assert "::notice::" in done.stdout
     assert (fork / "README.md").read_text() == README
 
 
-def test_a_readme_without_the_place_is_left_as_it_is(place: Place, fork: Path) -> None:
+def test_readme_without_markers_is_unchanged(place: Place, fork: Path) -> None:
     place.push()
     (fork / "README.md").write_text("# Mine\n")
     assert step(fork, str(place.repository)).returncode == 0
     assert (fork / "README.md").read_text() == "# Mine\n"
 
 
-def test_the_commands_are_a_block_that_the_tests_of_the_docs_accept(
-    place: Place, fork: Path
-) -> None:
+def test_commands_are_a_valid_block_of_the_docs(place: Place, fork: Path) -> None:
     """A fork whose README has them must pass the same tests."""
     place.push()
     step(fork, str(place.repository))
@@ -103,6 +99,6 @@ def test_the_commands_are_a_block_that_the_tests_of_the_docs_accept(
     assert mark["said"] in doc_blocks.REASONS
 
 
-def test_the_readme_of_this_repository_has_the_place() -> None:
+def test_readme_of_repository_has_markers() -> None:
     text = (ROOT / "README.md").read_text()
     assert text.count("<!-- pull -->") == text.count("<!-- /pull -->") == 1

@@ -78,7 +78,7 @@ def test_cuda_12_4_on_arm64(refuse: Refuse) -> None:
 
 
 @pytest.mark.parametrize("requested", ["tensordict==0.6.2", "tensordict<=0.6.2"])
-def test_tensordict_0_6_2_on_arm64_is_never_0_1_2(refuse: Refuse, requested: str) -> None:
+def test_tensordict_0_6_2_on_arm64_is_not_replaced_by_0_1_2(refuse: Refuse, requested: str) -> None:
     refusal = refuse(requested, arch=Arch.ARM64, cuda="13.0")
     assert refusal.reasons[0] == f"you asked for {requested}"
     assert refusal.reasons[1].startswith(
@@ -93,15 +93,15 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
     refusal = refuse("trl==1.16.0", "vllm==0.8.5.post1")
     chain = "\n".join(refusal.reasons)
     assert "trl 1.16.0 needs vllm>=0.11.1: trl/generation/vllm_client.py:" in chain
-    assert "imports vllm.utils.network_utils, new in vllm 0.11.1" in chain
-    assert "trl 1.16.0 names vllm<=0.31.0,>=0.22.0 as what it is made for (trl/import" in chain
+    assert "imports vllm.utils.network_utils, added in vllm 0.11.1" in chain
+    assert "trl 1.16.0 is made for vllm<=0.31.0,>=0.22.0 according to its code (trl/import" in chain
     near = [sample for sample in refusal.nearest if not sample.startswith("the target")]
     (vllm,) = [sample for sample in near if sample.startswith("vllm ")]
     assert vllm == "vllm 0.22.0, with torch 2.11.0 for CUDA 13.0"  # the oldest that trl names
     (trl,) = [sample for sample in near if sample.startswith("trl ")]
     assert trl.endswith(", with torch 2.6.0 for CUDA 12.4")
     version = tuple(map(int, trl.split(",")[0].split()[1].split(".")))
-    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes what it does not take.
+    # 0.18.2 is tested with this vLLM; from 0.24 on the trainer passes unsupported arguments.
     assert (0, 18, 2) <= version < (0, 24)
     assert refusal.nearest[-1].startswith("the target cu124-vllm0.8.5 on x86_64")
 
@@ -111,7 +111,7 @@ def test_python_3_8_with_grpo(refuse: Refuse) -> None:
     assert refusal.reasons == (
         "you asked for Python 3.8, and the bases of the matrix have 3.10 or 3.11 or 3.12 or 3.13",
         "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
-        "trl 0.11.4 has no trl.GRPOTrainer: it came in 0.14.0",
+        "trl 0.11.4 has no trl.GRPOTrainer: it was added in 0.14.0",
     )
     assert refusal.nearest[0].startswith("Python 3.11, of the base debian-12, with trl ")
 

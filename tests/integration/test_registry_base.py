@@ -99,7 +99,7 @@ class Sample:
     base: str
 
 
-# Docker's format differs in its media types alone: what reads or keeps these runs with both.
+# Docker's format differs only in its media types: tests that depend on these use both.
 both_formats = pytest.mark.parametrize("sample", ["oci", "docker"], indirect=True, scope="module")
 
 

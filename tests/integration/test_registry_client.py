@@ -252,7 +252,7 @@ def test_unknown_repository_has_no_tags(client, host):
 
 
 def test_catalog_with_several_pages_is_read(client, tmp_path):
-    names = [f"catalog/{number:03}" for number in range(101)]  # one more than a page of its own
+    names = [f"catalog/{number:03}" for number in range(101)]  # one more than fits on a page
     with docker_registry.serve(tmp_path / "registry") as registry:
         for name in names:
             folder = registry.storage / "docker/registry/v2/repositories" / name

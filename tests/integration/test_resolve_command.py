@@ -47,7 +47,7 @@ def index() -> LocalIndex:
         files={"kit.py": b""},
     )  # fmt: skip
     local_index.wheel("part", "1.0", ['another; extra == "deep"'], files={"part.py": b""})
-    # Versions of tool name the engine that they support in an extra; the first does not know it.
+    # Versions of tool name the engine that they support in an extra; the first does not support it.
     local_index.wheel("tool", "0.9", files={"tool.py": b""})
     for version, spec in (("1.0", ">=0.5,<2"), ("1.1", "<2,>=0.5"), ("2.0", ">=2"), ("3.0", ">=3")):
         local_index.wheel(

@@ -157,7 +157,7 @@ def test_layers_and_roots_are_unpacked_once(tiny: Layout, store: Store) -> None:
     }
     (root_entry,) = [entry for entry in entries if entry.kind == "root"]
     assert all(entry.in_use and entry.size > 0 for entry in (*layers, root_entry))
-    assert root_entry.size < sum(entry.size for entry in layers)  # its files are theirs
+    assert root_entry.size < sum(entry.size for entry in layers)  # its files belong to other users
 
 
 def test_cached_root_depends_on_layers(tiny: Layout, store: Store) -> None:
@@ -203,7 +203,7 @@ def test_roots_then_unpacked_layers_are_pruned_first(
     assert not [entry for entry in prune.entries(store) if entry.kind == "unpacked"]
     assert (done.removed, done.left) == (2, 5 + facts)
     assert not list((store.root / "scratch").glob("*/*"))
-    with root_folder(tiny, ARCH, store) as root:  # and made again
+    with root_folder(tiny, ARCH, store) as root:  # and created again
         assert shell(root, "cat /opt/hello") == "hello\n"
 
 
@@ -222,7 +222,7 @@ def test_root_of_other_user_is_refused(tiny: Layout, store: Store) -> None:
     with root_folder(tiny, ARCH, store):
         (folder,) = roots(store)
     os.chown(folder, 65534, 65534)
-    with pytest.raises(InputError, match="is not a folder of this user"):
+    with pytest.raises(InputError, match="does not belong to this user"):
         root_folder(tiny, ARCH, store).__enter__()
 
 

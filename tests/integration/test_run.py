@@ -19,7 +19,7 @@ for number, line in enumerate(sys.stdin.buffer):
 sys.stdout.flush()
 sys.exit(int(sys.argv[1]))
 """
-CHUNKS = [b"a line that is fed\n" * 100] * 100  # of what is said no pipe holds a fifth
+CHUNKS = [b"a line that is fed\n" * 100] * 100  # five times more than a pipe holds
 
 
 def test_program_may_print_while_reading_stdin():

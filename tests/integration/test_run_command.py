@@ -253,7 +253,7 @@ def test_interrupt_stops_command(folder: Path, through: str, script: str, times:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         for _ in range(times):
-            # Two at once would be merged, and podman loses signals until it has set up its output.
+            # Simultaneous signals would be merged; podman loses signals until its output is set up.
             time.sleep(1)
             process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)

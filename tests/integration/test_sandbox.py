@@ -22,7 +22,7 @@ from tests.support import images, needs, ordinary
 from tests.support.layer_files import unpacked
 
 pytestmark = pytest.mark.engine
-# The loopback is up, and the host name leads to it.
+# The loopback is up, and the host name resolves to it.
 # The listener's own input stays open: at its end the other nc would stop too early.
 TALK = (
     "mkfifo /tmp/open; exec 3<>/tmp/open; nc -l -p 5000 <&3 >/tmp/heard &"

@@ -75,7 +75,7 @@ def test_machine_form_lists_compatible_images(
     assert window.texts('.answer[data-state="fits"] h3') == fits
 
 
-def test_image_of_two_architectures_uses_that_of_machine(site: Path, window: Browser) -> None:
+def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> None:
     content = data(site)
     x86_64 = {image["target"] for image in content["images"] if image["arch"] == "x86_64"}
     names = {content["targets"][number]["name"] for number in x86_64}
@@ -100,7 +100,21 @@ def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, 
     assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
-def test_the_address_has_gpu_and_driver_alone(site: Path, window: Browser) -> None:
+def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
+    """verl 0.9.1 with trl 1.16.0: a learned constraint and a note, where the site had no reason."""
+    shown(window, site, "together.html", versions="verl 0.9.1, trl 1.16.0")
+    assert window.texts(".verdict") == ["No image has these versions together."]
+    lines = window.texts("#answer li")
+    assert [line for line in lines if line.startswith("learned: verl==0.9.1 needs trl<1.13.0")]
+    (note,) = [line for line in lines if "TRL is the newest that has what verl imports" in line]
+    assert note.startswith("cu130-verl0.9: ")
+    shown(window, site, "together.html", versions="verl 0.9.1, trl 1.12.0")
+    assert not [line for line in window.texts("#answer li") if "TRL is the newest" in line]
+    shown(window, site, "together.html", versions="vllm 0.27")
+    assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
+
+
+def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
     shown(window, site, "machine.html")
     secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)
     window.type("[name=machine]", secret)
@@ -118,7 +132,7 @@ def test_the_address_has_gpu_and_driver_alone(site: Path, window: Browser) -> No
         ("GTX 580", "GTX 580 (unknown), no driver given"),
     ],
 )
-def test_text_without_a_known_gpu_has_a_message(
+def test_text_without_a_known_gpu_shows_a_message(
     site: Path, window: Browser, text: str, words: str
 ) -> None:
     shown(window, site, "machine.html", machine=text)
@@ -167,12 +181,12 @@ def test_driver_and_gpu_verdicts_match_doctor(site: Path, window: Browser) -> No
             verdict = judge(host, locked[name])
             fits = image["arch"] == machine["arch"] and verdict.fits
             assert (state == "fits") == fits, (name, machine, state)
-            for words in ("at first use", "PTX alone") if fits else ():
+            for words in ("at first use", "PTX only") if fits else ():
                 there = words in ",".join(verdict.remarks)
                 assert (words in remarks) == there, (name, machine, remarks)
                 compiled.add((words, there))
             assert limited == (fits and verdict.limited), (name, machine)
-    assert {("at first use", True), ("at first use", False), ("PTX alone", True)} <= compiled
+    assert {("at first use", True), ("at first use", False), ("PTX only", True)} <= compiled
 
 
 @pytest.mark.parametrize("name", ["Jetson AGX Orin", "NVIDIA Thor", "P100"])
@@ -346,7 +360,7 @@ def test_no_command_is_shown_for_impossible_or_unknown_requirements(
     assert "imgbuild resolve" not in window.texts("#answer")[0]
 
 
-def test_a_range_of_an_extra_is_not_an_obstacle(site: Path, window: Browser) -> None:
+def test_range_of_extra_is_not_a_conflict(site: Path, window: Browser) -> None:
     shown(window, site, "together.html", versions="vllm 0.8.5, trl 1.16.0")
     headings = window.texts("#answer h3")
     assert "They cannot be installed together" not in headings
@@ -358,7 +372,7 @@ def test_a_range_of_an_extra_is_not_an_obstacle(site: Path, window: Browser) -> 
     assert "They cannot be installed together" not in window.texts("#answer h3")
 
 
-def test_the_driver_that_a_machine_needs_is_in_the_answer(site: Path, window: Browser) -> None:
+def test_result_shows_required_driver(site: Path, window: Browser) -> None:
     shown(window, site, "machine.html", machine="GH200, driver 570.86.15")
     (answer,) = window.texts(".verdict")
     assert answer.endswith("With driver 580.65.06 or newer, images run on it.")
@@ -395,7 +409,7 @@ def test_compared_images_differ_as_their_locks(site: Path, window: Browser) -> N
     assert "left=cu130-verl0.9" in window.run("return location.hash")
 
 
-def test_values_are_chosen_in_the_commands_of_an_image(site: Path, window: Browser) -> None:
+def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> None:
     shown(window, site, "targets/cu124-vllm.html")
     window.run(
         "const gpus = document.querySelector('#choices select'); gpus.value = '4';"
@@ -409,7 +423,7 @@ def test_values_are_chosen_in_the_commands_of_an_image(site: Path, window: Brows
     assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"] code')[0]
 
 
-def test_changes_of_one_image_are_chosen(site: Path, window: Browser) -> None:
+def test_changes_can_be_limited_to_one_image(site: Path, window: Browser) -> None:
     shown(window, site, "changes.html", image="cu130-verl0.9")
     names = {text.split(" ")[0] for text in window.texts("[data-image]")}
     assert names == {"cu130-verl0.9"}

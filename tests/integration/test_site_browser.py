@@ -184,7 +184,7 @@ def test_cleared_filter_shows_all_rows(site: Path, window: Browser) -> None:
     assert window.run("return location.hash") == ""
 
 
-def test_the_smallest_download_is_first_where_that_is_chosen(site: Path, window: Browser) -> None:
+def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> None:
     shown(window, site, "index.html")
     every = window.texts("#current tbody th a")
     shown(window, site, "index.html", order="size", packages="trl")

@@ -39,7 +39,7 @@ def _built(project: Project) -> Project:
     assert "1 of 3 targets failed: two" in failed.stderr
     layers.unlink()
     again = project.run("build", "--all", "--on", "slurm")
-    assert "1 to submit, 0 in the queue already, 2 already done" in again.stderr
+    assert "1 to submit, 0 already queued, 2 already done" in again.stderr
     assert [line.split()[0] for line in again.stdout.splitlines()] == list(TARGETS)
     return project
 
@@ -61,7 +61,7 @@ def test_only_failed_tasks_are_resubmitted(built: Project) -> None:
 def test_third_run_submits_nothing(built: Project) -> None:
     before = orders(built, "build")
     done = built.run("build", "--all", "--on", "slurm")
-    assert "0 to submit, 0 in the queue already, 3 already done" in done.stderr
+    assert "0 to submit, 0 already queued, 3 already done" in done.stderr
     assert orders(built, "build") == before
 
 
@@ -112,7 +112,7 @@ def test_interrupt_cancels_tasks_and_next_run_resumes(built: Project) -> None:
     left = [target for target in TARGETS if f"{target}.state.json" not in finished]
     assert left
     done = built.run("build", "--all", "--on", "slurm")
-    assert f"{len(left)} to submit, 0 in the queue already" in done.stderr
+    assert f"{len(left)} to submit, 0 already queued" in done.stderr
     order = json.loads((orders(built, "build")[-1] / "order.json").read_text())
     assert [task["target"] for task in order["tasks"]] == left
     assert len(done.stdout.splitlines()) == len(TARGETS)

@@ -119,7 +119,7 @@ def test_missing_gpu_is_never_a_pass(tier, tmp_path):
 
 
 def test_missing_gpu_is_never_a_pass_under_pytest(tmp_path):
-    run(tmp_path, "gpu")  # which writes what the image must hold
+    run(tmp_path, "gpu")  # which writes the expected content of the image
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SCRIPTS), "--tier=gpu"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     done, unnamed, unread = (

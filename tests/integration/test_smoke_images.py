@@ -105,7 +105,7 @@ def test_smoke_tests_in_root_folder_need_no_root(built, wheels, place):
     nobody = pwd.getpwnam("nobody")
     cache = place / "cache"
     cache.mkdir()
-    readable = [shutil.copy(wheel, cache) for wheel in wheels]  # pip's may lie in root's home
+    readable = [shutil.copy(wheel, cache) for wheel in wheels]  # that of pip may be in root's home
     os.chown(cache, nobody.pw_uid, nobody.pw_gid)
     script = f"""
 import os, sys
@@ -205,7 +205,7 @@ def test_sif_is_read_only_with_unknown_user(built, wheels, tmp_path):
     assert "the root is read-only" in system.log
     if os.geteuid() == 0:
         assert f"user id {runner.ARBITRARY_USER[0]}," in system.message
-    assert not passed(none.cases)  # here is no GPU, or the image has nothing to test on it
+    assert not passed(none.cases)  # there is no GPU, or no case of the image needs one
 
 
 def _containers(container_engine: engine.Engine) -> set[str]:

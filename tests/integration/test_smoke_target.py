@@ -21,7 +21,7 @@ from tests.support import damaged, needs
 ROOT = Path(__file__).parents[2]
 TARGET = "cu130-trl"
 SITE = "/opt/venv/lib/python3.11/site-packages"
-OTHER = "13.1.80"  # of nvcc, the locked one being of 13.0
+OTHER = "13.1.80"  # of nvcc; the locked one is of CUDA 13.0
 
 pytestmark = [
     pytest.mark.long, pytest.mark.engine, pytest.mark.network, pytest.mark.disk(16),
@@ -51,7 +51,7 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         yield docker, built
     finally:
         shutil.rmtree(built)
-    if mine.returncode != 0:  # what a user has loaded stays
+    if mine.returncode != 0:  # images that the user loaded are kept
         subprocess.run([docker, "image", "rm", "--force", TARGET], check=False)
 
 
@@ -88,7 +88,7 @@ def test_nvcc_case_fails_with_other_cuda(built, tmp_path):
         container.damage(f"chmod -R a+rX {SITE}/nvidia")
         locked = lock_file.read_lock(ROOT / "images", TARGET)
         cases = container.cases(locked, "static", "nvcc|compiler", tmp_path)
-    assert cases["compiler"][0] == "passed"  # gcc is as it was
+    assert cases["compiler"][0] == "passed"  # gcc is unchanged
     outcome, message = cases["nvcc"]
     assert (outcome, message.split(":")[:2]) == (
         "failed",

@@ -33,7 +33,7 @@ print(json.dumps([
     sysconfig.get_config_var("CC").split()[0], os.path.exists("/usr/bin/python3"),
 ]))
 """
-# Files that others than root can change, with a setuid or setgid bit, or of other owners.
+# Files that users other than root can change, with a setuid or setgid bit, or other owners.
 FILES = """\
 import json, os, stat
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
     both = json.loads(project.run("list", "--python", "3.12,3.11", "--json").stdout)
     assert both == listed
     refused = project.run("list", "--python", "3.12", status=3)
-    assert "the bases have Python 3.11; a base can take another Python" in refused.stderr
+    assert "the bases have Python 3.11; a base can use another Python" in refused.stderr
 
 
 @pytest.mark.long

@@ -99,4 +99,4 @@ def test_tool_image_is_built_run_and_published(checkout, tmp_path):
             referrer.artifact_type
             for referrer in client.referrers(repository, target_digests["digest"])
         }
-        assert len(kinds) >= 2, kinds  # the lock and its provenance lie beside it
+        assert len(kinds) >= 2, kinds  # the lock and its provenance are next to it

@@ -24,7 +24,7 @@ RECENT = (NOW - datetime.timedelta(days=2)).isoformat()
 NEW = "small-thewheel2.0"
 REFUSED = "requires nowhere"
 HELD = "packages/thewheel-2.0-py3-none-any.whl"
-SECONDS = 300  # until a process that hangs is given up; another may keep the machine busy
+SECONDS = 300  # limit for a hanging process; the machine may be busy
 
 
 def published() -> LocalIndex:
@@ -96,8 +96,8 @@ def test_update_adds_row_reports_refusal_and_changed_cause(project, site, tmp_pa
     state, wheels = project.files(), len(site.received_requests(HELD))
     again = project.run("update", TARGET)
     assert again.stdout == (
-        f"{NEW}: nothing to do\n{NEW}: refused before, for the same reasons: thewheel 3.0\n"
-        f"{NEW}: thewheel 4.0 in the cool-down\n"
+        f"{NEW}: nothing to do\n{NEW}: rejected before, for the same reasons: thewheel 3.0\n"
+        f"{NEW}: thewheel 4.0 within the cool-down period\n"
     )
     assert (matrix(project), project.files()) == (after, state)
     assert len(site.received_requests(HELD)) == wheels

@@ -225,7 +225,7 @@ def test_newer_lock_of_same_target_is_copied(locked: Project, tmp_path: Path) ->
     assert content(project) == content(locked)
 
 
-@pytest.mark.long  # locks a whole target anew
+@pytest.mark.long  # locks a complete target again
 def test_row_with_like_is_updated(publisher: Publisher, tmp_path: Path) -> None:
     project = publisher.user(tmp_path / "project", "torch==2.6.0\nthewheel\n")
     matrix = project.folder / "matrix.yaml"

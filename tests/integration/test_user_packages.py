@@ -40,7 +40,7 @@ OFFLINE = {
     "TMPDIR": "/scratch",  # Apptainer has the /tmp of the machine
 }  # fmt: skip
 UV_INSTALL = "uv pip install --no-index"
-ABSENT = "!Installed in"  # no text of the output
+ABSENT = "!Installed in"  # no text is expected
 HINT = "The packages of the image keep their versions. /opt/imgbuild/README says how"
 PART = "error: helper: part of the image, which only root can change"
 IN_UV_VENV = "source /scratch/uv-venv/bin/activate && "
@@ -73,7 +73,7 @@ STEPS = (
     ("uv venv --system-site-packages /scratch/uv-venv", 0, ""),
     (f"{IN_UV_VENV}python -c 'import helper; print(helper.VALUE)'", 0, "42"),
     (f"{IN_UV_VENV}pip install third", 2, "hint: uv pip install PACKAGE"),
-    # uv installs there what a package requires, as the README says.
+    # uv installs requirements of a package there, as described in the README.
     (f"{IN_UV_VENV}{UV_INSTALL} third==1.0 && third", 0, "third 1"),
     ("head -1 /opt/imgbuild/README && jq --version", 0, f"# {TARGET}\njq-1.6"),
 )  # fmt: skip

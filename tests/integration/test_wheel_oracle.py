@@ -105,7 +105,7 @@ def test_every_locked_wheel_matches_pip(tmp_path: Path) -> None:
         needs.missing("the wheels are for Python 3.11", "run the tests with python3.11")
     given = _given()
     if not given:
-        lock, store, inputs = downloads.locked(TARGET)  # while `store` lives, so do they
+        lock, store, inputs = downloads.locked(TARGET)  # they exist as long as `store`
         for wheel in lock.arch[Arch.X86_64].wheels:
             given.append(tmp_path / wheel.file)
             given[-1].symlink_to(inputs[wheel.sha256])

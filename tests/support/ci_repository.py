@@ -220,7 +220,7 @@ def states(sample: Sample) -> dict[str, tuple[int, int]]:
     """The exit code of each step that ended, and when its file was written."""
     ends = {}
     for path in sorted((sample.project.folder / "build/ci").glob("*/*.json")):
-        document = json.loads(path.read_bytes())  # none is half written
+        document = json.loads(path.read_bytes())  # no file is incomplete
         if isinstance(document, dict) and "key" in document:
             end = document["exit_code"], path.stat().st_mtime_ns
             ends[f"{path.parent.name} {path.stem}"] = end

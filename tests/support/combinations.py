@@ -47,7 +47,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "combinations"
 HALVES = ("seen", "held")
 SCRIPT = "script"
 PIECE = 16 << 20
-# These need no walk through the code; the others get all checks.
+# These do not follow the code; the others run all checks.
 WITHOUT_CODE = ("metadata", "elf", "cuda", "rules")
 SEVERITY = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
@@ -212,7 +212,7 @@ class Laboratory:
         marginal = corners.corners(package_set, rules) if noted else ()
         path = closure.main_path(package_set, rules, marginal)
         assert library.http is not None
-        past = audit_lock.past_of(
+        past = audit_lock.removed_attributes_check(
             package_set, lambda: self.indexes, library, library.http, record.packages
         )
         return judge.audit(package_set, Terms(cuda=record.cuda), path=path, past=past).findings

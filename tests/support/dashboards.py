@@ -10,7 +10,7 @@ from imgbuild.lock.lock_file import read_lock
 
 ROOT = Path(__file__).parents[2]
 # Requirements of ray[default] in each locked version (tests/integration/test_env_sources.py reads
-# them in the wheels), and those that came after 2.43.0.
+# them in the wheels), and those added after 2.43.0.
 DASHBOARD = {
     "aiohttp", "aiohttp-cors", "colorful", "grpcio", "opencensus", "prometheus-client", "py-spy",
     "pydantic", "requests", "smart-open", "virtualenv",

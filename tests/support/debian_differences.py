@@ -5,7 +5,7 @@ The names in `_OF` have the differences of one suite, by its code name.
 
 from __future__ import annotations
 
-# Paths that only the real root has.
+# Paths that exist only in the real root.
 ONLY_REAL = {
     r"dev/.+": "devices and their links come from the container's runtime",
     r"etc/(\.pwd\.lock|(passwd|group|gshadow)-)": "lock and backups of tools that change accounts",
@@ -31,7 +31,7 @@ ONLY_REAL_OF: dict[str, dict[str, str]] = {
         r"var/lib/systemd/deb-systemd-user-helper-enabled(/.+)?": "the same",
     },
 }
-# Of these only folders and links may be missing from ours: dpkg keeps them where a file may follow.
+# Of these only folders and links may be missing from ours: dpkg keeps them if a file may follow.
 ONLY_REAL_EMPTY = {
     r"usr/share/doc/.+": "folders of, and links to, documentation that is left out",
 }

@@ -50,7 +50,7 @@ SDISTS = """sdists:
     reason: its index has an sdist only
     env: {WORD: two words}
 """
-# What builds it: it notes a word of its environment.
+# Its build backend, which records a variable of its environment.
 MAKER = b"""\
 import os
 import zipfile
@@ -105,7 +105,7 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
             "tools-3.0.dist-info/entry_points.txt": b"[console_scripts]\nacall = tools:main\n",
         },
     )
-    # Its layer lies above that of tools, whose files it would replace: the matrix drops them.
+    # Its layer is above that of tools and would replace its files: the matrix drops them.
     index.wheel(
         "rival",
         "1.0",
@@ -116,7 +116,7 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
             "rival-1.0.data/scripts/ascript": b"#!/bin/sh\n",
         },
     )
-    # A chain: it loses a file to tools, which loses another one to winner.
+    # A chain: tools replaces a file of it, and winner one of tools.
     index.wheel(
         "usurper",
         "1.0",
@@ -136,7 +136,7 @@ def project(folder: Path, *, sdist: bool = False, site: Site | None = None) -> I
             "requires: {}",
             f"requires: {{{rows}}}\n{DROP}{SDISTS if sdist else ''}",
         ).replace("named: [thewheel]", "named: [thewheel, rival]")
-        # The base has it too, and a Dockerfile cannot take away what its base sets.
+        # The base sets it too, and a Dockerfile cannot unset variables of its base.
         text = text.replace(
             "  env:\n", "  env:\n    LANG: {value: C.UTF-8, reason: bytes are UTF-8}\n"
         )

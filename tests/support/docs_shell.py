@@ -44,10 +44,10 @@ from tests.support.servers import Site, serve
 
 # The others use the index that this machine is configured for.
 OWN_INDEX = ("small", "home", "project")
-ENGINE = needs.docker20  # nobody keeps images of the documented names there
+ENGINE = needs.docker20  # no images with the documented names exist there
 DATA = ROOT / "tests/data/docs"
 TEAM = ("index.example", "git.example", "files.example")
-# A package in a git repository, built by a backend of its own.
+# A package in a git repository, with its own build backend.
 BACKEND_FILES = {
     "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
     '[project]\nname = "team-tool"\nversion = "1.0"\n',
@@ -66,7 +66,7 @@ def build_wheel(folder, settings=None, metadata=None):
     return name
 """
 SECONDS = 300  # a command that takes longer hangs
-# What a project has beside its matrix, so that make and engines find it there.
+# Files of a project in addition to its matrix, for make and engines.
 BESIDE = ("Makefile", "pyproject.toml", "tools/constraints.txt")
 # Each torch with the runtime of its CUDA, by which that is known.
 TORCHES = (
@@ -140,7 +140,7 @@ class Shell:
     folder: Path
     env: Mapping[str, str]
     spool: Path
-    names: dict[str, str]  # what the docs write, what it is here
+    names: dict[str, str]  # text in the docs, its replacement in tests
     _bash: subprocess.Popen[str] = field(init=False)
     _status: Path = field(init=False)
     _count: int = 0

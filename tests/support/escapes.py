@@ -310,7 +310,7 @@ def packet_socket() -> None:
 
 @way
 def sockets_of_other_families() -> None:
-    # The kernel looks at the type, which there is not, before the family; the filter does not.
+    # The kernel checks the type, which does not exist, before the family; the filter does not.
     for family in set(range(46)) - {1, 2, 10, 16}:
         if libc.socket(family, 999, 0) >= 0 or ctypes.get_errno() != errno.EAFNOSUPPORT:
             return

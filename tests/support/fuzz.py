@@ -20,7 +20,7 @@ import atheris
 from imgbuild.errors import ImgbuildError
 from tests.support import hostile
 
-FOUND = Path("build/fuzz").absolute()  # inputs that a reader neither accepted nor refused in words
+FOUND = Path("build/fuzz").absolute()  # inputs that are neither accepted nor refused with a message
 LENGTH = 1 << 16
 DONE = re.compile(r"Done (\d+) runs")
 HOOK = atheris.instrument_imports(include=["imgbuild"])

@@ -112,7 +112,7 @@ def changed(edit: st.SearchStrategy[Edit]) -> st.SearchStrategy[Edit]:
     def _all(edits: list[Edit]) -> Edit:
         def _edit(data: bytes) -> bytes:
             for each in edits:
-                with contextlib.suppress(Exception):  # of one that is no document any more
+                with contextlib.suppress(Exception):  # of one that is no longer a document
                     data = each(data)
             return data
 
@@ -127,7 +127,7 @@ def attack(seed: bytes, read: Callable[[bytes], object], *, document: bool = Fal
     AssertionError if one is neither accepted nor refused with an error.
     """
     accepted = 0
-    read(seed)  # what is not changed is accepted
+    read(seed)  # unchanged input is accepted
     if FUZZ:
         from tests.support import fuzz  # it needs atheris
 

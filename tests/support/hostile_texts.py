@@ -21,7 +21,7 @@ BREAKS = tuple(
     )
     for after in ("", "\n")
 )
-# Those that a shell script can hold in a word.
+# Those that a word of a shell script can contain.
 WORDS = tuple(text for text in (*PAYLOADS, *BREAKS) if "\r" not in text)
 
 

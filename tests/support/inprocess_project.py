@@ -193,7 +193,7 @@ class Command:
     def __call__(self, *arguments: str) -> Answer:
         """Run `imgbuild ARGUMENTS`; returns its status and output."""
         self._patch.setattr(sys, "argv", ["imgbuild", *arguments])
-        # Its view of the terminal is this command's alone.
+        # Its state of the terminal is only for this command.
         with contextlib.suppress(AttributeError):
             del console._terminal
         Console.configure(console, verbosity=0, json=False)

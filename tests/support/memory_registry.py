@@ -67,22 +67,22 @@ class Registry:
     filters: bool = True  # referrers by type
     mounts: bool = True
     deletes: bool = True
-    verifies: bool = True  # refuses bytes that are not what their digest says
+    verifies: bool = True  # refuses bytes that do not match their digest
     keeps_parts: bool = True  # bytes of a request that broke stay in the upload
-    heads: bool = True  # HEAD of a manifest is answered as GET is
+    heads: bool = True  # HEAD of a manifest gets the response to GET
     tells_digest: bool = True
     ranges: bool = True
     page: int | None = None  # entries of a page
     chunk_minimum: int = 0
-    largest: int | None = None  # bytes of a body that are taken
+    largest: int | None = None  # accepted bytes of a body
     locations: str = "absolute"  # or "relative", "foreign"
     redirects: bool = False  # blobs lie on another server
     # Logins: "" for nobody, "basic", or "bearer" (with `login`, or `identity`, or for anybody).
     auth: str = ""
     login: tuple[str, str] | None = None
     identity: str = ""
-    token_uses: int | None = None  # requests that a token is good for
-    token_life: int | None = None  # seconds that it is said to be
+    token_uses: int | None = None  # requests for which a token is valid
+    token_life: int | None = None  # its lifetime in seconds, as announced
     realm: str = ""
     faults: list[Fault] = field(default_factory=list)
     # What happened.
@@ -106,7 +106,7 @@ class Registry:
             if re.search(where, f"{request.method} {request.path}")
         ]
 
-    # -- inside: what is answered
+    # -- responses
 
     def fault(self, request: Asked) -> Fault | None:
         """The fault for a request; each fault applies `times` times."""

@@ -32,13 +32,13 @@ class Fault:
 
     where: str
     times: int = 1
-    status: int | None = None  # this answer and no work
+    status: int | None = None  # only this response, without effect
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     cut_request: int | None = None  # the line breaks after so many bytes of the request's body
     cut_answer: int | None = None  # the line breaks after so many bytes of the answer's body
     mute: bool = False  # the work is done, and the line breaks before the answer
-    edit: Callable[[Answer], None] = lambda answer: None  # the answer says something else
+    edit: Callable[[Answer], None] = lambda answer: None  # the response has other content
 
 
 @dataclass

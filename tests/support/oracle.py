@@ -24,9 +24,9 @@ from imgbuild.wheel import archive, install, record, scripts
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 SITE = f"lib/python{PYTHON}/site-packages"
-INFO = rf"{re.escape(SITE)}/[^/]+\.dist-info"  # what INFO stands for in the patterns below
+INFO = rf"{re.escape(SITE)}/[^/]+\.dist-info"  # the value of INFO in the patterns below
 
-# Every difference that is accepted: which paths, and why. Nothing else may differ.
+# Accepted differences: paths and reasons. Nothing else may differ.
 ACCEPTED = {
     r"^\.lock$": "uv locks the venv while it works",
     r"^INFO/RECORD$": "sorted, without uv's own files; its rows are compared one by one",
@@ -36,7 +36,7 @@ ACCEPTED = {
     r"^INFO/uv_cache\.json$": "uv notes when the wheel's file was written",
     r"(^|/)__pycache__/[^/]+\.pyc$": "bytecode of one Python version is no part of a wheel layer",
 }
-# What uv adds to one package alone, by the package.
+# Files that uv adds to one package only, by package.
 ACCEPTED_OF = {
     "pip": {r"^bin/pip3\.\d+$": "a third name for the command, which pip's wheel does not declare"},
 }

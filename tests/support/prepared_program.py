@@ -109,7 +109,7 @@ class _Process:
 
 @functools.cache
 def _process_of(pid: int) -> _Process:
-    del pid  # a process that was forked from one of tests needs its own
+    del pid  # a process forked from a test process needs its own
     process = _Process()
     atexit.register(process.end)
     return process

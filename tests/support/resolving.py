@@ -24,6 +24,6 @@ def resolve_wheels(
     """The wheels of target `name` on `arch` and `python` ("3.11.2"); those built from sdists."""
     prepared = solve.prepare(SolveProblem(matrix, name, arch, context), python, root)
     solve.refuse_pins(prepared)
-    chosen = solve.ask(prepared)
+    chosen = solve.choose_packages(prepared)
     solve.report_age(prepared, chosen)
     return solve.lock_chosen(prepared, chosen)

@@ -66,7 +66,9 @@ def packages(of: Lock) -> SbomPackages:
                 'ray[all]; extra == "cluster"',
             ),
         ),
-        "numpy": Package(file="numpy-2.2.6-py3-none-any.whl", words="BSD License", requires=()),
+        "numpy": Package(
+            file="numpy-2.2.6-py3-none-any.whl", license_text="BSD License", requires=()
+        ),
         "antlr4-runtime": Package(file="antlr4_runtime-4.9-py3-none-any.whl"),
         "setuptools": Package(file="setuptools-75.0-py3-none-any.whl", licence="MIT"),
         "bash": Package(
@@ -76,8 +78,8 @@ def packages(of: Lock) -> SbomPackages:
             source_version="1.0-0",
             needs=("base-files",),
         ),
-        "python3": Package(file="python3.deb", see="bash", needs=("awk | bash",)),
-        "base-files": Package(file="base-files.deb", gives=("base",)),
+        "python3": Package(file="python3.deb", copyright_package="bash", needs=("awk | bash",)),
+        "base-files": Package(file="base-files.deb", provides=("base",)),
     }
     packages_by_hash: dict[str, Package] = {}
     for resolved in of.arch.values():

@@ -24,12 +24,12 @@ class Site:
     suffix_ranges: bool = True
     announce: bool = True  # Content-Length is sent
     login: tuple[str, str] | None = None
-    # After how many body bytes the line is cut; each request takes one.
+    # Numbers of body bytes after which the connection is dropped; each request uses one.
     cuts: list[int] = field(default_factory=list)
     # Statuses, with headers, to answer with before behaving: each request takes one.
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     redirects: dict[str, str] = field(default_factory=dict)
-    compress: bool = False  # with gzip, for who accepts it
+    compress: bool = False  # with gzip, for clients that accept it
     pause: float = 0.0  # seconds between pieces of a body
     piece: int = 1 << 16
     before: Callable[[str], None] = lambda path: None

@@ -27,9 +27,13 @@ def module(file: str, **facts: Any) -> ElfFacts:
     return library(file, python=True, **facts)
 
 
-LIBC = library("lib/x86_64-linux-gnu/libc.so.6", defines=["memcpy"], offers=("GLIBC_2.2.5",))
+LIBC = library(
+    "lib/x86_64-linux-gnu/libc.so.6", defines=["memcpy"], defined_versions=("GLIBC_2.2.5",)
+)
 LIBSTDCXX = library(
-    "usr/lib/x86_64-linux-gnu/libstdc++.so.6", defines=["_Znwm"], offers=("GLIBCXX_3.4.29",)
+    "usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+    defines=["_Znwm"],
+    defined_versions=("GLIBCXX_3.4.29",),
 )
 PYTHON = library("usr/bin/python3.11", defines=["PyErr_SetString"], soname="")
 BASE = (LIBC, LIBSTDCXX, PYTHON)

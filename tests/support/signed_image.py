@@ -35,7 +35,7 @@ from tests.support.memory_registry import named
 from tests.support.registry_project import BOTH, NAME, Place
 
 Found = dict[str, tuple[CheckOutcome, str]]
-# What a key asks for and no lock lets be checked.
+# Checks that a key requires and that are impossible without a lock.
 OF_A_LOCK = frozenset({"provenance", "SBOM CycloneDX", "SBOM SPDX"})
 
 

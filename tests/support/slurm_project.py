@@ -20,7 +20,7 @@ BASE = {
     "kind": "debian", "suite": "bookworm", "python": "3.11", "glibc": "2.36",
     "packages": ["python3", "usr-is-merged"],
 }  # fmt: skip
-TARGETS = ("one", "three", "two")  # in the order in which they are told
+TARGETS = ("one", "three", "two")  # in the order of events
 SCRIPTS = Path(__file__).parents[1] / "data/slurm"  # as they are committed for reading
 PATIENCE = 600.0  # a busy machine is slow; nothing is measured
 

@@ -67,7 +67,7 @@ def internal_imports(name: str, trees: dict[str, ast.Module]) -> set[str]:
         if dotted.split(".")[0] != "imgbuild":
             continue
         parts = dotted.split(".")[1:]
-        # The longest prefix that is a module: the rest are names in it.
+        # The longest prefix that is a module; the other parts are names in it.
         while parts and ".".join(parts) not in trees:
             parts.pop()
         names.add(".".join(parts))
@@ -80,7 +80,7 @@ def calls(tree: ast.Module) -> list[tuple[str, int]]:
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            with contextlib.suppress(RecursionError):  # a chain of calls that is no name
+            with contextlib.suppress(RecursionError):  # a chain of calls, not a name
                 names.append((ast.unparse(node.func), node.lineno))
     return names
 
@@ -91,6 +91,6 @@ def module_of(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
+    sys.modules[spec.name] = module  # where dataclasses search for it
     spec.loader.exec_module(module)
     return module

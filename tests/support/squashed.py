@@ -70,7 +70,7 @@ def expected(tree: Merged) -> dict[str, Facts]:
         what: object = node.target or node.device
         if node.kind == "file":
             what = (node.size, node.digest.hex())
-        mode = 0o777 if node.kind == "symlink" else node.mode  # a squashfs holds none of a link
+        mode = 0o777 if node.kind == "symlink" else node.mode  # a squashfs has none for a link
         entries[name] = (node.kind, mode, (node.uid, node.gid), what, node.mtime)
     return entries
 

@@ -17,7 +17,7 @@ DEBIAN = "3.11"
 SYSCONFIG = "_sysconfigdata__linux_x86_64-linux-gnu.py"
 # The header of an ELF program for x86_64 without segments or sections.
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + bytes(44)
-Entry = bytes | str | tarfile.TarInfo  # content, target of a link, or any other member
+Entry = bytes | str | tarfile.TarInfo  # content, link target, or another member
 
 
 def sample(python: str = "3.12", patch: str = "3.12.11") -> dict[str, Entry]:

@@ -83,7 +83,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("data", "text"), REFUSED.values(), ids=REFUSED)
-def test_members_that_no_file_can_have_are_refused_by_every_reader(tmp_path, data, text):
+def test_impossible_members_are_refused_by_every_reader(tmp_path, data, text):
     path = tmp_path / "layer"
     path.write_bytes(hostile.gzipped(data + END))
     for read in (
@@ -109,7 +109,7 @@ def test_a_negative_size_does_not_read_the_rest_of_the_layer():
     assert stream.largest <= 512
 
 
-def test_extended_headers_of_a_member_have_a_limit():
+def test_extended_headers_have_a_size_limit():
     def read(*sizes: int) -> list[str]:
         parts = [extended(record(b"comment", b"c" * size)) for size in sizes]
         stream = io.BytesIO(b"".join(parts) + FILE + END)
@@ -282,7 +282,7 @@ def configured_layout(folder: Path, **config: object) -> Path:
         ({"WorkingDir": "/a\0b"}, "in WorkingDir"),
     ],
 )
-def test_configurations_that_no_process_can_have_are_refused(tmp_path, config, text):
+def test_impossible_configurations_are_refused(tmp_path, config, text):
     with pytest.raises(IntegrityError, match=text):
         configured_layout(tmp_path, **config)
 
@@ -294,7 +294,7 @@ def test_configurations_that_no_process_can_have_are_refused(tmp_path, config, t
         (Sha256, "0" * 64 + "\n"),
     ],
 )
-def test_a_digest_ends_with_its_last_digit(kind, value):
+def test_digest_with_trailing_characters_is_refused(kind, value):
     assert codec.decode(json.dumps(value[:-1]).encode(), kind, file="x") == value[:-1]
     with pytest.raises(InputError):
         codec.decode(json.dumps(value).encode(), kind, file="x")
@@ -337,14 +337,14 @@ PIPES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("read", PIPES.values(), ids=PIPES)
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path, read):
+def test_pipe_is_refused_without_blocking(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ImgbuildError, match="pipe"):
         read(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("name", ["index.json", "oci-layout", "config", "layer"])
-def test_a_pipe_in_a_layout_is_refused_and_not_waited_for(tmp_path, name):
+def test_pipe_in_layout_is_refused_without_blocking(tmp_path, name):
     out = configured_layout(tmp_path)
     stored = layout.read(out).image(Arch.X86_64)
     blobs = {"config": stored.config, "layer": stored.layers[0]}
@@ -379,7 +379,7 @@ def test_any_failure_of_a_reader_names_the_file():
         assert raised.value is passed
 
 
-def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
+def test_pipe_in_place_of_lock_is_refused_without_blocking(tmp_path):
     (tmp_path / "small").mkdir()
     os.mkfifo(tmp_path / "small/lock.json")
     with pytest.raises(IntegrityError, match=r"small/lock\.json is not a regular file"):

@@ -61,7 +61,7 @@ def test_broken_json_is_an_input_error():
 @pytest.mark.parametrize(
     ("data", "result"),
     [
-        (b'{"name": "\xff\xfe"}', "a string in it is not UTF-8"),
+        (b'{"name": "\xff\xfe"}', "a string in the file is not UTF-8"),
         (b'{"name": "a", "more": ' + b"[" * 1_000_000, "nested too deeply"),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_absent_file_is_an_input_error(tmp_path):
         codec.read(tmp_path / "absent.json", Thing)
 
 
-def test_writing_the_same_again_touches_nothing(tmp_path):
+def test_equal_content_is_not_written_again(tmp_path):
     path = tmp_path / "folder" / "thing.json"
     assert codec.write(path, Thing("a"))
     stamp = path.stat().st_mtime_ns

@@ -78,7 +78,7 @@ def test_text_blocks_contain_no_commands() -> None:
     assert names([block for block in summaries if re.search(r"(?m)^\s*\$ ", block.text)]) == []
 
 
-def test_marks_are_valid() -> None:
+def test_markers_of_blocks_are_valid() -> None:
     strange = [block for block in marked() if block.mark and not _valid(block, block.mark)]
     assert names(strange) == []
 
@@ -189,7 +189,7 @@ def test_blocks_that_run_have_no_placeholders() -> None:
     assert holes == []
 
 
-def test_the_sums_of_sizes_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_total_sizes_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new lock changes the sums, too: lab/sharing.py prints the lines."""
     monkeypatch.syspath_prepend(str(ROOT / "lab"))
     sharing = importlib.import_module("sharing")

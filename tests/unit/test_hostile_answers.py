@@ -81,11 +81,11 @@ class Served:
         self.registry.faults.clear()
         self.registry.manifests.pop((NAME, self.changed), None)
         if part == "tags":
-            self._says("/tags/list", data)
+            self._respond("/tags/list", data)
             assert all(isinstance(tag, str) for tag in self.client.tags(self.repository))
             return
         if part in ("manifest", "collection"):
-            self._says("/referrers/", self._listed())
+            self._respond("/referrers/", self._listed())
         if part == "manifest":
             self._put(data, TAG)
             place = InRegistry(self.client, self.repository.tagged(TAG))
@@ -93,11 +93,11 @@ class Served:
             verify(place, VerifyOptions())
             return
         if part == "referrers":
-            self._says("/referrers/", data)
+            self._respond("/referrers/", data)
         elif part == "collection":
             self._put(data, forms.tag(self.subject.digest, forms.SIGNATURES))
         else:
-            self._says("/referrers/", self._listed(self._attached(part, data)))
+            self._respond("/referrers/", self._listed(self._attached(part, data)))
         stored.read(self.client, self.repository, self.subject.digest)
         artifact_store.find(self.client, self.repository, self.subject.digest)
 
@@ -115,7 +115,7 @@ class Served:
             self.registry.tags[NAME, tag] = self.changed
         return self.changed
 
-    def _says(self, where: str, data: bytes) -> None:
+    def _respond(self, where: str, data: bytes) -> None:
         headers = {"Content-Type": "application/json"}
         self.registry.faults.append(Fault(where, times=99, status=200, headers=headers, body=data))
 
@@ -148,7 +148,7 @@ def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_answers_of_a_registry(served, part):
+def test_changed_registry_responses_are_handled(served, part):
     seed = served().seed(part)
     hostile.attack(seed, lambda data: served().read(part, data), document=True)
 

@@ -43,7 +43,7 @@ MARKS = (
 TEXTS = (*hostile_texts.PAYLOADS, *hostile_texts.BREAKS, *MARKS)
 DIGEST = f"sha256:{'0' * 64}"
 
-# Each template that is rendered by itself, with the test that feeds it.
+# Each template that is rendered separately, with its test.
 TEMPLATES = {
     "dockerfile.j2": "tests/integration/test_hostile_texts.py",
     "apptainer.j2": "tests/integration/test_hostile_texts.py",
@@ -52,7 +52,7 @@ TEMPLATES = {
     **{f"slurm/{name}.j2": "tests/integration/test_hostile_jobs.py"
        for name in ("single", "ray-job", "trl-server", "verl", "check", "array")},
 }  # fmt: skip
-# Shell code of imgbuild's data: ci.sh is a part of `ci script`; others take plain words alone.
+# Shell code of imgbuild's data: ci.sh is a part of `ci script`; others have only plain words.
 SHELL = {
     "ci.sh": "tests/integration/test_hostile_jobs.py",
     "image/environment.sh": "",
@@ -126,7 +126,7 @@ def outcome(text: str) -> TargetOutcome:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_is_a_text_in_markdown(text: str) -> None:
+def test_text_is_escaped_in_markdown(text: str) -> None:
     pages = {
         "list": lambda text: "\n".join(table.markdown([row(text)])),
         "images": lambda text: "\n".join(IMAGES_TABLE.images([row(text)], pages=False)),
@@ -142,7 +142,7 @@ def test_a_text_is_a_text_in_markdown(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_is_a_text_in_a_first_matrix(
+def test_text_is_escaped_in_new_matrix(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -184,7 +184,7 @@ class Links(html.parser.HTMLParser):
         self.texts.append(data)
 
 
-def test_a_name_of_a_file_is_a_text_in_a_page_of_links(tmp_path: Path) -> None:
+def test_file_name_is_escaped_in_page_of_links(tmp_path: Path) -> None:
     names = sorted({hostile_texts.name(f"a{text}") for text in TEXTS})
     for name in names:
         (tmp_path / name).touch()
@@ -195,7 +195,7 @@ def test_a_name_of_a_file_is_a_text_in_a_page_of_links(tmp_path: Path) -> None:
     assert set(names) <= set(reader.texts)
 
 
-def test_a_text_is_a_text_in_junit_xml() -> None:
+def test_text_is_escaped_in_junit_xml() -> None:
     for text in (*TEXTS, "\0\x1b[2J", "\ud800", "]]>", "\ufffe"):
         case = Case(name=text, outcome="failed", message=text, seconds=1.0, log=text)
         found = Report(target=text, arch=Arch.X86_64, tier=text, cases=(case,))

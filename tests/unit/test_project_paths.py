@@ -13,7 +13,7 @@ from imgbuild.errors import InputError
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_nearest_matrix_above_is_found(tmp_path, monkeypatch):
+def test_matrix_in_nearest_parent_folder_is_found(tmp_path, monkeypatch):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_a_matrix_that_is_not_a_file_is_refused_and_not_skipped(kind, tmp_path, 
         project_paths.find(None)
 
 
-def test_without_a_matrix_the_catalogue_is_used_read_only(tmp_path, monkeypatch):
+def test_catalogue_is_used_read_only_without_matrix(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     local_project = project_paths.find(None)
     assert local_project == project_paths.find(local_project.matrix) == project_paths.catalogue()
@@ -77,7 +77,7 @@ def test_locked_targets_are_listed(tmp_path):
     assert project_paths.find(tmp_path).locked_targets() == ("a", "b")
 
 
-def test_all_but_the_matrix_is_in_the_folder_of_imgbuild_where_it_exists(tmp_path):
+def test_outputs_are_in_imgbuild_folder_if_it_exists(tmp_path):
     (tmp_path / "matrix.yaml").write_text("version: 1\n")
     local_project = project_paths.find(tmp_path)
     assert local_project.images == tmp_path / "images"

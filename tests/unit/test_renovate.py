@@ -13,7 +13,7 @@ CONFIGURATION = json.loads((ROOT / ".github/renovate.json").read_text())
 (MANAGER,) = CONFIGURATION["customManagers"]
 
 
-def test_the_custom_manager_finds_every_pin_and_nothing_else():
+def test_custom_manager_finds_exactly_all_pins():
     # Named groups of JavaScript; the second expression is applied to what the first one finds.
     outer, inner = (text.replace("(?<", "(?P<") for text in MANAGER["matchStrings"])
     assert MANAGER["matchStringsStrategy"] == "recursive"

@@ -72,7 +72,7 @@ def _folders(lock: Lock, extends: Extends, arch: Arch, inputs: Inputs) -> dict[s
         if paths is None:
             inputs.fetch(lock, layers)
             paths = _seen(layers, inputs.store)
-        base_paths = _met(paths, above, added_paths)
+        base_paths = _base_folders(paths, above, added_paths)
         inputs.store.put_fact(FACT, key, msgspec.json.encode(base_paths))
     else:
         base_paths = msgspec.json.decode(cached, type=tuple[BasePath, ...])
@@ -137,18 +137,20 @@ def _key(layers: Sequence[Layer], above: Sequence[str], placed: set[str]) -> str
     return codec.compact([[layer.id for layer in layers], above, sorted(placed)]).decode()
 
 
-def _met(every: Iterable[BasePath], above: Sequence[str], placed: set[str]) -> tuple[BasePath, ...]:
+def _base_folders(
+    every: Iterable[BasePath], above: Sequence[str], placed: set[str]
+) -> tuple[BasePath, ...]:
     """The base image's parent folders of the added paths, and its folders at an added path.
 
     A folder that no package contains is inferred from the paths below it.
     """
-    met: dict[str, BasePath] = {}
+    base_folders: dict[str, BasePath] = {}
     for seen in every:
         if seen.path in above or (seen.path in placed and seen.kind == FOLDER):
-            met[seen.path] = seen
+            base_folders[seen.path] = seen
         for path in placed & set(_above(seen.path)):
-            met.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
-    return tuple(met[path] for path in sorted(met))
+            base_folders.setdefault(path, BasePath(path=path, kind=FOLDER, folder=PLAIN))
+    return tuple(base_folders[path] for path in sorted(base_folders))
 
 
 def _refuse(target: str, extends: Extends, seen: BasePath) -> None:

@@ -108,7 +108,7 @@ def make_missing(
         if verify or inputs.store.blob(layer_records[layer.id].digest) is None
     ]
     if not verify:
-        inputs.take_published(lock, {layer.id: layer_records[layer.id] for layer in missing})
+        inputs.link_published_layers(lock, {layer.id: layer_records[layer.id] for layer in missing})
         missing = [
             layer for layer in missing if inputs.store.blob(layer_records[layer.id].digest) is None
         ]

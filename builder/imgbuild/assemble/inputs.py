@@ -12,7 +12,7 @@ from imgbuild import codec
 from imgbuild.assemble import layer_contents, mirror_items, skeleton
 from imgbuild.assemble.mirror import Mirror
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
-from imgbuild.assemble.origins import Origins, ask
+from imgbuild.assemble.origins import Origins, fetch_from
 from imgbuild.assemble.sources import LockSources
 from imgbuild.audit.packages.published import published_facts
 from imgbuild.cache.context import Context
@@ -45,17 +45,17 @@ class Inputs:
         context: Context,
         *,
         mirror: Mirror | None = None,
-        spared: Collection[Sha256] = (),
+        kept_files: Collection[Sha256] = (),
     ) -> None:
         self.matrix = matrix
         self.context = context
         self.mirror = None if context.http.offline else mirror
-        self._spared = spared
+        self._kept_files = kept_files
 
-    def counting(self, transfer: Transfer, *, spared: Collection[Sha256]) -> Inputs:
-        """A copy whose downloads count towards `transfer`, and that keeps the files `spared`."""
+    def counting(self, transfer: Transfer, *, kept_files: Collection[Sha256]) -> Inputs:
+        """A copy whose downloads count towards `transfer`, and that keeps `kept_files`."""
         context = msgspec.structs.replace(self.context, transfer=transfer)
-        return Inputs(self.matrix, context, mirror=self.mirror, spared=spared)
+        return Inputs(self.matrix, context, mirror=self.mirror, kept_files=kept_files)
 
     @property
     def store(self) -> Store:
@@ -80,10 +80,10 @@ class Inputs:
         """
         named = inputs_of_all(lock)
         lacked = lacking((named[key] for key in sorted(hashes) if key in named), self.store)
-        ask(lacked, self._origins.of_inputs(lock), self.store)
+        fetch_from(lacked, self._origins.of_inputs(lock), self.store)
         return lacked
 
-    def take_published(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
+    def link_published_layers(self, lock: Lock, records: Mapping[Digest, LayerRecord]) -> None:
         """Fetch the published layers `records` (by id) that `lock` extends into the store.
 
         Nothing is fetched if the matrix does not define their location: they are then built from
@@ -94,7 +94,7 @@ class Inputs:
         ids = published_layers(lock) & records.keys()
         if overlay is not None and ids:
             layers = [_layer(records[key]) for key in sorted(ids)]
-            ask(layers, self._origins.of_published(overlay), self.store)
+            fetch_from(layers, self._origins.of_published(overlay), self.store)
 
     @property
     def _origins(self) -> Origins:
@@ -105,9 +105,9 @@ class Inputs:
         return LockSources(lock, self.matrix, self.context)
 
     def drop(self, hashes: Iterable[Sha256]) -> None:
-        """Remove files from the cache, except `spared`."""
+        """Remove files from the cache, except `kept_files`."""
         for key in hashes:
-            if key not in self._spared:
+            if key not in self._kept_files:
                 self.store.drop_file(key)
 
     def file_tables(

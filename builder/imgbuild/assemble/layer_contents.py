@@ -54,7 +54,7 @@ class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = False
 
 
-class MadeLayer(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A built layer, and the wheels whose contents were checked while building it."""
 
     id: Digest
@@ -62,7 +62,7 @@ class MadeLayer(msgspec.Struct, frozen=True, kw_only=True):
     wheels: dict[Sha256, WheelFacts]
 
 
-def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> MadeLayer:
+def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> BuiltLayer:
     """Build one layer in this process; `advance` is called with the number of bytes read."""
     recipe = job.layer.recipe
     if isinstance(recipe, RegistryRecipe):
@@ -70,7 +70,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
         record = LayerRecord(
             digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=0
         )
-        return MadeLayer(id=job.layer.id, record=record, wheels={})
+        return BuiltLayer(id=job.layer.id, record=record, wheels={})
     trusted = job.record.diff_id if job.record and not job.verify else None
     with store.scratch() as scratch, contextlib.ExitStack() as stack:
         members = _members(recipe, store, scratch)
@@ -96,7 +96,7 @@ def make_layer(job: LayerJob, store: Store, advance: Callable[[int], None]) -> M
     if job.record is None and isinstance(recipe, DebianRecipe):
         store.put_fact(FACT, job.layer.id, msgspec.json.encode(record))
     facts = {} if job.record or not isinstance(recipe, WheelsRecipe) else _facts(recipe, store)
-    return MadeLayer(id=job.layer.id, record=record, wheels=facts)
+    return BuiltLayer(id=job.layer.id, record=record, wheels=facts)
 
 
 def base_record(layer: Layer, store: Store) -> LayerRecord | None:

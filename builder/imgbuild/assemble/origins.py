@@ -27,12 +27,12 @@ from imgbuild.registry import base_image
 from imgbuild.solve import direct
 from imgbuild.values import digest_of_file, sha256
 
-# Adds the inputs that it has to the store; FetchFailed or IntegrityError if a required one is
+# Adds available inputs to the store; FetchFailed or IntegrityError if a required one is
 # missing.
 Origin = Callable[[Sequence[Input]], object]
 
 
-def ask(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
+def fetch_from(items: Sequence[Input], origins: Iterable[Origin], store: Store) -> None:
     """Fetch the `items` missing from `store` from `origins` in turn, until none is missing."""
     for origin in origins:
         items = lacking(items, store)

@@ -161,8 +161,7 @@ def _with_line(text: str, line: str) -> str:
     name = line.partition(":")[0]
     number = line.split(":")[2:3]
     rows = [row for row in text.split("\n") if row and row.partition(":")[0] != name]
-    # The first line with a user ID wins: ours precedes another account of the base with the same
-    # ID.
+    # The first line with a user ID is used: this one precedes other accounts of the base with it.
     same = (place for place, row in enumerate(rows) if row.split(":")[2:3] == number)
     rows.insert(next(same, len(rows)), line)
     return "\n".join(rows) + "\n"

@@ -115,7 +115,7 @@ class LockSources:
                 requests[locked.sha256] = FileRequest(locked, urls)
             for built in resolution.built:
                 if any(item.sha256 == built.sdist.sha256 for item in items):
-                    sdists.bring_tree(built, indexes, self._context)
+                    sdists.fetch_tree(built, indexes, self._context)
             if isinstance(base, DebianBase):
                 for deb in resolution.debs:
                     requests[deb.sha256] = FileRequest(deb, partial(apt.urls, deb, base), hint)

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 
-from imgbuild.assemble.layer_contents import LayerJob, MadeLayer, make_layer
+from imgbuild.assemble.layer_contents import BuiltLayer, LayerJob, make_layer
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.system.amounts import count
 from imgbuild.system.reporter import ProgressBar
 from imgbuild.system.workers import Workers, report
 
-# Bytes of input: less is assembled sooner than a process has started.
+# Bytes of input: less is assembled faster than a process starts.
 WORTH = 2_000_000
 
 
-def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[MadeLayer]:
+def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) -> list[BuiltLayer]:
     """Build every layer of `jobs`. Finished layers stay in the store, even after an error."""
     if not jobs:
         return []
@@ -33,7 +33,7 @@ def assemble_all(jobs: Sequence[LayerJob], context: Context, *, processes: int) 
 
 def _in_processes(
     jobs: Sequence[LayerJob], store: Store, processes: int, bar: ProgressBar
-) -> list[MadeLayer]:
+) -> list[BuiltLayer]:
     workers = Workers(min(processes, len(jobs)), bar.advance)
     try:
         futures = [workers.submit(_work, job, store.root) for job in jobs]
@@ -45,5 +45,5 @@ def _in_processes(
     return layers
 
 
-def _work(job: LayerJob, root: Path) -> MadeLayer:
+def _work(job: LayerJob, root: Path) -> BuiltLayer:
     return make_layer(job, Store.open(root), report)

@@ -201,7 +201,9 @@ def _refuse_unplaced(lock: Lock, sources: Sources, place: str) -> None:
     lacking = set(lock.indexes.values()) - {sources.default_index, *sources.indexes}
     if lacking:
         message = f"{place} does not contain the URL of the index {', '.join(sorted(lacking))} is"
-        raise InputError(message, hint=f"the artifact attached to the image has it in {SOURCES}")
+        raise InputError(
+            message, hint=f"the artifact attached to the image contains it in {SOURCES}"
+        )
 
 
 def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes]:
@@ -210,8 +212,8 @@ def _added(lock: Lock, data: Mapping[str, bytes], place: str) -> dict[str, bytes
     for file in lock.extends.files.values() if lock.extends is not None else ():
         name = f"{FILES}{file.sha256}"
         if name not in data or sha256(data[name]) != file.sha256:
-            what = "is another file" if name in data else "is not there"
-            message = f"{place}/{name} {what}, and {lock.target} adds it as {file.file}"
+            what = "differs from the locked file" if name in data else "is missing"
+            message = f"{place}/{name} {what}; {lock.target} adds it as {file.file}"
             raise IntegrityError(message, hint=OTHER)
         added_files[name] = data[name]
     return added_files

@@ -146,7 +146,7 @@ def prune(store: Store, limit: int) -> Removal:
     """
     store.sweep()
     removed = freed = 0
-    with files.plain_errors(store.root), store.undisturbed():
+    with files.plain_errors(store.root), store.exclusive_access():
         cache_entries = entries(store)
         left = sum(entry.size for entry in cache_entries)
         for entry in sorted(cache_entries, key=lambda entry: _TURN.get(entry.kind, 2)):

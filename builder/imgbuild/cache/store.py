@@ -184,7 +184,7 @@ class Store:
     def drop_file(self, sha256: str) -> None:
         """Remove an input file that this process no longer needs, unless another one uses it."""
         path = self._below(self._file(sha256), make=False)
-        with self.undisturbed(), self._known.relinked(path):  # a blob may be the same file
+        with self.exclusive_access(), self._known.relinked(path):  # a blob may be the same file
             if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
                 path.unlink(missing_ok=True)
 
@@ -193,11 +193,11 @@ class Store:
 
         With `seen`, only if it is still the same file, not replaced by another process.
         """
-        with self.undisturbed(), contextlib.suppress(FileNotFoundError):
+        with self.exclusive_access(), contextlib.suppress(FileNotFoundError):
             if seen is None or os.path.samestat(seen, path.lstat()):
                 path.unlink()
 
-    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+    def exclusive_access(self) -> contextlib.AbstractContextManager[None]:
         """Block lookups and additions by all processes while entries are removed."""
         return files.locked(self._locks("entries"))
 
@@ -237,7 +237,7 @@ class Store:
             return None
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
             seen = path.lstat()
-            if self._is_right(path, seen):
+            if self._is_intact(path, seen):
                 # not set by another process in the meantime
                 if time.time() - path.lstat().st_mtime > 60:
                     self._known.touch(path)
@@ -245,7 +245,7 @@ class Store:
             self._remove_damaged(path, seen)
         return None
 
-    def _is_right(self, path: Path, seen: os.stat_result) -> bool:
+    def _is_intact(self, path: Path, seen: os.stat_result) -> bool:
         """Whether the entry at `path` matches its hash and is writable by this user only."""
         if not stat.S_ISREG(seen.st_mode):
             return False
@@ -296,13 +296,15 @@ class Store:
             message = f"{shown} is damaged and cannot be removed: {error.strerror}"
             hint = "remove it as its owner, or set IMGBUILD_CACHE to another folder"
             raise IntegrityError(message, hint=hint) from error
-        self._reporter.warn(f"{shown} is damaged: removed, it will be fetched or built again")
+        self._reporter.warn(
+            f"{shown} is damaged and was removed; it will be fetched or built again"
+        )
 
     def _require_own(self, folder: Path) -> None:
         """Remove `folder` if other users may write to it; InputError if another user owns it."""
         if not files.is_own(folder, hint="remove the folder, or set IMGBUILD_CACHE to another one"):
             self._reporter.warn(
-                f"{folder} is writable by other users: removed, it will be unpacked again"
+                f"{folder} is writable by other users and was removed; it will be unpacked again"
             )
             with self.scratch() as scratch, files.plain_errors(self.root):
                 folder.rename(scratch / "unpacked")  # atomic, even if the process is killed

@@ -29,7 +29,7 @@ Step = Literal[
 PUBLISH = "publish"
 SIF = "sif"
 AGAIN = "again"
-ROOM = 2.0  # GB besides the image: the checkout, an environment, logs
+ROOM = 2.0  # GB in addition to the image: the checkout, an environment, logs
 SMALL = 1  # GB for a job without an image
 
 

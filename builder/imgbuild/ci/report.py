@@ -56,7 +56,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     targets: tuple[TargetOutcome, ...]
 
-    def wrong(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
+    def needing_attention(self, *, strict: bool) -> tuple[TargetOutcome, ...]:
         """The targets that need attention; with `strict` also those without a suitable machine."""
         return tuple(
             outcome

@@ -26,7 +26,7 @@ from imgbuild.values import Arch, sha256
 FUNCTIONS = "data/ci.sh"
 ALWAYS = "-"  # the key of a step that always runs
 MACHINES = {Arch.X86_64: "x86_64", Arch.ARM64: "aarch64"}  # as `uname -m` prints them
-CHANGED = "the digest of the lock differs from the script"
+CHANGED = "the digest in the lock differs from that in the script"
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, kw_only=True):

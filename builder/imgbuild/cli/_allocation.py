@@ -10,7 +10,7 @@ from imgbuild.errors import InputError
 from imgbuild.slurm.jobs import Allocation, words
 
 PANEL = "Slurm"
-ON = Definition("--on", "Where the work is done.", panel=PANEL, often=True)
+ON = Definition("--on", "Where to run the work.", panel=PANEL, often=True)
 
 
 class AllocationOptions(Group, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
     on: Annotated[
         ExecutionPlace,
         ON(
-            "slurm: an array job with a task for each target, whose results are collected. Nodes"
+            "slurm: an array job with one task per target, whose results are collected. Nodes"
             " must have this folder, the cache and imgbuild's Python at the same paths."
         ),
     ] = "local"
@@ -101,7 +101,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
         int,
         option(
             "--throttle",
-            "With --on slurm: tasks at once; 0: no limit.",
+            "With --on slurm: number of concurrent tasks; 0: no limit.",
             metavar="N",
             min=0,
             panel=PANEL,
@@ -112,7 +112,7 @@ class Cluster(AllocationOptions, frozen=True, kw_only=True):
         bool,
         option(
             "--resume/--no-resume",
-            "With --on slurm: skip tasks that an earlier run has done or queued.",
+            "With --on slurm: skip tasks that an earlier run has completed or queued.",
             panel=PANEL,
         ),
     ] = True

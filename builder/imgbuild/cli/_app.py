@@ -66,16 +66,16 @@ VERBS = {
     "tree": Verb(IMAGES, "Show the dependency tree of a target"),
     "push": Verb(DISTRIBUTION, "Push images to a registry"),
     "pull": Verb(DISTRIBUTION, "Pull an image from a registry into an OCI layout"),
-    "sign": Verb(DISTRIBUTION, "Sign an image in a registry, its provenance and SBOMs"),
+    "sign": Verb(DISTRIBUTION, "Sign an image in a registry, with its provenance and SBOMs"),
     "verify": Verb(DISTRIBUTION, "Verify an image: its signatures, its lock, its contents"),
-    "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror what is in a registry"),
+    "registry": Verb(DISTRIBUTION, "List, tag, clean up or mirror the contents of a registry"),
     "cves": Verb(DISTRIBUTION, "List known vulnerabilities of locked targets"),
     "outdated": Verb(CURRENT, "List newer versions of packages of a target, a project or a file"),
     "update": Verb(CURRENT, "Move a project to newer versions, or try newer versions of a matrix"),
     "slurm": Verb(SITES, "Write a Slurm job script for the image of a target"),
-    "ci": Verb(SITES, "List jobs of CI, write them as a shell script, report their results"),
+    "ci": Verb(SITES, "List CI jobs, write them as a shell script, report their results"),
     "site": Verb(SITES, "Write the targets of the matrix as static pages"),
-    "explain": Verb(SITES, "Explain the code of a finding of diagnose or audit"),
+    "explain": Verb(SITES, "Explain a finding code of diagnose or audit"),
     "cache": Verb(SITES, "Show, prune and verify the cache of downloads and layers"),
     "help": Verb(SITES, "Show the help of a command", hidden=True),
 }
@@ -170,7 +170,7 @@ def root(
     """Options of the program itself."""
 
 
-def _asks_for_help(words: Sequence[str]) -> bool:
+def _requests_help(words: Sequence[str]) -> bool:
     given = list(itertools.takewhile(lambda word: word != "--", words))
     return not given or given[0] == "help" or not {"--help", "-h"}.isdisjoint(given)
 
@@ -203,7 +203,7 @@ def run_verb() -> int:
         raise KeyboardInterrupt from error
     except (BrokenPipeError, SystemExit) as ended:
         closed = BrokenPipeError in (type(ended), type(ended.__context__))
-        if not closed or not _asks_for_help(sys.argv[1:]):
+        if not closed or not _requests_help(sys.argv[1:]):
             raise
         discard()  # the reader of the help, such as `head`, has closed the pipe: not an error
         return 0
@@ -219,5 +219,5 @@ def run_verb() -> int:
         if type(error).__name__ == "UsageError":
             hint = _replacement(name) or hint
         if name in TAKES_COMMAND and type(error).__name__ == "NoSuchOption":
-            hint = f"options of the command go after --: {name} TARGET -- COMMAND; {hint}"
+            hint = f"pass options of the command after --: {name} TARGET -- COMMAND; {hint}"
         raise InputError(message, hint=hint) from error

@@ -47,7 +47,7 @@ NAMED = {"form": "format", "imports": "import", "origin": "from"}
 OWN = frozenset({"names", "target", "everything", "matrix", "json", "quiet", "verbose", "junit"})
 
 
-def offered(name: str, function: Callable[..., None]) -> Callable[..., None]:
+def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     """The verb `function` with `--on slurm` and its options."""
     signature = inspect.signature(function, eval_str=True)
     verb_parameters = list(signature.parameters.values())
@@ -124,7 +124,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: 
     taken = {entry.target for entry in done} | {entry.target for entry in live}
     unsubmitted = tuple(task for task in tasks if task.target not in taken)
     console.info(
-        f"{len(unsubmitted)} to submit, {len(live)} in the queue already, {len(done)} already done"
+        f"{len(unsubmitted)} to submit, {len(live)} already queued, {len(done)} already done"
     )
     if unsubmitted:
         live += array.start(

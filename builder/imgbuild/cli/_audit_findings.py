@@ -24,7 +24,7 @@ from imgbuild.report import Finding, Relation, Report, Severity, Unread
 from imgbuild.system.console import console
 
 INDENT = "    "
-MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed one by one; names
+MOST_ABSENT, NAMED = 10, 5  # findings of absent packages that are printed separately; names
 
 
 class Format(enum.StrEnum):
@@ -52,7 +52,7 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "Replace a package of the target by a fork: NAME=PATH of a checkout, or NAME=git+URL@REV."
+        "Replace a package of the target with a fork: NAME=PATH of a checkout, or NAME=git+URL@REV."
         " Its code is audited too; repeatable.",
         metavar="NAME=FORK",
         panel=SELECT,
@@ -70,7 +70,7 @@ OutputFormat = Annotated[
 
 
 def unread_line(entry: Unread) -> str:
-    return f"{'not read' if entry.required else 'not looked at'}: {entry.what}: {entry.why}"
+    return f"{'not read' if entry.required else 'not checked'}: {entry.what}: {entry.why}"
 
 
 def code_lines(report: CodeReport, *, notes: bool) -> Iterator[str]:

@@ -33,8 +33,8 @@ Results = Annotated[
     Path | None,
     option(
         "--results",
-        "Where results are. Default: build/ci beside the matrix. Jobs on several machines share"
-        " this folder, or a copy of it.",
+        "The folder of results. Default: build/ci next to the matrix. Jobs on several machines"
+        " share this folder, or a copy of it.",
         metavar="FOLDER",
         often=True,
     ),

@@ -96,7 +96,10 @@ def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:
     if branch and all(driver.partition(".")[0] != branch for driver in drivers):
         lacking.append(f"a driver of branch {branch}")
     if lacking:
-        yield f"no test record has {' or '.join(lacking)}: they fit by the code in their files"
+        yield (
+            f"no test record has {' or '.join(lacking)}: compatibility is derived from the"
+            " GPU code in their files"
+        )
     yield ""
 
 

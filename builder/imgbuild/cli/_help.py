@@ -123,7 +123,7 @@ def _refuse_second_values(command: VerbCommand, ctx: Any, args: Sequence[str]) -
         if single and options.count(option) > 1:
             flag = max(option.opts, key=len)
             values = " and ".join(given_values(option.opts, args)) or "several"
-            message = f"{ctx.command_path}: {flag} takes one value, not {values}"
+            message = f"{ctx.command_path}: {flag} accepts one value, not {values}"
             raise InputError(message, hint="use one of them, or run the command once for each")
 
 

@@ -43,7 +43,7 @@ def described(given_driver: str | None, names: Sequence[str], arch: Arch | None)
     needed = {model.arch: name for name, model in models.items() if model.arch}
     if len(needed) > 1 or (arch and needed and arch not in needed):
         arches = " and ".join(f"{name} is built with {each}" for each, name in needed.items())
-        message = f"no machine has these together: {arches}{f', --arch {arch}' if arch else ''}"
+        message = f"no machine combines these: {arches}{f', --arch {arch}' if arch else ''}"
         raise InputError(message, hint="leave --arch out, or name one kind of GPU")
     return Host(
         arch=arch or next(iter(needed), Arch.X86_64),

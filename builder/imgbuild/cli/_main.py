@@ -48,7 +48,7 @@ def excerpt(problem: Problem) -> list[str]:
     return [f"{margin} |", f"{number} | {visible(shown)}", f"{margin} | {indent}{carets}"]
 
 
-STOPPED = "interrupted; finished work is kept, and the same command continues"
+STOPPED = "interrupted; finished work is kept: run the same command again to continue"
 
 
 ASCII = str.maketrans({"→": "->", "…": "...", "─": "-", "│": "|", "├": "|", "└": "`"})

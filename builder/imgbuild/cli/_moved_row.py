@@ -131,7 +131,7 @@ def lines(row: MovedRow, *, whole: bool) -> Iterator[str]:
         )
         shown = [each for each in part.changes if whole or each.package in row.required]
         for change in shown:
-            yield f"  {change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
+            yield f"  {change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
         if len(shown) < len(part.changes):
             yield f"  and {len(part.changes) - len(shown)} others: --packages lists all"
     yield f"new findings in the project's code: {len(row.findings) or 'none'}"

@@ -124,13 +124,14 @@ BUILD_ARCH = Definition(
 )
 OUTPUT_PATH = Definition("--output -o", "Write the result here.", metavar="PATH", often=True)
 FORMAT = Definition("--format", "The format of the result.", metavar="FORMAT", often=True)
-THROUGH = Definition("--through", "What runs the image.", metavar="NAME", often=True)
-BUILDER = Definition("--builder", "What builds the image.", often=True)
+THROUGH = Definition("--through", "The engine that runs the image.", metavar="NAME", often=True)
+BUILDER = Definition("--builder", "The builder of the image.", often=True)
 PART = Definition("--only", "Only this part of the image: base or wheels.")
-KEEP = Definition("--keep/--drop", "Keep what is downloaded or built for this, or remove it after"
+KEEP = Definition("--keep/--drop", "Keep files that are downloaded or built by this command, or"
+                                   " remove them after"
                   " use.")  # fmt: skip
-AGAIN = Definition("--again", "Also redo what is current or already done.")
-FULL = Definition("--full", "Print all, not only the main part.", panel=OUTPUT, often=True)
+AGAIN = Definition("--again", "Also redo work that is up to date.")
+FULL = Definition("--full", "Print everything, not only the main part.", panel=OUTPUT, often=True)
 CHECK = Definition(
     "--check", "Only check that the committed files are current; exit status 5 if not."
 )
@@ -155,8 +156,8 @@ LOCK = Definition("--lock", "The lock to use.", metavar="PLACE",
                   panel=SELECT, often=True)  # fmt: skip
 REQUIREMENTS = Definition(
     "--requirements -r",
-    "What this file requires: requirements.txt, pyproject.toml, a lock file; or the files of a"
-    " folder. Repeatable.",
+    "Read requirements from this file: requirements.txt, pyproject.toml, a lock file; or from the"
+    " files of a folder. Repeatable.",
     metavar="FILE", panel=SELECT, often=True,
 )  # fmt: skip
 SOLVE = Definition("--solve", "Solve for versions.", often=True)
@@ -168,7 +169,7 @@ BASE = Definition("--base", "A base of the matrix.", metavar="NAME", panel=SELEC
 SYSTEM = Definition("--system", "A Debian package; repeatable.", metavar="PACKAGE", often=True)
 DRY_RUN = Definition("--dry-run", "Print what would be done, and change nothing.", often=True)
 SHARED = Definition("--shared", "Shared memory, in MB.", metavar="MB", min=0, setting=True)
-FROM = Definition("--from", "Start from this instead.", metavar="PLACE", often=True)
+FROM = Definition("--from", "The source to start from.", metavar="PLACE", often=True)
 
 Arches = Annotated[list[Arch] | None, ARCH("Repeatable, or with commas. Default: all.")]
 BuildArches = Annotated[
@@ -209,22 +210,28 @@ Mirror = Annotated[
     str | None,
     option(
         "--mirror",
-        "Take inputs from this mirror before any index, or 'off'. Default: $IMGBUILD_MIRROR, else"
-        " the setting of `imgbuild registry mirror use`.",
+        "Fetch inputs from this mirror first, then from the indexes; or 'off'. Default:"
+        " $IMGBUILD_MIRROR, else the setting of `imgbuild registry mirror use`.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
     ),
 ]
 MirrorOnly = Annotated[
     bool,
-    option("--mirror-only", "Ask no other server for files that the mirror lacks.", panel=REGISTRY),
+    option(
+        "--mirror-only",
+        "Do not fetch files that the mirror lacks from other servers.",
+        panel=REGISTRY,
+    ),
 ]
 Apptainer = Annotated[
     list[str] | None,
     option("--apptainer", "An option for apptainer exec, such as --apptainer=--nvccli; repeatable.",
            metavar="OPTION"),
 ]  # fmt: skip
-SharedMemory = Annotated[int, SHARED("This much must be free. 0: at least 1 GB is recommended.")]
+SharedMemory = Annotated[
+    int, SHARED("The amount that must be free. 0: no minimum; 1 GB is recommended.")
+]
 JUnit = Annotated[
     Path | None,
     option("--junit", "Also write the result as JUnit XML.", metavar="FILE", panel=OUTPUT),

@@ -15,7 +15,7 @@ from imgbuild.update.other_updates import BaseUpdates, DebianUpdate, KnownVulner
 from imgbuild.update.solved_version import SolvedVersion
 from imgbuild.values import Arch
 
-HEAD = ("package", "has", "allowed", "newest", "what stops it")
+HEAD = ("package", "has", "allowed", "newest", "blocked by")
 UNAUDITED = "allowed: by METADATA and learned constraints; no code was read"
 REASONS = 2  # of a package, in the table
 ROWS = 8  # Debian packages and vulnerabilities, in the table
@@ -64,7 +64,7 @@ def lines(report: OutdatedReport, *, whole: bool) -> list[str]:
 
 def _unaudited(report: OutdatedReport, shown: Sequence[NewerVersion]) -> Iterator[str]:
     """The meaning of "allowed", unless the versions were solved; `base` is None for a file."""
-    if report.solved or not any(each.takes for each in shown):
+    if report.solved or not any(each.allowed for each in shown):
         return
     audits = (
         "imgbuild resolve" if report.base is None else f"imgbuild outdated {report.name} --solve"
@@ -76,7 +76,7 @@ def _targets(report: OutdatedReport) -> Iterator[str]:
     """The source of Debian updates, why the target is retired, targets with newer versions."""
     if report.base is not None and any(each.security for each in report.base.updates):
         yield (
-            "Debian's updates come with a new lock: in a project, `like: TARGET` in place of"
+            "Debian's updates come with a new lock: in a project, `like: TARGET` instead of"
             f" `extends`; in a clone of imgbuild: imgbuild update {report.name} --axis base"
         )
     if report.retired:
@@ -104,9 +104,9 @@ def _title(report: OutdatedReport) -> str:
     newer = [each for each in report.packages if not each.error]
     machine = [", ".join(report.arch), f"Python {report.python}"]
     machine += [f"CUDA {report.cuda}"] if report.cuda else []
-    allowed = sum(bool(each.takes) for each in newer)
+    allowed = sum(bool(each.allowed) for each in newer)
     words = f"{len(newer)} of {count(report.looked_up, 'package')} have newer versions"
-    return f"{report.name} ({', '.join(machine)}): {words}, METADATA allow {allowed}"
+    return f"{report.name} ({', '.join(machine)}): {words}, METADATA allows {allowed}"
 
 
 def _row(each: NewerVersion) -> tuple[str, ...]:
@@ -115,10 +115,10 @@ def _row(each: NewerVersion) -> tuple[str, ...]:
     words = [*each.reasons[:REASONS]]
     if len(each.reasons) > REASONS:
         words.append(f"{len(each.reasons) - REASONS} more")
-    if each.takes and each.moves:
-        words.append(f"{each.takes} also changes {first_of(each.moves, REASONS)}")
+    if each.allowed and each.moves:
+        words.append(f"{each.allowed} also changes {first_of(each.moves, REASONS)}")
     words += [each.elsewhere] if each.elsewhere else []
-    return (each.package, each.version, each.takes or NONE, each.newest, "; ".join(words))
+    return (each.package, each.version, each.allowed or NONE, each.newest, "; ".join(words))
 
 
 def _python(base: BaseUpdates | None) -> Iterator[tuple[str, ...]]:

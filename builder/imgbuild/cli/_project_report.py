@@ -21,6 +21,7 @@ SHOWN = 3  # targets of the table
 LEFT_OUT = 12  # lines on parts that were not read
 CHOICES = 40  # extras and groups
 FEW = 4  # packages of a target that is not the first
+ADDED = 20  # packages of the first target; --json has all
 CHANGES = 8  # lines on changes; --json has all
 WIDTH = 80
 HEAD = ("target", "add", "change", "Python", "driver", "GPUs", "size", "tests")
@@ -38,13 +39,13 @@ def read_lines(files: ReadFiles) -> list[str]:
         others = [name for name in names if name not in set(map(normalize, chosen))]
         if others:
             more = len(others) - CHOICES
-            words = f" and {more} more; --json has all" if more > 0 else ""
+            words = f" and {more} more; --json lists all" if more > 0 else ""
             also = " also" if chosen else ""
             lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.left_out(declared)
     lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT
-    return [*lines, f"and {more} more left out; --json has all"] if more > 0 else lines
+    return [*lines, f"and {more} more left out; --json lists all"] if more > 0 else lines
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:
@@ -117,10 +118,10 @@ def changes(chosen: Candidate) -> list[str]:
     """The requirements that the first target meets, and the packages to add or change."""
     lines = [f"{chosen.form} {chosen.target}: {count(len(chosen.met), 'requirement')} met"]
     if chosen.added:
-        lines.append(f"added: {', '.join(chosen.added)}")
+        lines.append(f"added: {', '.join(_few(chosen.added, ADDED))}")
     lines += [f"changed: {change}" for change in chosen.changed[:CHANGES]]
     if len(chosen.changed) > CHANGES:
-        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json has all")
+        lines.append(f"and {len(chosen.changed) - CHANGES} more changes; --json lists all")
     return lines
 
 
@@ -140,9 +141,9 @@ def in_short(other: Candidate) -> str:
     return f"{other.target}: {'; '.join(parts) or 'nothing to add or change'}"
 
 
-def _few(words: Sequence[str]) -> list[str]:
-    more = len(words) - FEW
-    return [*words[:FEW], f"{more} more"] if more > 0 else [*words]
+def _few(words: Sequence[str], most: int = FEW) -> list[str]:
+    more = len(words) - most
+    return [*words[:most], f"{more} more"] if more > 0 else [*words]
 
 
 def _row(matrix: Path) -> list[str]:

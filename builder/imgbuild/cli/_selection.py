@@ -98,7 +98,7 @@ def _refuse(
     ]
     suffix = f" for {', '.join(arches)}" if arches else ""
     message = f"{project.images}: no lock of {', '.join(named)}{suffix}"
-    raise LockStale(message, hint=f"make it with: imgbuild lock {' '.join(named)}")
+    raise LockStale(message, hint=f"create it with: imgbuild lock {' '.join(named)}")
 
 
 def at_most_one(arches: Sequence[Arch] | None, what: str) -> Arch | None:

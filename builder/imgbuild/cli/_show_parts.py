@@ -171,7 +171,9 @@ def show_history(selection: Selection) -> None:
     if not console.json and len(histories) == 1 and len(histories[0].revisions) > 1:
         [each] = histories
         commit = each.revisions[1].commit[:8]
-        console.info(f"what the latest changed: imgbuild diff {each.target}@{commit} {each.target}")
+        console.info(
+            f"to show the latest change: imgbuild diff {each.target}@{commit} {each.target}"
+        )
 
 
 def _x86_64_first(sizes: dict[str, int]) -> list[int]:
@@ -213,7 +215,9 @@ def show_tests(selection: Selection) -> None:
             lines += folded(test_cases.failures(each.runs))
             lines += folded(test_cases.skips(each.runs))
             notes = distinct_notes(note for run in each.runs for note in run.notes)
-            lines += folded(["log lines about absent parts:"] if notes else [])
+            lines += folded(
+                ["log lines about packages that the image does not have:"] if notes else []
+            )
             lines += folded(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")

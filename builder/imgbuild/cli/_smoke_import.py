@@ -27,6 +27,6 @@ def report(recorded: Sequence[Recorded]) -> None:
     for path in dict.fromkeys(each.file for each in recorded):
         runs = [each for each in recorded if each.file == path]
         fresh = sum(each.new for each in runs)
-        console.info(f"{path}: {fresh} new, {len(runs) - fresh} known before")
+        console.info(f"{path}: {fresh} new, {len(runs) - fresh} already recorded")
     if any(each.new for each in recorded):
         console.info("commit the test records")

@@ -51,8 +51,8 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         int,
         option(
             "--cool-down",
-            "Take releases that have been out for this many days. Releases that fix an advisory"
-            " are taken at once.",
+            "Use only releases that are at least this many days old. Releases that fix an advisory"
+            " are used immediately.",
             metavar="DAYS",
             min=0,
             often=True,
@@ -60,13 +60,13 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         ),
     ] = DAYS
     no_cool_down: Annotated[
-        bool, option("--no-cool-down", "Take releases of any age.", often=True)
+        bool, option("--no-cool-down", "Use releases of any age.", often=True)
     ] = False
     pull_request: Annotated[
         Path | None,
         option(
             "--pull-request",
-            "Also write what changed as Markdown: the text of a pull request.",
+            "Also write the changes as Markdown, for the text of a pull request.",
             metavar="FILE",
             panel=OUTPUT,
         ),
@@ -89,7 +89,8 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
 class PlannedUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `--dry-run` for a row: versions to try by package, in the order of the trials.
 
-    The newest version that works is used for each package. `waiting` are versions in the cool-down.
+    The newest version that works is used for each package. `waiting` are versions within the
+    cool-down period.
     """
 
     source: str
@@ -195,14 +196,14 @@ def _lines(item: RowUpdate) -> Iterator[str]:
         yield from _refusal(item.source, refusal)
     if item.kept:
         versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
-        yield f"{item.source}: refused before, for the same reasons: {versions}"
+        yield f"{item.source}: rejected before, for the same reasons: {versions}"
     for entry in item.unwritten:
         yield f"{item.source}: learned, but a lock of the matrix violates it: {entry}"
     yield from _waiting(item.source, item.waiting)
 
 
 def _refusal(source: str, refusal: RefusedVersion) -> Iterator[str]:
-    yield f"{source}: refused {refusal.package} {refusal.version}"
+    yield f"{source}: rejected {refusal.package} {refusal.version}"
     yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
     if len(refusal.reasons) > REASONS:
         yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"
@@ -210,4 +211,4 @@ def _refusal(source: str, refusal: RefusedVersion) -> Iterator[str]:
 
 def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for package, versions in waiting.items():
-        yield f"{source}: {package} {', '.join(versions)} in the cool-down"
+        yield f"{source}: {package} {', '.join(versions)} within the cool-down period"

@@ -44,8 +44,8 @@ class MoveOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--to",
-            "In a project: the published target to move to. Default: the present one, at its newest"
-            " lock.",
+            "In a project: the published target to move to. Default: the current one, at its"
+            " newest lock.",
             metavar="TARGET",
             panel=SELECT,
             often=True,
@@ -53,11 +53,12 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     ] = None
     lock: Annotated[
         str | None,
-        LOCK("With --to: a folder or URL with lock.json and digests.json. Default: where the"
-             " present target was copied from."),
+        LOCK("With --to: a folder or URL with lock.json and digests.json. Default: the origin of"
+             " the current target."),
     ] = None  # fmt: skip
     packages: Annotated[
-        bool, PACKAGES("In a project: list all that change, not only those that it requires.")
+        bool,
+        PACKAGES("In a project: list every package that changes, not only direct requirements."),
     ] = False
 
     @property
@@ -105,7 +106,7 @@ def _update(
     value = published.extensions(project.matrix, data)
     planned = _planned(project, value, names, move)
     if planned.changes_nothing:
-        _nothing(planned)
+        _report_current(planned)
         transaction.discard(project)
         answer(
             ProjectUpdate(rows=(), dry_run=dry_run),
@@ -117,8 +118,8 @@ def _update(
     text = project_move.new_matrix(project.matrix, data, value, planned)
     image = value.published[planned.old.name].image
     if image and not project_move.keeps_image(image, planned):
-        console.warn(f"image: {image} is not named for {planned.new.name}: its layers are made from"
-                     " the lock; name where they are under published:")  # fmt: skip
+        console.warn(f"image: {image} does not have the layers of {planned.new.name}: they are"
+                     " built from the lock; set their location under published:")  # fmt: skip
     after = _staged(project, text, planned, options)
     targets.lock_all(after, after.select(planned.rows), drop=False)
     rows = tuple(_moved_row.moved_row(name, before, after, planned) for name in planned.rows)
@@ -174,7 +175,7 @@ def _planned(
     )
 
 
-def _nothing(planned: ProjectMove) -> None:
+def _report_current(planned: ProjectMove) -> None:
     """Report that the project already has the newest lock, and what the user can do instead."""
     retired = ""
     if planned.origin == init.INSTALLED:
@@ -220,7 +221,7 @@ def _refuse(project: Project, value: Extensions, planned: ProjectMove, before: S
     hint = "change them in the project's files, or move to another target: --to TARGET"
     if any(value.targets[name].extends for name in planned.rows):
         hint += (
-            f"; `like:` in place of `extends:` in {project.matrix.name} solves all versions again"
+            f"; `like:` instead of `extends:` in {project.matrix.name} solves all versions again"
         )
     raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 

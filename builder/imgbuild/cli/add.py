@@ -29,7 +29,7 @@ RequirementsArgument = Annotated[
     ),
 ]
 SystemOption = Annotated[list[str] | None, SYSTEM()]
-TargetOption = Annotated[list[str] | None, TARGET("Its row is changed; default: the only one.")]
+TargetOption = Annotated[list[str] | None, TARGET("The row to change; default: the only one.")]
 
 
 @verb
@@ -60,7 +60,7 @@ def add(
     session = open_session(matrix, Options(offline=offline))
     name = added.row_of(session, target or [], "imgbuild add")
     parsed = [_parsed(text) for text in added.with_names(session, requirements or [])]
-    with console.step("looking up what is added"):
+    with console.step("looking up the added packages"):
         problems = added.problems(session, name, parsed, system or [])
     if problems:
         message = f"{'this' if len(problems) == 1 else 'these'} cannot be added to {name}"

@@ -116,7 +116,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--environment",
-            "Audit what is installed: a virtual environment, a Python, or a folder of packages."
+            "Audit installed packages: a virtual environment, a Python, or a folder of packages."
             " Without a value: the active environment, else .venv, else python3.",
             metavar="[PYTHON]",
             panel=SELECT,
@@ -126,19 +126,23 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
     python: Annotated[
         str | None, PYTHON("For pins; default: that of --base, else this Python.")
     ] = None
-    base: Annotated[str | None, BASE("Audit for its glibc, and pins for its Python.")] = None
+    base: Annotated[str | None, BASE("Audit against its glibc, and pins against its Python.")] = (
+        None
+    )
     glibc: Annotated[
         str | None,
         option(
             "--glibc",
-            "The glibc to audit for, such as 2.28. Default: that of --base, of this machine for an"
-            " environment, and of the matrix's base in a project.",
+            "The glibc to audit against, such as 2.28. Default: that of --base, of this machine"
+            " for an environment, and of the matrix's base in a project.",
             metavar="X.Y",
             panel=SELECT,
         ),
     ] = None
     cuda: Annotated[str | None, CUDA("For pins and environments; default: that of torch.")] = None
-    again: Annotated[bool, AGAIN("Audit again a package set that was audited before.")] = False
+    again: Annotated[
+        bool, AGAIN("Repeat the audit of a package set, even if its report is cached.")
+    ] = False
 
     def given(self) -> tuple[str, ...]:
         """The given options that apply only without targets."""
@@ -346,7 +350,7 @@ def audit(
         bool,
         option(
             "--notes",
-            "Also print notes: problems in code that the usual use of a package does not run.",
+            "Also print notes: problems in code that normal use of a package does not run.",
             panel=OUTPUT,
             often=True,
         ),
@@ -549,7 +553,7 @@ def _locked(
             locked.append(item)
     if not locked:
         message = f"no selected target is locked: {', '.join(skipped)}"
-        raise LockStale(message, hint=f"make a lock with: imgbuild lock {skipped[0]}")
+        raise LockStale(message, hint=f"create a lock with: imgbuild lock {skipped[0]}")
     return locked
 
 

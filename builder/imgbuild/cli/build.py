@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from imgbuild.cli import _sif
-from imgbuild.cli._array import offered
+from imgbuild.cli._array import on_slurm
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
     BUILDER,
@@ -68,7 +68,7 @@ PartOption = Annotated[
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "embedded needs no engine and gives the locked digest. docker builds"
+        "embedded needs no engine and produces the locked digest. docker builds"
         " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET: the same"
         " files with another digest."
     ),
@@ -78,8 +78,8 @@ ProjectOption = Annotated[
     bool,
     option(
         "--with-project",
-        "Add the committed files of the project (git HEAD) in the working folder, into"
-        " build/TARGET-with-project, for clusters where no folder is mounted.",
+        "Add the committed files of the project (git HEAD) to the working folder of the image, and"
+        " write it to build/TARGET-with-project: for clusters that do not mount folders.",
         often=True,
     ),
 ]
@@ -153,7 +153,7 @@ def build(
         message = f"--compress {compress} needs --format sif or squashfs"
         raise InputError(message, hint="add --format sif, or leave --compress out")
     if origin is not None:
-        _refuse_beside(
+        _refuse_with_from(
             origin, [selection.named, selection.everything, selection.matrix, part, docker]
         )
         arches = None if selection.arch is None else selection.arches
@@ -178,7 +178,7 @@ def build(
     answer(built, folded(lines))
 
 
-def _refuse_beside(origin: str, given: Sequence[object]) -> None:
+def _refuse_with_from(origin: str, given: Sequence[object]) -> None:
     if any(given):
         message = f"--from {origin} cannot be combined with targets or another builder"
         raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
@@ -240,4 +240,4 @@ def _again(
     answer([built], folded([f"{built.target} {built.digest} {built.output}"]))
 
 
-COMMAND = command(offered("build", build))
+COMMAND = command(on_slurm("build", build))

@@ -25,12 +25,13 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Show, prune and verify the cache of downloads and layers.\n\n"
     "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"
-    " it can be downloaded, built or compiled again, so it is safe to remove entries, also while"
-    " builds run: what they use is kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its size.",
+    " it can be downloaded, built or compiled again, so it is safe to remove entries, even while"
+    " builds run: entries in use are kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its"
+    " size.",
 )
 
 
-# The kinds of entries → what they are called.
+# The kinds of entries → their names in output.
 KINDS = {
     "file": "files",
     "blob": "layers",
@@ -188,7 +189,7 @@ def verify() -> None:
     hint = "check the disk; the next build fetches the files again"
     if not console.json:
         raise IntegrityError(message, hint=hint)
-    console.error(message, hint=hint)  # the answer is on stdout already
+    console.error(message, hint=hint)  # the result is on stdout already
     raise typer.Exit(IntegrityError.exit_code)
 
 

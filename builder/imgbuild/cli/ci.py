@@ -34,9 +34,10 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="List jobs of CI, write them as a shell script, report their results.\n\n"
-    "Jobs follow from the matrix and the locks. Their steps run on any machine: lock check, audit,"
-    " build, smoke tests, push by digest, and, when everything has passed for the digest of an"
+    help="List CI jobs, write them as a shell script, report their results.\n\n"
+    "Jobs are derived from the matrix and the locks. Their steps run on any machine: lock check,"
+    " audit, build, smoke tests, push by digest, and, when everything has passed for the digest"
+    " of an"
     " image, its tags.",
 )
 
@@ -44,7 +45,7 @@ Strict = Annotated[
     bool,
     option(
         "--strict",
-        "Exit status 1 also if no machine of ci.yaml can do a job; by default that is only"
+        "Exit status 1 also if no machine of ci.yaml can run a job; by default that is only"
         " reported.",
     ),
 ]
@@ -165,7 +166,7 @@ def jobs(
 def _shard(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (is_number(part) and is_number(parts) and 1 <= int(part) <= int(parts)):
-        message = f"--shard {text}: not a part"
+        message = f"--shard {text}: not a shard"
         raise InputError(message, hint="write I/N, such as 1/3, 2/3 and 3/3")
     return int(part), int(parts)
 
@@ -226,13 +227,13 @@ def report(
     if summary is not None:
         _add(summary, reports.markdown(overview))
     if issues is not None:
-        for entry in overview.wrong(strict=strict):
+        for entry in overview.needing_attention(strict=strict):
             codec.write_bytes(issues / f"{entry.target}.md", reports.issue(entry).encode())
     if record:
         recorded = record_results(project, folder, chosen.targets, Store.open(), console)
         _smoke_import.report(recorded)
     answer(overview, aligned([reports.HEAD, *reports.rows(overview)]))
-    if overview.wrong(strict=strict):
+    if overview.needing_attention(strict=strict):
         raise typer.Exit(1)
 
 

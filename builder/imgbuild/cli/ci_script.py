@@ -42,7 +42,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
         bool,
         option(
             "--no-push",
-            "Leave out everything from the push on: for a change under review.",
+            "Stop before the push: for a change under review.",
             panel=REGISTRY,
             often=True,
         ),
@@ -50,7 +50,9 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     all_published: Annotated[
         bool,
         option(
-            "--all-published", "Also targets whose tag has the locked digest already.", panel=SELECT
+            "--all-published",
+            "Also include targets whose tag already has the locked digest.",
+            panel=SELECT,
         ),
     ] = False
     results: Results = None
@@ -166,7 +168,7 @@ def _script_options(
         message = "--no-push cannot be combined with a registry or a signature"
         raise InputError(message, hint="leave out --registry, --sign-key and --keyless")
     if not how.no_push and not place:
-        message = "no repository is named to push images to"
+        message = "no repository to push images to is given"
         raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
     if how.through == "here":
         message = "--through here: jobs test images, not the active environment"

@@ -38,7 +38,7 @@ from imgbuild.values import Digest
 AUTHOR = "imgbuild"
 NO_FIX = "no fix"
 NAMED = 5  # packages about which nothing is known; --json has all
-HINT = "take fixed versions, or accept them under `accept_cves:` in matrix.yaml"
+HINT = "use fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 
 VexFile = Annotated[
     Path | None,
@@ -77,8 +77,8 @@ def cves(
     ] = False,
     report: Annotated[
         Path | None,
-        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy) instead"
-               " of asking a server.", metavar="FILE", often=True),
+        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy)"
+                           " instead of querying a server.", metavar="FILE", often=True),
     ] = None,
     osv: Osv = None,
     vex: VexFile = None,
@@ -126,7 +126,7 @@ def cves(
     except FetchFailed as error:
         now = datetime.datetime.now(datetime.UTC)
         kept = OsvServer(osv, Context.open(console, offline=True), now).kept
-        _end_unasked(check.check(cases, source_packages, kept, policy, whole=whole), error)
+        _end_unreachable(check.check(cases, source_packages, kept, policy, whole=whole), error)
     if vex is not None:
         _write_vex(vex, session, cases, reports, author)
     if repository is not None:
@@ -210,16 +210,16 @@ def _digests(session: Session, cases: Sequence[CveCase]) -> list[Digest]:
     ]
 
 
-def _end_unasked(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
+def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoReturn:
     """Print results from the matrix and the cache if the server is unreachable; raise `error`."""
     answer(reports, list(_lines(reports)))
     for of in dict.fromkeys(of for report in reports for of in report.sources):
-        if any(len(report.unasked) < report.packages for report in reports):
+        if any(len(report.unqueried) < report.packages for report in reports):
             console.info(f"advisories in the cache: {of}")
-    most = max((len(report.unasked) for report in reports), default=0)  # of one image
+    most = max((len(report.unqueried) for report in reports), default=0)  # of one image
     missing = count(most, "package")
     console.warn(
-        f"the result is incomplete: nothing is known about {missing}; without this server:"
+        f"the result is incomplete: there is no data about {missing}; without this server:"
         " imgbuild cves --report FILE"
     )
     if console.json:  # the answer is on stdout already
@@ -243,8 +243,8 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
             f"accepted until {entry.expires}, not checked: {entry.id}: {entry.reason}"
             for entry in report.unchecked
         )
-        yield from folded(_unasked(report))
-        yield from folded(f"not looked at: {name}" for name in report.unread)
+        yield from folded(_unqueried(report))
+        yield from folded(f"not checked: {name}" for name in report.unread)
     for acceptance in dict.fromkeys(entry for report in reports for entry in report.expired):
         yield from folded(
             [f"warning: accept_cves: {acceptance.id} was accepted until {acceptance.expires}"]
@@ -253,12 +253,12 @@ def _lines(reports: Sequence[CveReport]) -> Iterator[str]:
         yield from folded([f"warning: accept_cves: no package has {acceptance.id}"])
 
 
-def _unasked(report: CveReport) -> Iterator[str]:
+def _unqueried(report: CveReport) -> Iterator[str]:
     """The packages for which the source was not queried, the first ones by name."""
-    names = sorted(set(report.unasked))
-    if names and len(report.unasked) < report.packages:
+    names = sorted(set(report.unqueried))
+    if names and len(report.unqueried) < report.packages:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"not asked: {', '.join(names[:NAMED])}{more}"
+        yield f"not queried: {', '.join(names[:NAMED])}{more}"
 
 
 def _shown(vulnerability: Vulnerability, report: CveReport) -> bool:
@@ -291,10 +291,10 @@ def _counts(report: CveReport) -> str:
     accepted = len(report.vulnerabilities) - len(open_ones)
     more = f"; {accepted} accepted" if accepted else ""
     packages = count(report.packages, "package")
-    if len(report.unasked) == report.packages:
+    if len(report.unqueried) == report.packages:
         return f"{report.target} {report.arch}: not checked ({packages})"
-    if report.unasked:
-        packages = f"{report.packages - len(report.unasked)} of {packages}"
+    if report.unqueried:
+        packages = f"{report.packages - len(report.unqueried)} of {packages}"
     return f"{report.target} {report.arch}: {', '.join(counts)}{more} ({packages})"
 
 

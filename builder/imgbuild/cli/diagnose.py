@@ -78,7 +78,10 @@ def diagnose(files: FILES = None, short: SHORT = False) -> None:
 def _lines(result: LogFindings) -> Iterator[str]:
     if not result.findings:
         yield "no failure found"
-        yield "to report it, include the whole log and the output of imgbuild doctor --collect"
+        yield (
+            "to report a failure that was not found, include the whole log and the output of"
+            " imgbuild doctor --collect"
+        )
         return
     for finding in result.findings:
         yield from _finding(finding)

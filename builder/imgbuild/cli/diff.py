@@ -113,7 +113,7 @@ def _show(comparison: Comparison) -> None:
     for each in comparison.refused[:SHOWN]:
         console.error(_difference(each, comparison))
     if len(comparison.refused) > SHOWN:
-        console.info(f"and {len(comparison.refused) - SHOWN} more: --json has all")
+        console.info(f"and {len(comparison.refused) - SHOWN} more: --json lists all")
 
 
 def _difference(each: FileDifference, comparison: Comparison) -> str:
@@ -216,7 +216,7 @@ def diff(
         raise InputError(message, hint=hint)
     if full and (files or docker):
         message = "--full cannot be combined with --files or --builder docker"
-        raise InputError(message, hint="leave it out: --json has every difference of files")
+        raise InputError(message, hint="leave it out: --json lists every difference of files")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)

@@ -52,11 +52,13 @@ from imgbuild.values import Arch
 class AnotherMachine(Group, frozen=True, kw_only=True):
     """A machine to check instead of this one."""
 
-    driver: Annotated[str | None, DRIVER("Judge another machine, which has it.")] = None
-    gpu: Annotated[list[str] | None, GPU("Judge another machine, which has it; repeatable.")] = None
+    driver: Annotated[str | None, DRIVER("Check another machine, with this driver.")] = None
+    gpu: Annotated[list[str] | None, GPU("Check another machine, with this GPU; repeatable.")] = (
+        None
+    )
     arch: Annotated[
         list[Arch] | None,
-        ARCH("Of another machine. Default: x86_64, or what its GPU is built with."),
+        ARCH("For another machine; default: x86_64, or that of its GPU."),
     ] = None
 
     def filters(self) -> str:
@@ -91,7 +93,7 @@ def doctor(
     sif: Annotated[
         Path | None, SIF_FILE("Needs --through apptainer. Default: a SIF made for the check.")
     ] = None,
-    gpus: Annotated[str, GPUS("This many must be visible. Needs --through.")] = "0",
+    gpus: Annotated[str, GPUS("The number that must be visible. Needs --through.")] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
@@ -99,7 +101,7 @@ def doctor(
         bool,
         option(
             "--collect",
-            "Print what a report of a failure needs: machine, packages, variables without secrets.",
+            "Print the data for a failure report: machine, packages, variables without secrets.",
         ),
     ] = False,
 ) -> None:
@@ -138,7 +140,7 @@ def doctor(
     number = driver.gpus() if gpus == "all" else int(gpus)
     if through is not None:
         needs = image.InspectOptions(gpus=number, shared=shared, words=tuple(apptainer or ()))
-        _look(selection, layout, sif, through, needs)
+        _check_image(selection, layout, sif, through, needs)
         return
     _require_through(
         {
@@ -151,12 +153,12 @@ def doctor(
     every = choose(project, [], everything=True, arches=[]) if patterns else chosen
     host = host or read_host()
     names = {item.lock.target for item in chosen}
-    all_of = diagnose(host, _offers(project, every))
+    all_of = diagnose(host, _needs_of_targets(project, every))
     diagnosis = only(all_of, names)
     rows = {} if console.json else _rows(project, host)
     answer(diagnosis, folded(_lines(diagnosis, rows)), _style)
     if diagnosis.best and not console.json:
-        console.info(f"versions of these: imgbuild list{another.filters() or ' --fits'}")
+        console.info(f"to show their versions: imgbuild list{another.filters() or ' --fits'}")
     if patterns:
         _require_fits(diagnosis)
 
@@ -172,7 +174,7 @@ def _require_fits(diagnosis: Diagnosis) -> None:
         raise WorkFailed(message, hint=hint)
 
 
-def _offers(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
+def _needs_of_targets(project: Project, selected: Sequence[SelectedLock]) -> list[TargetNeeds]:
     """The requirements of the targets, and whether the matrix recommends or has retired them."""
     targets = published.load(project.matrix).targets
     rows = [(item.lock, targets.get(item.lock.target)) for item in selected]
@@ -195,7 +197,7 @@ def _require_through(inside: Mapping[str, object]) -> None:
             raise InputError(message, hint="add --through docker, podman, root or apptainer")
 
 
-def _look(
+def _check_image(
     selection: WholeTargets,
     layout: Path | None,
     sif: Path | None,
@@ -267,7 +269,7 @@ def _machine_rows(host: Host) -> Iterable[str]:
     if host.described:
         yield from aligned(
             [
-                ("machine", f"{host.arch}, another one, described by options"),
+                ("machine", f"{host.arch}, a machine described by options"),
                 ("driver", host.driver or "not given"),
                 *(
                     ("GPU", f"{gpu.name}, compute capability {gpu.capability}")

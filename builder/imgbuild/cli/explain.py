@@ -20,7 +20,7 @@ WIDTH = 80
 
 @verb
 def explain(code: CODE) -> None:
-    """Explain the code of a finding of diagnose or audit.
+    """Explain a finding code of diagnose or audit.
 
     Prints its cause, its cure and an example. `imgbuild diagnose` and `imgbuild audit` print codes.
 

@@ -30,7 +30,7 @@ from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, init, repositories, request
+from imgbuild.resolve import choose, init, python_support, repositories, request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.show import status
 from imgbuild.solve import repository_name
@@ -48,7 +48,7 @@ NameOption = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME",
-        help="The name of your image. Default, and for .: that of this folder.",
+        help="The name of your image. Default, and for '.': the name of this folder.",
         show_default=False,
     ),
 ]
@@ -65,7 +65,7 @@ ExtendsOption = Annotated[
 ]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("The image starts from it, in place of the first row of the table; one at most."),
+    TARGET("Start from this target instead of the first row of the table; at most one."),
 ]
 LockOption = Annotated[
     str | None,
@@ -93,7 +93,7 @@ GpuOption = Annotated[
 FromOption = Annotated[
     list[str] | None,
     FROM(
-        "A file or folder whose requirements are read in place of this folder's, or a git address"
+        "A file or folder whose requirements are read instead of this folder's, or a git address"
         " with @REVISION; repeatable."
     ),
 ]
@@ -109,7 +109,7 @@ RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Take the target's version of a package, regardless of the project's requirement;"
+        "Use the target's version of a package, regardless of the project's requirement;"
         " repeatable.",
         metavar="PACKAGE",
         panel=READ,
@@ -353,7 +353,7 @@ def _start(
             copy.unlink()
         raise
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    wrote += [*init.write_beside(path.parent), *copies]
+    wrote += [*init.write_editor_files(path.parent), *copies]
     return Started(
         name=row.name,
         target=target,
@@ -393,7 +393,7 @@ def _refuse(
     if ask.extends and chosen.changed:
         message = f"{chosen.target} has other versions than the project requires"
         hint = (
-            f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE takes the"
+            f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE uses the"
             " target's version"
         )
         raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
@@ -402,7 +402,7 @@ def _refuse(
         msgspec.structs.replace(declared, python=declared.required_python), chosen.python
     ):
         reasons += [
-            f"{item.place} requires Python {item.spec}; --relax {PYTHON} takes {chosen.python}"
+            f"{item.place} requires Python {item.spec}; --relax {PYTHON} uses {chosen.python}"
             for item in declared.required_python
         ]
         nearest = _project_report.changes(chosen)
@@ -419,6 +419,8 @@ def _refuse(
         message = f"{number} of the project cannot be met with Python {chosen.python}"
         hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
         hint += " the target's version with --relax PACKAGE"
+        if any(each.cause == "python" for each in choice.obstacles):
+            hint += f"; {python_support.OTHER}"
         raise NoSolution(message, reasons=tuple(reasons), hint=hint)
 
 
@@ -479,7 +481,7 @@ def _extend(
     console.info(f"{name} extends {extends} {below.digest}")
     console.info(f"next: imgbuild lock {name} && imgbuild build {name} && imgbuild run {name}")
     wrote = [path, below.folder / "lock.json", below.folder / "digests.json"]
-    wrote += init.write_beside(path.parent)
+    wrote += init.write_editor_files(path.parent)
     started = Started(name=name, target=extends, form="extends", wrote=tuple(wrote))
     answer(started, [str(each) for each in wrote])
 

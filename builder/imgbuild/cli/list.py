@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -52,12 +53,13 @@ With = Annotated[
     ),
 ]
 Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
-Gpu = Annotated[str | None, GPU("Only targets with code for it.")]
-Driver = Annotated[str | None, DRIVER("Only targets that run on it.")]
+Gpu = Annotated[str | None, GPU("Only targets with code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Only targets that run on this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Only targets with it: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with commas."
+        "Only targets with this Python: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with"
+        " commas."
     ),
 ]
 Fits = Annotated[
@@ -75,6 +77,17 @@ State = Annotated[
 ]
 
 
+TestedOn = Annotated[
+    str | None,
+    option(
+        "--tested",
+        "Only targets whose image passed tests on this GPU: H200, or '2 H200' for two of them.",
+        metavar="GPU",
+        panel=SELECT,
+    ),
+]
+
+
 class Filters(Group, frozen=True, kw_only=True):
     """Filters of the listed targets; a target must match all that are given."""
 
@@ -82,6 +95,7 @@ class Filters(Group, frozen=True, kw_only=True):
     cuda: Cuda = None
     gpu: Gpu = None
     driver: Driver = None
+    tested: TestedOn = None
     python: PythonVersion = None
     fits: Fits = False
     state: State = None
@@ -93,6 +107,7 @@ class Filters(Group, frozen=True, kw_only=True):
             *([f"--cuda {self.cuda}"] if self.cuda else []),
             *([f"--gpu {self.gpu}"] if self.gpu else []),
             *([f"--driver {self.driver}"] if self.driver else []),
+            *([f"--tested {self.tested}"] if self.tested else []),
             *(f"--python {each}" for each in self.python or ()),
             *(["--fits"] if self.fits else []),
             *(f"--state {state}" for state in self.state or ()),
@@ -164,6 +179,7 @@ class Matcher:
             and (not self._pythons or any(each.contains(row.python) for each in self._pythons))
             and (not self._needed or _has(self._project, row, self._needed))
             and ((self._model is None and not self._driver) or bool(self._fitting(row)))
+            and (self._filters.tested is None or _tested(self._project, row, self._filters.tested))
             and (self._runs_here is None or self._runs_here(row))
         )
 
@@ -221,12 +237,25 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
     )
 
 
+def _tested(project: Project, row: TableRow, gpu: str) -> bool:
+    """Whether an image of the row passed a tier on `gpu`, "2 H200" for several of them."""
+    several = re.fullmatch(r"(\d+) (.+)", gpu)
+    number, name = several.groups() if several else ("", gpu)
+    runs = [run for image in table.shown(project, row).images for run in image.runs if run.good]
+    return any(
+        {*name.casefold().split()} <= {*each.casefold().split()}
+        and number in ("", str(len(run.gpu)))
+        for run in runs
+        for each in run.gpu
+    )
+
+
 def _locked(project: Project, target: str) -> list[dict[str, str]]:
     lock = lock_file.find_lock(project.images, target)
     return [each.versions for each in lock.arch.values()] if lock is not None else []
 
 
-def _offer(project: Project, target: str) -> TargetNeeds | None:
+def _needs_of(project: Project, target: str) -> TargetNeeds | None:
     lock = lock_file.find_lock(project.images, target)
     return targets.offer(project.images, lock) if lock is not None else None
 
@@ -236,7 +265,7 @@ def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) 
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
-    offered = _offer(project, row.target) or targets.planned(
+    offered = _needs_of(project, row.target) or targets.planned(
         row.target, row.cuda, row.arch, row.gpu
     )
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
@@ -256,7 +285,7 @@ def _judge(project: Project) -> Callable[[TableRow], bool]:
         console.warn("no GPU and driver were found: --fits compares only the other requirements")
 
     def _runs_here(row: TableRow) -> bool:
-        offered = _offer(project, row.target)
+        offered = _needs_of(project, row.target)
         return offered is not None and targets.judge(host, offered).fits
 
     return _runs_here
@@ -267,7 +296,8 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. Lines are not folded.",
+        "All columns: Python, other packages, state, test records. On a terminal that is narrower"
+        " than the table, a paragraph for each target.",
         panel=OUTPUT,
         often=True,
     ),
@@ -306,7 +336,8 @@ def list_targets(
     their place; --all lists these too. A target with * is recommended for its stack; these are
     first. The column "tested" has the GPUs and the month of the highest tier of smoke tests that
     passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
-    run of a tier failed; "-" for an image without a test record, "not locked" without an image.
+    run of a tier failed; "-" for an image without a test record; "not locked", or "plan" on a
+    narrow terminal, for a target without an image.
     Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
     equal configuration count, and --wide names their digests. A narrow terminal shows no months; a
     wide one shows more columns: the oldest driver, the download size, other packages. Filters are
@@ -327,6 +358,8 @@ def list_targets(
         imgbuild list --fits
 
         imgbuild list --driver 535 --gpu A100 --python 3.11
+
+        imgbuild list --tested '2 H200'
 
         imgbuild list --python '>=3.12' --with vllm
 
@@ -371,7 +404,7 @@ def list_targets(
     if form == "markdown":
         lines = table.markdown(rows)
     elif wide:
-        lines = aligned(table.cells(rows), width=sys.maxsize)
+        lines = _wide(rows, terminal_width())
     else:
         width = terminal_width()
         also = ["Python"] if filters.python else []
@@ -382,14 +415,20 @@ def list_targets(
             console.info(note)
 
 
+def _wide(rows: Sequence[TableRow], width: int) -> list[str]:
+    """The table of all columns, or a paragraph for each target if the terminal is narrower."""
+    lines = aligned(table.cells(rows), width=sys.maxsize)
+    return table.blocks(rows, width) if max(map(len, lines)) > width else lines
+
+
 def _notes(
     rows: Sequence[TableRow], hidden: Sequence[str], restricted: Sequence[str], *, wide: bool
 ) -> Iterator[str]:
     """The meaning of the marks in the table, and notes on omitted rows."""
     if not wide and any(row.recommended for row in rows):
-        yield "* recommended; columns of other packages: imgbuild list --wide"
+        yield "* recommended; other packages and columns: imgbuild list --wide"
     if not wide and not all(row.images for row in rows):
-        yield "not locked: imgbuild show TARGET names the reasons"
+        yield f"not locked ({table.PLANNED}): imgbuild show TARGET lists the reasons"
     if hidden:
         yield f"retired: {len(hidden)}, listed by: imgbuild list --all"
     if restricted:
@@ -404,7 +443,7 @@ def _style(line: str) -> list[tuple[str, str]]:
         return [(line, "bold")]
     head = "bold green" if name.endswith(table.MARK) else ""
     cells, last = rest[: rest.rfind("  ") + 2], rest[rest.rfind("  ") + 2 :]
-    tail = {"failed": "red", "not locked": "dim", "no lock": "dim"}.get(last, "")
+    tail = {"failed": "red", "not locked": "dim", table.PLANNED: "dim"}.get(last, "")
     return [(name, head), (gap + cells, ""), (last, tail)]
 
 
@@ -431,7 +470,7 @@ def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
             yield f"    {finding.where}: {finding.code} {finding.message}"
         if errors[STOPPERS:]:
             yield f"    and {len(errors) - STOPPERS} more"
-    unknown = next((fit.target for fit in results if fit.state == "not known"), "")
+    unknown = next((fit.target for fit in results if fit.state == "unknown"), "")
     if unknown:
         console.info(f"to read the packages: imgbuild audit {unknown} --code PATH")
 
@@ -441,7 +480,7 @@ def _cache() -> Store | None:
     try:
         return Store.open()
     except (ImgbuildError, OSError) as error:
-        console.detail(f"states of targets are not stored: {error}")
+        console.detail(f"states of targets could not be stored: {error}")
         return None
 
 

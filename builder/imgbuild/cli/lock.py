@@ -20,7 +20,7 @@ from imgbuild.system.console import console
 @verb
 def lock(
     selection: WholeTargets,
-    check: Annotated[bool, CHECK("The files are locks and digests.")] = False,
+    check: Annotated[bool, CHECK("They are locks and digests.")] = False,
     diff: Annotated[
         str | None,
         option(

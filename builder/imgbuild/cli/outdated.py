@@ -49,7 +49,9 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[bool, PACKAGES("Newer versions of all of them, not only of what is required.")]
+Packages = Annotated[
+    bool, PACKAGES("Show newer versions of all packages, not only of direct requirements.")
+]
 Python = Annotated[str | None, PYTHON("With -r; default: one that the files accept.")]
 Solve = Annotated[
     bool,
@@ -162,7 +164,7 @@ def _of_target(
         msgspec.structs.replace(
             row,
             elsewhere=newer_targets.locked_with(
-                row.package, row.takes, lock, item.arches[0], locks
+                row.package, row.allowed, lock, item.arches[0], locks
             ),
         )
         for row in rows
@@ -271,7 +273,9 @@ def _of_files(
 ) -> OutdatedReport:
     if solve:
         message = "--solve applies to targets and projects"
-        raise InputError(message, hint="imgbuild resolve -r FILE solves the requirements of a file")
+        raise InputError(
+            message, hint="imgbuild resolve -r FILE resolves the requirements of a file"
+        )
     arch = at_most_one(selection.arches, "a file is looked up for one architecture")
     arch = arch or Arch.parse(platform.machine())
     matrix = load(project_paths.catalogue().matrix)

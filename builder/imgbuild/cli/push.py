@@ -72,7 +72,7 @@ DigestFile = Annotated[
     Path | None,
     option(
         "--digest-file",
-        "When all is pushed, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
+        "After all pushes, write a line for each target: TARGET HOST/REPOSITORY@DIGEST.",
         metavar="FILE",
     ),
 ]
@@ -84,8 +84,8 @@ Sif = Annotated[
     bool,
     option(
         "--sif",
-        "Push a SIF of the image in build/TARGET, as TARGET-ARCH-sif, beside the image that is in"
-        " the repository; apptainer pull oras://... reads it.",
+        "Push a SIF of the image in build/TARGET, as TARGET-ARCH-sif, next to the image in the"
+        " repository; apptainer pull oras://... reads it.",
         often=True,
     ),
 ]
@@ -96,7 +96,7 @@ PartOption = Annotated[
     PART("Only base can be pushed; Dockerfiles of `render --online` start from it."),
 ]
 DryRunOption = Annotated[
-    bool, DRY_RUN("Shows whether each layer is sent, mounted or already there.")
+    bool, DRY_RUN("Shows whether each layer is sent, mounted or already present.")
 ]
 
 
@@ -143,7 +143,7 @@ def push(
     if sif:
         given = [part, dry_run, digest_only, digest_file, mount_from, sign_key]
         if any(given):
-            message = "--sif cannot be combined with options for the push of an image"
+            message = "--sif cannot be combined with options for pushing an image"
             raise InputError(message, hint="push the image first, then its SIF")
         client = Client(plain_http=plain_http or (), origin=True, reporter=console)
         repository = _repository(place, None if place else open_session(selection.matrix, how))
@@ -198,7 +198,7 @@ def _key(path: Path | None) -> PrivateKey | None:
 def _repository(place: str | None, session: Session | None) -> Repository:
     named = place or (session.matrix.registry if session else None)
     if named is None:
-        message = "no repository is named"
+        message = "no repository is given"
         hint = (
             "imgbuild push TARGET HOST/REPOSITORY, or write registry: HOST/REPOSITORY in the matrix"
         )

@@ -33,7 +33,7 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="List, tag, clean up or mirror what is in a registry.",
+    help="List, tag, clean up or mirror the contents of a registry.",
 )
 
 
@@ -152,8 +152,10 @@ def gc(
     repository = parse_repository(place)
     project = open_project(matrix)
     if not project.writable:
-        message = f"no {MATRIX} in {Path.cwd()} or any parent folder: what to keep is not known"
-        hint = "run it in the repository whose locks name the images, or pass --matrix FILE"
+        message = (
+            f"no {MATRIX} in {Path.cwd()} or any parent folder: which images to keep is unknown"
+        )
+        hint = "run it in the repository that has the locks of the images, or pass --matrix FILE"
         raise InputError(message, hint=hint)
     today = datetime.datetime.now(datetime.UTC).date()
     client = Client(plain_http=plain_http or (), origin=True, reporter=console)

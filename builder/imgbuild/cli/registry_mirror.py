@@ -35,8 +35,8 @@ app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
     help="Keep the inputs of locks in your own registry.\n\n"
-    "Builds then work after upstream files vanish, or without any other network. Files (wheels,"
-    " sdists, debs, base layers) are blobs named by the sha256 that the lock has, stored once for"
+    "Builds then work after upstream files disappear, or without any other network. Files (wheels,"
+    " sdists, debs, base layers) are blobs named by the sha256 in the lock, stored once for"
     " all targets. `imgbuild lock` still reads the indexes.",
 )
 
@@ -181,7 +181,7 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
         hint = f"imgbuild registry mirror push {' '.join(absent)} {repository}"
         if not console.json:
             raise WorkFailed(message, hint=hint)
-        console.error(message, hint=hint)  # the answer is on stdout already
+        console.error(message, hint=hint)  # the result is on stdout already
         raise typer.Exit(WorkFailed.exit_code)
 
 
@@ -207,7 +207,7 @@ def _place(
     require_no_host(names, project.locked_targets())
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
-        message = "no mirror is named, and none is set"
+        message = "no mirror is given, and none is set"
         raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")
     repository = parse_repository(setting.setting.mirror)
     plain = [*(plain_http or []), *([repository.host] if setting.setting.plain_http else [])]

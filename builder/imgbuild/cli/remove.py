@@ -25,9 +25,7 @@ def remove(
         typer.Argument(metavar="PACKAGE...", help="Names of packages.", show_default=False),
     ] = None,
     system: Annotated[list[str] | None, SYSTEM()] = None,
-    target: Annotated[
-        list[str] | None, TARGET("Its row is changed; default: the only one.")
-    ] = None,
+    target: Annotated[list[str] | None, TARGET("The row to change; default: the only one.")] = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Remove packages that were added to the image of a project.

@@ -42,19 +42,19 @@ class ContainerFlags(Group, frozen=True, kw_only=True):
     """Options of a rendered container."""
 
     gpus: Annotated[
-        str | None, GPUS("For each node. Default: all of a machine, 1 in Kubernetes.")
+        str | None, GPUS("For each node. Default: all GPUs of a machine, 1 in Kubernetes.")
     ] = None
     gpu: Annotated[
         str | None,
-        GPU("With --format skypilot: the kind that SkyPilot looks for, such as H100."),
+        GPU("With --format skypilot: the kind that SkyPilot requests, such as H100."),
     ] = None
     nodes: Annotated[
         int,
         option("--nodes", "Nodes.", metavar="N", min=1, panel=CONTAINER, often=True, setting=True),
     ] = 1
-    shared: Annotated[int, SHARED("0: that of the host, or no limit.")] = 0
+    shared: Annotated[int, SHARED("0: shared memory of the host, or no limit.")] = 0
     env: Annotated[
-        list[str] | None, ENV("In a rendered file NAME alone is a secret of that name.")
+        list[str] | None, ENV("In a rendered file NAME alone refers to a secret of that name.")
     ] = None
     port: Annotated[
         list[int] | None,
@@ -100,7 +100,7 @@ def render(
         Path | None,
         OUTPUT_PATH(
             "A folder for Dockerfiles and for several targets, else a file. Default: Dockerfiles"
-            " beside their locks, everything else to stdout."
+            " next to their locks, everything else to stdout."
         ),
     ] = None,
     online: Annotated[
@@ -115,11 +115,12 @@ def render(
     registry: Annotated[
         str | None,
         REGISTRY_PLACE(
-            "Where the image of a container is, or with --online the base. Default: `registry` of"
+            "The repository of a container's image, or with --online of the base. Default:"
+            " `registry` of"
             " the matrix."
         ),
     ] = None,
-    check: Annotated[bool, CHECK("The files are Dockerfiles and docker-bake.json.")] = False,
+    check: Annotated[bool, CHECK("They are Dockerfiles and docker-bake.json.")] = False,
 ) -> None:
     """Write locks as Dockerfiles, Kubernetes jobs and other formats.
 
@@ -184,8 +185,8 @@ def _render(
     if form in write.LOCAL and not (options.registry or read.registry):
         names = " ".join(item.lock.target for item in chosen)
         console.info(
-            f"the image is that of this machine: imgbuild load {names}; --registry names it by"
-            " its digest"
+            f"the file uses the image that is loaded on this machine: imgbuild load {names};"
+            " --registry names it by its digest"
         )
     if output is not None:
         rendered = write.leave(rendered, output)
@@ -223,13 +224,13 @@ def _refuse(
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:
-        message = "--registry needs --online, or a format of a container"
+        message = "--registry needs --online, or a container format"
         raise InputError(message, hint="add --online, or leave it out")
     if options.container.given and not is_container:
-        message = f"--format {options.form} has no container: it takes no command and no options"
+        message = f"--format {options.form} has no container: it accepts no command and no options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
-        message = "the Dockerfile beside a lock is for all its architectures"
+        message = "the Dockerfile next to a lock is for all its architectures"
         raise InputError(message, hint="leave --arch out, or add --output FOLDER")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from packaging.specifiers import SpecifierSet
 
 from imgbuild.cache.context import Context
 from imgbuild.cli._help import command
@@ -29,6 +30,7 @@ from imgbuild.cli._output import aligned, answer, count
 from imgbuild.cli._targets import MatrixFile
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, NoSolution
+from imgbuild.learn import recorded
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
@@ -134,11 +136,11 @@ def report_refusals(answer: ResolveAnswer) -> bool:
             console.warn(f"{arch}: {text}")
         if outcome.refused is not None:
             refused = True
-            _say(arch, outcome)
+            _print_outcome(arch, outcome)
     return refused
 
 
-def _say(arch: Arch, outcome: ArchOutcome) -> None:
+def _print_outcome(arch: Arch, outcome: ArchOutcome) -> None:
     error = outcome.refused
     if error is not None:
         details = [f"because {reason}" for reason in error.reasons]
@@ -224,7 +226,7 @@ AllowOldOption = Annotated[
     ),
 ]
 FullOption = Annotated[bool, FULL("Every package, and every target that satisfies the request.")]
-AgainOption = Annotated[bool, AGAIN("Solve again what was solved earlier today.")]
+AgainOption = Annotated[bool, AGAIN("Solve again even if the request was solved earlier today.")]
 
 
 @verb
@@ -303,21 +305,34 @@ def resolve(
             answer(resolved, locked_lines(resolved, everything=everything))
             return
         _report_near(ask, session, of_files=bool(places))
-    inputs = open_inputs(session)
-    learned = constraints.read(session.project.images)
+    learned, context = constraints.read(session.project.images), open_inputs(session).context
     with _suggesting(locked.similar(ask, session.project, session.matrix)):
         resolved = stored.answer(
-            ask, session.project, session.matrix, learned, inputs.context, again=again
+            ask, session.project, session.matrix, learned, context, again=again
         )
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
+        _report_notes(ask, session)
         raise typer.Exit(NoSolution.exit_code)
+
+
+def _report_notes(ask: ResolveRequest, session: Session) -> None:
+    """Print what the notes of the matrix have on the requested versions."""
+    specs = {item.package: SpecifierSet(item.spec) for item in ask.requests}
+    for note in recorded.notes_on(recorded.notes(session.matrix), specs):
+        console.info(f"note of {note.target}: {note.text}")
 
 
 def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:
     """Print the target that almost satisfies the request, and that solving takes minutes."""
     near = locked.nearest_target(ask, session.project, session.matrix)
-    if near is not None and near.others:
+    if near is not None and near.missing:
+        lacks = ", ".join(near.missing)
+        console.info(
+            f"nearest locked target: {near.target} has all but {lacks}; to start from it:"
+            f" imgbuild init --extends {near.target}, then imgbuild add {' '.join(near.missing)}"
+        )
+    elif near is not None and near.others:
         has = ", ".join(
             f"{name} {has}, not {name}{spec}" for name, (has, spec) in near.others.items()
         )
@@ -328,7 +343,7 @@ def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> No
         console.info(f"nearest locked target: {near.target} has {has}; to start from it: {start}")
     console.info(
         "no locked target satisfies the request: solving, with an audit of code; up to 6 minutes"
-        " where packages were not read before"
+        " if packages were not read before"
     )
 
 
@@ -372,7 +387,7 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
     bounds = [str(item) for item in demands.bounds if item.package not in names]
     if bounds:
         shown = first_of(bounds, BOUNDS)
-        console.info(f"bounds of packages that no line requires are not used: {shown}")
+        console.info(f"constraints on packages that no line requires are ignored: {shown}")
     releases = cuda_releases(declared, markers)
     cut_off = declared.cut_off.day if declared.cut_off is not None else None
     if declared.indexes:

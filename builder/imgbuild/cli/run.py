@@ -81,21 +81,22 @@ class RunOptions(Group, frozen=True, kw_only=True):
     gpus: Annotated[str | None, GPUS("Default: all, if this machine has any.")] = None
     shm_size: Annotated[
         str | None,
-        option("--shm-size", "Shared memory of the container's own, such as 16g. Default: that of"
+        option("--shm-size", "Private shared memory for the container, such as 16g. Default: that"
+                             " of"
                " the host (--ipc=host).", metavar="SIZE", panel=CONTAINER, setting=True),
     ] = None  # fmt: skip
     user: Annotated[
         str | None,
         Definition(
             "--user",
-            "The user who runs the command. Default: you, so that you own the files it writes.",
+            "The user to run the command as. Default: you, so that you own the files it writes.",
             metavar="UID[:GID]",
             panel=CONTAINER,
         )(),
     ] = None
     network: Annotated[
         bool,
-        option("--network/--no-network", "Give the command a network.", panel=CONTAINER),
+        option("--network/--no-network", "Allow the command to use the network.", panel=CONTAINER),
     ] = True
     hf_cache: Annotated[
         bool,
@@ -194,7 +195,7 @@ def _report_daily(text: str) -> None:
             return
         store.put_fact(NOTICE, text, today)
     except (ImgbuildError, OSError) as error:
-        console.detail(f"not stored that this was reported today: {error}")
+        console.detail(f"could not record that this was reported today: {error}")
     console.info(text)
 
 
@@ -215,7 +216,7 @@ def read_env_file(path: Path) -> dict[str, str]:
             continue
         name, given, value = text.partition("=")
         if not NAME.fullmatch(name):
-            message = f"{path}:{number}: invalid name of a variable: {name!r}"
+            message = f"{path}:{number}: invalid variable name: {name!r}"
             raise InputError(message, hint="write NAME=VALUE, without quotes or export")
         setting = value if given else os.environ.get(name)
         if setting is not None:
@@ -349,7 +350,7 @@ def run(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("It is the engine's command, to copy.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the engine.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 

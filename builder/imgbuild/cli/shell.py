@@ -21,7 +21,7 @@ def shell(
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("It is the engine's command, to copy.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the engine.")] = False,
 ) -> None:
     """Open a shell in the image of a target.
 

@@ -190,7 +190,7 @@ def _sboms(
 HEAD = ("package", "version", "file")
 Layers = Annotated[bool, option("--layers", "The layers, in order, with sizes.", often=True)]
 History = Annotated[
-    bool, option("--history", "The digests it had, from the git history of a checkout.", often=True)
+    bool, option("--history", "Earlier digests, from the git history of a checkout.", often=True)
 ]
 Tests = Annotated[bool, option("--tests", "The results of its tests, by GPU.", often=True)]
 Variables = Annotated[
@@ -392,7 +392,7 @@ def _packages(selection: Selection) -> None:
             if locked.python:
                 rows.append(("cpython", locked.python.version, locked.python.file))
             rows += [(deb.package, deb.version, Path(deb.file).name) for deb in locked.debs]
-            tables.append((f"{item.lock.target} {arch}", _that_fit(rows)))
+            tables.append((f"{item.lock.target} {arch}", _fitting_table(rows)))
             package_lists.append(package_list)
             console.info(
                 f"{package_list.target} {arch}: {count(len(files), 'wheel')},"
@@ -405,12 +405,14 @@ def _packages(selection: Selection) -> None:
     answer(package_lists, lines)
 
 
-def _that_fit(rows: Sequence[Sequence[str]]) -> list[str]:
+def _fitting_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as a table; without the files if they are too wide for the terminal."""
     table = aligned(rows, width=sys.maxsize)
     if max(map(len, table)) <= terminal_width():
         return table
-    console.info("file names: a wider terminal, or a pipe: imgbuild show TARGET --packages | cat")
+    console.info(
+        "to see file names, use a wider terminal or a pipe: imgbuild show TARGET --packages | cat"
+    )
     return aligned([row[:-1] for row in rows])
 
 

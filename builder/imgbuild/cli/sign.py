@@ -26,12 +26,12 @@ def sign(
         list[str] | None, TARGET("Provenance and SBOMs made from its lock are signed as well.")
     ] = None,
     lock: Annotated[
-        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+        str | None, LOCK("A lock.json with digests.json next to it; the same as --target.")
     ] = None,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Sign an image in a registry, its provenance and SBOMs.
+    """Sign an image in a registry, with its provenance and SBOMs.
 
     The image is verified first, and not signed if it does not match its lock (exit status 9).
     Provenance and SBOMs are made from your own lock (--target or --lock), never from attachments of

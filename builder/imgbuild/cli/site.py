@@ -65,7 +65,7 @@ Source = Annotated[
     str,
     option(
         "--source",
-        "The address of the repository in a browser, to which the pages link: https://...",
+        "The web page of the repository, to which the pages link: https://...",
         metavar="URL",
     ),
 ]
@@ -102,7 +102,7 @@ def site(
         imgbuild site --cves cves.json
     """
     if source and not SOURCE.fullmatch(source):
-        message = f"--source {source!r} is not the address of a page"
+        message = f"--source {source!r} is not a web page URL"
         raise InputError(message, hint="such as: --source https://github.com/OWNER/REPOSITORY")
     project = open_project(matrix, [])
     place = output.absolute() if output is not None else project.below("build/site")

@@ -130,7 +130,7 @@ Pyxis = Annotated[
     option(
         "--pyxis",
         "Use srun with pyxis instead of Apptainer: a squashfs (imgbuild build --format squashfs),"
-        " or HOST#NAME:TAG as enroot writes images of a registry.",
+        " or HOST#NAME:TAG as enroot names images in a registry.",
         metavar="IMAGE",
     ),
 ]
@@ -147,7 +147,7 @@ Stage = Annotated[
     list[str] | None,
     option(
         "--stage",
-        "Copy this folder to each node's own disk first, and mount the copy in its place: for"
+        "Copy this folder to each node's own disk first, and mount the copy instead: for"
         " models on a slow network disk; repeatable.",
         metavar="FOLDER",
     ),
@@ -222,7 +222,7 @@ def slurm(
         message = "--shared needs --job check"
         raise InputError(message, hint="add --job check, or leave --shared out")
     if job is ScriptKind.CHECK and words:
-        message = f"--job check takes no command: {' '.join(words)}"
+        message = f"--job check accepts no command: {' '.join(words)}"
         raise InputError(message, hint="leave the command out, or choose another --job")
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"
@@ -277,7 +277,7 @@ def _script(
         kernels=_kernels(target_digests) if kernel_cache else {},
         **more,
     )
-    for line in jobs.unseen(script, Path.cwd()):
+    for line in jobs.unmounted_paths(script, Path.cwd()):
         console.warn(line)
     return script
 

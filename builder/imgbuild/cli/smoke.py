@@ -15,7 +15,7 @@ import typer
 
 from imgbuild.cache.store import Store
 from imgbuild.cli import _smoke_import
-from imgbuild.cli._array import offered
+from imgbuild.cli._array import on_slurm
 from imgbuild.cli._cause import report_cause
 from imgbuild.cli._help import command
 from imgbuild.cli._options import (
@@ -227,7 +227,7 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with read-only files and a user that the image does not know, as on clusters;"
+        "Run with read-only files and a user unknown to the image, as on clusters;"
         " apptainer always does.",
     ),
 ]
@@ -244,7 +244,7 @@ Share = Annotated[
     int,
     option(
         "--share",
-        "How many of the cases that run at once may use the GPUs.",
+        "Number of concurrent cases that may use the GPUs.",
         metavar="N",
         min=1,
         setting=True,
@@ -280,7 +280,7 @@ ThroughOption = Annotated[
     Through | None,
     THROUGH(
         "docker, podman, root (a root folder, without an engine), apptainer (a"
-        " SIF, read-only, as a user that the image does not know), or here (the"
+        " SIF, read-only, as a user unknown to the image), or here (the"
         " active Python environment, no image). Default: the"
         " engine that is running, else root."
     ),
@@ -470,4 +470,4 @@ def _record(project: Project, report: SmokeRun, store: Store) -> dict[str, Imgbu
     return {}
 
 
-COMMAND = command(offered("smoke", smoke))
+COMMAND = command(on_slurm("smoke", smoke))

@@ -39,7 +39,10 @@ def tree(
     name: TARGET,
     package: PACKAGE = None,
     invert: Annotated[
-        bool, option("--invert", "Show what needs PACKAGE, not what it needs.", often=True)
+        bool,
+        option(
+            "--invert", "Show the packages that require PACKAGE, not its dependencies.", often=True
+        ),
     ] = False,
     depth: Annotated[
         int | None,

@@ -54,7 +54,7 @@ def update(
     options = Options(jobs=processes(jobs))
     project = open_project(selection.matrix)
     if project.writable and published.is_extension(project.matrix):
-        _refuse(chosen.given, f"the rows of {project.matrix} are on published targets")
+        _refuse(chosen.given, f"the rows of {project.matrix} use published targets")
         update_project(project, selection.named, move, options, dry_run=dry_run)
         return
     _refuse(move.given, f"{project.matrix} is not the matrix of a project")

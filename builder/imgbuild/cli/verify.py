@@ -44,7 +44,7 @@ def verify(
         TARGET("The image is compared with its lock. Default: the lock attached to the image."),
     ] = None,
     lock: Annotated[
-        str | None, LOCK("A lock.json with digests.json beside it; the same as --target.")
+        str | None, LOCK("A lock.json with digests.json next to it; the same as --target.")
     ] = None,
     builder_id: Annotated[
         str | None,
@@ -80,7 +80,7 @@ def verify(
         imgbuild verify build/cu124-vllm --target cu124-vllm --blobs
     """
     if builder_id is not None and key is None:
-        message = "--builder-id needs --key: without a signature anyone can name any builder"
+        message = "--builder-id needs --key: without a signature the builder is not authenticated"
         raise InputError(message, hint="add the public key that you trust: --key FILE")
     again = partial(rebuilt.rebuild, processes=_options.processes(jobs), offline=offline)
     options = VerifyOptions(

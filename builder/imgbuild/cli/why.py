@@ -16,16 +16,23 @@ from imgbuild.cli._output import aligned, answer, count, size_text
 from imgbuild.cli._targets import Filter
 from imgbuild.cli._verb import verb
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
+from imgbuild.learn import recorded
+from imgbuild.lock import published
 from imgbuild.lock.lock_file import Lock, lock_path
-from imgbuild.matrix import constraints
+from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.project_paths import Project
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import PackageLayer, VersionReason
+from imgbuild.system.amounts import first_of
+from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, normalize
 
+WIDTH = 80
+NEWER = 4  # shown targets with a newer version
 PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
 TARGET = Annotated[
     str | None,
@@ -43,10 +50,12 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     """Show why a package is in a target, and what bounds its version.
 
     Lists the requirements of the target and of the packages that need it, learned constraints with
-    their evidence, and the cut-off day. Requirements are those of the locked wheels' METADATA,
-    which `imgbuild lock` records; requirements that it could not record are read from the index.
-    The last line lists the layers that change if only the version of this package changes, with
-    their sizes.
+    their evidence, and the cut-off day. For a package that the target pins, also the bounds without
+    the pin, the single versions that it requires of others, newer versions in other targets,
+    sentences about it in the target's notes, and versions that `imgbuild update` refused.
+    Requirements are those of the locked wheels' METADATA, which `imgbuild lock` records;
+    requirements that it could not record are read from the index. The last line lists the layers
+    that change if only the version of this package changes, with their sizes.
 
     Examples:
 
@@ -57,7 +66,7 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         imgbuild why torch cu130-vllm --arch arm64 --json
     """
     if name and lock_path(selection.project().images, package).exists():
-        message = f"{package} is a target, and the package comes first"
+        message = f"{package} is a target; the package is the first argument"
         raise InputError(message, hint=f"imgbuild why {name} {package}")
     package_name = normalize(package)
     chosen = _dependencies.locked(selection, [name] if name else [])
@@ -70,7 +79,8 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     else:
         lock, arch = chosen[0]
         dependencies.package_name(package, lock.arch[arch].versions, lock.target)
-    learned = constraints.read(selection.project([name] if name else []).images)
+    project = selection.project([name] if name else [])
+    learned = constraints.read(project.images)
     reasons = [
         msgspec.structs.replace(
             dependencies.why(graph, package_name, lock.as_of, learned),
@@ -83,30 +93,85 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
             (reason.target, reason.version, dependencies.in_short(reason)) for reason in reasons
         ]
         answer(reasons, aligned([("target", package_name, "bounds"), *rows]))
-    else:
-        answer(reasons, [line for reason in reasons for line in _lines(reason)])
+        return
+    (reason,) = reasons
+    newer = ""
+    if (reason.target_spec or "").startswith("=="):
+        matrix = published.load(project.matrix)
+        reason = _recorded(reason, matrix, project)
+        newer = _newer(reason, matrix)
+    answer([reason], [*_lines(reason, newer)])
 
 
-def _lines(reason: VersionReason) -> Iterator[str]:
+def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:
+    """With the notes on a pinned package, and the refused versions of the row or its origin."""
+    updates = tried_updates.read(project.images)
+    origin = updates.origin(reason.target)
+    return msgspec.structs.replace(
+        reason,
+        notes=tuple(
+            note.text
+            for note in recorded.notes(matrix)
+            if note.target == reason.target
+            and reason.package in note.packages
+            and len(note.packages) > 1
+        ),
+        refused=tuple(
+            f"{item.package} {item.version} in {origin}: {'; '.join(item.reasons)}"
+            for item in updates.refused.get(origin, ())
+            if item.package == reason.package
+        ),
+    )
+
+
+def _newer(reason: VersionReason, matrix: Matrix) -> str:
+    """The newest pin of the package in the matrix, if it is newer, and the targets that have it."""
+    pins = [
+        (pin, name)
+        for name, target in matrix.targets.items()
+        if not target.retired and (pin := target.pins.get(reason.package))
+    ]
+    current = parse_version(reason.version)
+    newer = [
+        (version, pin, name)
+        for pin, name in pins
+        if (version := parse_version(pin)) and current and version > current
+    ]
+    newest = max(newer, default=None)
+    if newest is None:
+        return ""
+    names = [name for version, _, name in newer if version == newest[0]]
+    return f"{newest[1]} in {first_of(names, NEWER)}"
+
+
+def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
     yield f"{reason.package} {reason.version} in {reason.target} ({reason.arch})"
     rows = [("", *pair) for pair in dependencies.why_lines(reason)]
     yield from aligned(rows)
     if reason.bounds:
-        yield from textwrap.wrap(
-            f"all of these together: {reason.bounds}", 80, initial_indent="  ",
-            subsequent_indent="    ", break_on_hyphens=False,
-        )  # fmt: skip
+        yield from _wrapped(f"all of these together: {reason.bounds}")
+    if reason.unpinned != reason.bounds and (reason.target_spec or "").startswith("=="):
+        yield from _wrapped(f"without the pin: {reason.unpinned or dependencies.ANY}")
+    if reason.exact:
+        needs = ", ".join(f"{need.needs}{need.spec}" for need in reason.exact)
+        yield from _wrapped(f"it requires, each in one version: {needs}")
     for constraint in reason.learned:
-        yield from textwrap.wrap(
-            _learned(constraint, reason), 80, initial_indent="  ", subsequent_indent="    ",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-
+        yield from _wrapped(_learned(constraint, reason))
+    for text in reason.notes:
+        yield from _wrapped(f"note: {text}")
+    for text in reason.refused:
+        yield from _wrapped(f"refused: {text}")
+    if newer:
+        yield from _wrapped(f"newer in the matrix: {newer}")
     if reason.layer is not None:
-        yield from textwrap.wrap(
-            _layer_text(reason.package, reason.layer), 80, initial_indent="  ",
-            subsequent_indent="    ", break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield from _wrapped(_layer_text(reason.package, reason.layer))
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _learned(constraint: Constraint, reason: VersionReason) -> str:

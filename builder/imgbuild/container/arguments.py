@@ -102,7 +102,7 @@ def apptainer(request: ContainerRequest, program: str, image: Path) -> EngineCom
     ids = request.ids()
     if ids != request.caller:
         if request.caller[0] != 0 or ids is None:
-            message = f"--user {request.user}: Apptainer runs commands as you"
+            message = f"--user {request.user}: Apptainer runs commands as the current user"
             raise InputError(message, hint="omit --user")
         words += ["--security", f"uid:{ids[0]}", "--security", f"gid:{ids[1]}"]
     passed = [name for name, value in request.env.items() if value is None]

@@ -285,7 +285,7 @@ def start(job: EnclosureJob, interpreter: tuple[int, int, bytes], *, controlled:
                 os.close(descriptor)  # a folder of the host
         os.chdir(cwd)
         if not os.getcwd().startswith("/"):
-            message = "it is outside of the image"
+            message = "it is outside the image"
             raise EnclosureError(message)
         text, status = f"cannot start {command[0]}", NOT_FOUND
         execute(command, job.env, interpreter)

@@ -135,7 +135,7 @@ def passed(
     return PassedPaths(env=env, mounts=tuple(more), messages=tuple(messages))
 
 
-def unseen(
+def unmounted_paths(
     env: Mapping[str, str], targets: Collection[str], option: str = "-v {0}:{0}"
 ) -> list[str]:
     """A warning for each path variable of `env` whose path is in none of the mounts at `targets`.

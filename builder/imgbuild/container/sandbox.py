@@ -191,7 +191,7 @@ def _remedy(settings: Path = SETTINGS) -> str:
         path = settings / name.replace(".", "/")
         if path.exists() and path.read_text(encoding="ascii").strip() == forbidding:
             return (
-                f"{name} is {forbidding}: {owner} forbids user namespaces. Allow them"
+                f"{name} is {forbidding}: {owner} disables user namespaces. Enable them"
                 f" (sudo sysctl {name}={allowing}) or run as root; {CONTAINER}"
             )
     return REMEDY

@@ -91,7 +91,7 @@ def settings(
     lock: Lock, arches: Sequence[Arch], image: str, digest: Digest, options: StartOptions
 ) -> ContainerSettings:
     """The container of the image of `lock`; InputError with all problems of `options`."""
-    wrong = list(_wrong(options))
+    wrong = list(_problems(options))
     if wrong:
         raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
     pairs = [text.partition("=") for text in options.env]
@@ -134,7 +134,7 @@ def label(target: str) -> str:
     return plain[:LABEL].strip("-") or "image"
 
 
-def _wrong(options: StartOptions) -> Iterable[str]:
+def _problems(options: StartOptions) -> Iterable[str]:
     """The problems of the options, one message each."""
     if options.gpus not in (None, "all") and int(options.gpus or 0) > MOST_GPUS:
         yield f"--gpus {options.gpus}: more than {MOST_GPUS} on a node"
@@ -148,10 +148,10 @@ def _wrong(options: StartOptions) -> Iterable[str]:
         r"/dev/[\w/-]{1,100}|[a-z0-9.-]{1,63}/[\w.-]{1,63}", options.rdma, re.ASCII
     ):
         yield f"--rdma {options.rdma!r}: expected a resource such as rdma/ib, or /dev/infiniband"
-    yield from _wrong_texts(options)
+    yield from _text_problems(options)
 
 
-def _wrong_texts(options: StartOptions) -> Iterable[str]:
+def _text_problems(options: StartOptions) -> Iterable[str]:
     for number in options.ports:
         if not 1 <= number <= 65_535:
             yield f"--port {number}: expected 1 to 65535"
@@ -161,7 +161,7 @@ def _wrong_texts(options: StartOptions) -> Iterable[str]:
         ("words of the command", len(options.command), MOST_WORDS),
     ):
         if number > most:
-            yield f"{what}: {number} are more than {most}"
+            yield f"{what}: {number} exceeds the limit of {most}"
     for text in options.env:
         name, _, value = text.partition("=")
         if not VARIABLE.fullmatch(name):
@@ -174,6 +174,6 @@ def _wrong_texts(options: StartOptions) -> Iterable[str]:
 def _unfit(what: str, text: str) -> Iterable[str]:
     """A message if no format can represent `text`."""
     if len(text) > LONGEST:
-        yield f"{what}: {len(text)} characters are more than {LONGEST}"
+        yield f"{what}: {len(text)} characters exceed the limit of {LONGEST}"
     elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", text):
         yield f"{what} has a control character: {text[:80]!r}"

@@ -85,7 +85,7 @@ def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBu
         if name not in paths:
             _refuse(label, f"has no {TOP}/{name}")
     if not any(map(_LICENCE.fullmatch, paths)):
-        _refuse(label, "has no licence: neither LICENSE.txt in the standard library nor licenses/")
+        _refuse(label, "has no license: neither LICENSE.txt in the standard library nor licenses/")
     if not any(map(_SYSCONFIG.fullmatch, paths)):
         _refuse(label, f"has no {TOP}/lib/python{python}/_sysconfigdata_*.py")
     _refuse_unusable(interpreter, program, paths, label, arch)

@@ -40,13 +40,13 @@ class Vulnerability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     accepted: AcceptedCve | None = None
 
 
-class CveReport(msgspec.Struct, frozen=True, kw_only=True):
+class CveReport(msgspec.Struct, frozen=True, kw_only=True, rename={"unqueried": "unasked"}):
     """The vulnerabilities of one image, the most severe first.
 
     `threshold` is the lowest severity that counts; `counted` are those that count and are not
     accepted, as PACKAGE/ID. `expired` are entries of the matrix that accepted one of them until a
     date in the past, `unused` those that match none. `unread` are parts that were not checked.
-    `unasked` are packages about which nothing is known, since the source is unreachable;
+    `unqueried` are packages about which nothing is known, since the source is unreachable;
     `unchecked` are then the entries of the matrix that match none of the other packages.
     """
 
@@ -61,7 +61,7 @@ class CveReport(msgspec.Struct, frozen=True, kw_only=True):
     expired: tuple[AcceptedCve, ...] = ()
     unused: tuple[AcceptedCve, ...] = ()
     unread: tuple[str, ...] = ()
-    unasked: tuple[str, ...] = ()
+    unqueried: tuple[str, ...] = ()
     unchecked: tuple[AcceptedCve, ...] = ()
 
     @property
@@ -132,7 +132,7 @@ def _with_unused(
                 *(entry for entry in case.shared if whole and entry.id not in everywhere),
             ),
         )
-        if not report.unasked
+        if not report.unqueried
         else msgspec.structs.replace(
             report,
             unchecked=tuple(
@@ -190,7 +190,7 @@ def _report(
             *unknown_parts(case.lock, case.arch),
             *answer.unread,
         ),
-        unasked=tuple(package.name for package in answer.unasked if package.key in by_key),
+        unqueried=tuple(package.name for package in answer.unqueried if package.key in by_key),
     )
 
 

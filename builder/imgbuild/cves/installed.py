@@ -22,7 +22,7 @@ from imgbuild.values import Arch, Sha256, normalize
 PYPI = "PyPI"
 GIT = "GIT"  # OSV's ecosystem of packages identified by a repository and its tags
 CPYTHON = "cpython"
-# CPython's own advisories (PSF-…) and the CVEs about it name the commits and tags of this one.
+# Its tags and commits are in CPython's own advisories (PSF-…) and in CVEs about it.
 REPOSITORIES = {CPYTHON: "https://github.com/python/cpython"}
 # Debian's suites by the number that advisories use.
 RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}

@@ -37,7 +37,7 @@ NOT_FOUND = 404
 BATCH = 500  # queries in one request; the server accepts up to 1,000
 PAGES = 100  # of the response about one package
 KEPT = datetime.timedelta(days=1)
-QUESTION, RECORD = "osv-query-1", "osv-record-1"  # kinds of facts
+QUERY, RECORD = "osv-query-1", "osv-record-1"  # kinds of facts
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -55,7 +55,7 @@ class _Batch(msgspec.Struct, frozen=True):
     results: tuple[_Result, ...]
 
 
-class _KeptAnswer(msgspec.Struct, frozen=True):
+class _CachedAnswer(msgspec.Struct, frozen=True):
     asked: datetime.datetime
     vulns: tuple[_Named, ...]
 
@@ -93,9 +93,9 @@ class OsvServer:
 
     def kept(self, packages: Sequence[InstalledSource]) -> SourceAnswer:
         """The cached advisories about `packages`, of any age, for an offline context."""
-        answers: dict[tuple[str, str, str], _KeptAnswer] = {}
+        answers: dict[tuple[str, str, str], _CachedAnswer] = {}
         by_id: dict[str, OsvRecord] = {}
-        unasked = []
+        unqueried = []
         for package in packages:
             answer = self._cached(package.key)
             try:
@@ -105,16 +105,16 @@ class OsvServer:
             except FetchFailed:  # one of its advisories is not in the cache
                 answer = None
             if answer is None:
-                unasked.append(package)
+                unqueried.append(package)
         known = [package for package in packages if package.key in answers]
         return msgspec.structs.replace(
-            self._answer_of(known, answers, by_id), unasked=tuple(unasked)
+            self._answer_of(known, answers, by_id), unqueried=tuple(unqueried)
         )
 
     def _answer_of(
         self,
         packages: Sequence[InstalledSource],
-        answers: Mapping[tuple[str, str, str], _KeptAnswer],
+        answers: Mapping[tuple[str, str, str], _CachedAnswer],
         by_id: Mapping[str, OsvRecord],
     ) -> SourceAnswer:
         """The advisories in `answers`, whose records are `by_id`, about `packages`."""
@@ -160,7 +160,7 @@ class OsvServer:
 
     def _answers(
         self, packages: dict[tuple[str, str, str], InstalledSource]
-    ) -> dict[tuple[str, str, str], _KeptAnswer]:
+    ) -> dict[tuple[str, str, str], _CachedAnswer]:
         """The responses about each of `packages`, from the cache or the server."""
         answers = {}
         for key in packages:
@@ -170,30 +170,30 @@ class OsvServer:
         missing = [key for key in packages if key not in answers]
         for at in range(0, len(missing), BATCH):
             part = missing[at : at + BATCH]
-            for key, vulns in zip(part, self._ask(part), strict=True):
-                answer = _KeptAnswer(asked=self._now, vulns=vulns)
+            for key, vulns in zip(part, self._query(part), strict=True):
+                answer = _CachedAnswer(asked=self._now, vulns=vulns)
                 self._context.store.put_fact(
-                    QUESTION, self._question(key), msgspec.json.encode(answer)
+                    QUERY, self._query_key(key), msgspec.json.encode(answer)
                 )
                 answers[key] = answer
         return answers
 
-    def _question(self, key: tuple[str, str, str]) -> str:
+    def _query_key(self, key: tuple[str, str, str]) -> str:
         return msgspec.json.encode((self._address, *key)).decode()
 
-    def _cached(self, key: tuple[str, str, str]) -> _KeptAnswer | None:
+    def _cached(self, key: tuple[str, str, str]) -> _CachedAnswer | None:
         """The cached response, if it is less than a day old; offline, of any age."""
-        data = self._context.store.fact(QUESTION, self._question(key))
+        data = self._context.store.fact(QUERY, self._query_key(key))
         if data is None:
             return None
         try:
-            answer = msgspec.json.decode(data, type=_KeptAnswer)
+            answer = msgspec.json.decode(data, type=_CachedAnswer)
         except msgspec.DecodeError:  # invalid: request again
             return None
         recent = datetime.timedelta() <= self._now - answer.asked < KEPT
         return answer if recent or self._context.http.offline else None
 
-    def _ask(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
+    def _query(self, keys: Sequence[tuple[str, str, str]]) -> list[tuple[_Named, ...]]:
         """The server's response about each of `keys`, with all pages."""
         answers: list[list[_Named]] = [[] for _ in keys]
         left = dict.fromkeys(range(len(keys)), "")
@@ -238,7 +238,7 @@ class OsvServer:
         data = self._fetch(Request(place, {"Accept": "application/json"}))
         record = records.decode(data, redact(place), hint=NONSENSE)
         if named.id not in record.ids:
-            message = f"{redact(place)}: the response is another advisory, {record.id}"
+            message = f"{redact(place)}: the response contains another advisory, {record.id}"
             raise FetchFailed(message, hint=NONSENSE)
         self._context.store.put_fact(RECORD, key, data)
         return record

@@ -29,10 +29,10 @@ class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The advisories about some packages.
 
     `of` is the name of the source, and for a server the date. `unread` lists entries of the source
-    that were not checked, `unasked` the packages about which nothing is known.
+    that were not checked, `unqueried` the packages about which nothing is known.
     """
 
     of: str
     advisories: tuple[Advisory, ...]
     unread: tuple[str, ...] = ()
-    unasked: tuple[InstalledSource, ...] = ()
+    unqueried: tuple[InstalledSource, ...] = ()

@@ -201,7 +201,7 @@ def _name(path: Path, info: tarfile.TarInfo) -> str:
     name = info.name.removeprefix("./").rstrip("/")
     name = "" if name == "." else name
     if name.startswith("/") or ".." in name.split("/"):
-        message = f"{path}: {info.name!r} leaves the root"
+        message = f"{path}: {info.name!r} points outside the root"
         raise IntegrityError(message, hint="do not use this package")
     return name
 

@@ -91,7 +91,7 @@ def close(
     while queue:
         name = queue.popleft()
         for clause in needs(chosen[name]):
-            if any(_met(archive, relation, chosen) for relation in clause):
+            if any(_is_satisfied(archive, relation, chosen) for relation in clause):
                 continue
             options = [provider for relation in clause for provider in archive.providers(relation)]
             if not options:
@@ -106,7 +106,9 @@ def needs(package: Paragraph) -> list[Clause]:
     return [clause for field in NEEDS for clause in clauses(package.get(field, ""))]
 
 
-def _met(archive: DebianArchive, relation: DebRelation, chosen: Mapping[str, Paragraph]) -> bool:
+def _is_satisfied(
+    archive: DebianArchive, relation: DebRelation, chosen: Mapping[str, Paragraph]
+) -> bool:
     return any(provider.package["Package"] in chosen for provider in archive.providers(relation))
 
 

@@ -54,7 +54,7 @@ def fields(block: str) -> dict[str, str]:
             name, _, value = line.partition(":")
             result[name] = value.lstrip()
         else:
-            message = f"not a field of a control file: {line!r}"
+            message = f"not a control file field: {line!r}"
             raise ValueError(message)
     return result
 

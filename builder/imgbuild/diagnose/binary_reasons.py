@@ -65,7 +65,7 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
         return _flash_attn("flash-attn was compiled for another torch", facts) if about else None
     symbol, file = match["symbol"], match["file"] or ""
     package = package_of(file)
-    package = package or "an extension module"
+    package = package or file.rpartition("/")[2] or "an extension module"
     owner = libraries.load().owner(symbol)
     if "nvJitLink" in symbol or "nvJitLink" in text:
         return Reason(
@@ -101,11 +101,15 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
         return compiled
     if owner == "torch":
         return _torch_symbol(package, symbol, facts)
+    namespace = NAMESPACE.match(symbol)
+    of = namespace["rest"][: int(namespace["length"])] if namespace else ""
+    built = f" {package} and {of} must be of the same release" if of else ""
     return Reason(
         code="IMG901",
-        cause=f"{package} needs the symbol {symbol}, which no loaded library has: the installed"
-        " versions are not compatible",
-        cure=f"reinstall {package} and the packages that it links to, at compatible versions",
+        cause=f"{package} needs the symbol {symbol}{f' of {of}' if of else ''}, which no loaded"
+        " library has: the installed versions are not compatible",
+        cure=f"reinstall {package} and the packages that it links to, at compatible versions"
+        + (f":{built}" if built else ""),
     )
 
 
@@ -115,8 +119,8 @@ def _compiled(package: str, symbol: str, file: str) -> Reason | None:
         name = function["rest"][: int(function["length"])]
         return Reason(
             code="IMG901",
-            cause=f"{package} was not built completely: its own function {name} is in none of its"
-            " libraries",
+            cause=f"{package} was not built completely: none of its libraries contains its own"
+            f" function {name}",
             cure=f"install a wheel of {package} for this platform (CUDA or ROCm) and GPU, or build"
             " it again from an empty build folder; another release may have the function",
         )

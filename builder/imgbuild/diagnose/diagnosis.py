@@ -22,6 +22,7 @@ from imgbuild.diagnose import (
     requirements,
     resolution_reasons,
     rules,
+    shape_reasons,
     value_reasons,
 )
 from imgbuild.diagnose.exceptions import LoggedException, root
@@ -39,6 +40,8 @@ SHOWN = 240  # characters of a line
 ROLES = {"cause": 0, "consequence": 1, "symptom": 2}
 CONFIDENCE = {"high": 0, "medium": 1, "low": 2}
 SOURCES = {"rule": 0, "facts": 1, "first": 2}
+# Functions that only pass a call on.
+PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
 # A message that is a failure even without its type.
 BARE = re.compile(
     r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
@@ -112,7 +115,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from [file for file in sorted(path.iterdir()) if file.is_file()]
         except OSError as error:
             message = f"{path}: {error.strerror or error}"
-            raise InputError(message, hint="give the files of the folder") from error
+            raise InputError(message, hint="pass the files of the folder") from error
 
 
 def _findings(value: Log) -> Iterator[LogFinding]:
@@ -153,7 +156,7 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
     replaced = _replaced(value)
     for event in value.events:
         reason = _of_event(value, event, texts, allowed, failed=failed)
-        # A sentence about a symptom is of a description, not of the output of a program.
+        # A sentence about a symptom is from a description, not from a program's output.
         if reason is not None and reason.role == "symptom" and event.exception is None:
             reason = reason if first is None and value.short else None
         # The exception of a program that continues explains more than its earlier failures.
@@ -163,17 +166,17 @@ def _reasons(value: Log) -> Iterator[tuple[Reason, Event]]:
             reason = _as_consequence(reason)
         if reason is not None and (failed or not reason.failed):
             explained.add(event.exception)
-            if reason.follows and _preceded(value, event):
+            if reason.follows and _is_preceded(value, event):
                 reason = _as_consequence(reason)
             yield reason, event
-    if (stopped := process_reasons.hang(value)) is not None:
+    if (stopped := process_reasons.watchdog_reason(value)) is not None:
         reason, number = stopped
         text = f"watchdog at line {number}"
         event = next(
             (e for e in value.events if e.number == number),
             Event(number=number, source="", text=text),
         )
-        yield (_as_consequence(reason) if _preceded(value, event) else reason), event
+        yield (_as_consequence(reason) if _is_preceded(value, event) else reason), event
     if first is None:
         yield from _unfinished(value)
     elif first[1].exception not in explained:
@@ -205,7 +208,7 @@ def _unfinished(value: Log) -> Iterator[tuple[Reason, Event]]:
         yield message_reasons.cut_off(cut), event
 
 
-def _preceded(value: Log, event: Event) -> bool:
+def _is_preceded(value: Log, event: Event) -> bool:
     """Whether an exception that does not wrap another one precedes an event."""
     return any(
         exception.traced
@@ -227,9 +230,11 @@ def _of_event(
     """The reason for an event, by a rule or else by facts. `allowed`: code → whether it applies."""
     exception = None if event.exception is None else value.exceptions[event.exception]
     traced = exception.frames if exception else ()
-    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}" for f in traced)
+    frames = tuple(f"{f.package or f.file}:{f.file}:{f.name}:{f.code}" for f in traced)
     if (unreal := python_reasons.invented(event.text)) is not None and (failed or value.short):
         return unreal
+    if (shapes := shape_reasons.reason(event.text)) is not None:
+        return shapes
     text = exception.condition if exception and not exception.message else ""
     for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:
@@ -308,9 +313,9 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
 
 
 def _caller(exception: LoggedException | None) -> str:
-    """The package whose code raised an exception, ignoring frames that look up attributes."""
+    """The package whose code raised an exception, ignoring frames that only pass calls on."""
     frames = exception.frames if exception else ()
-    return next((f.package for f in reversed(frames) if "__getattr" not in f.name), "")
+    return next((f.package for f in reversed(frames) if not PASSING.match(f.name)), "")
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

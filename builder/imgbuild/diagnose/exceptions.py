@@ -48,7 +48,7 @@ NAMED = re.compile(
 LIKELY = re.compile(
     r"(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{0,80}(?:Error|Exception|Exit|Interrupt|Timeout|"
     r"TimeoutExpired|"
-    r"NotFound|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
+    r"NotFound|ArrowInvalid|BadZipFile|UnpicklingError|Failed|FailureKind|Mismatch|Overflow|RepoError|Died|Unavailable|Ended|Incompatible|"
     r"InvalidSchema|InvalidURL|LimitHit|Unsupported|OutOfResources|Divergence)"
     r"(?:\(\w{1,80}\))?(?::|$)"
 )
@@ -57,8 +57,13 @@ QUOTED = re.compile(
     r"\b(?P<type>[A-Z]\w{1,60}(?:Error|Exception))(?:: |"
     r"\((?=['\"]))['\"]?(?P<message>.{3,})"
 )
+# torch.compile's: the exception of its backend follows, which may be one of its own code.
+RAISED = re.compile(r"^backend='?\w+'? raised:$")
+INTERNAL = re.compile(
+    r"(?:NameError|AssertionError|KeyError|IndexError|AttributeError|TypeError)\b"
+)
 RAISE = re.compile(r"raise (?P<type>[A-Za-z_][\w.]{0,120})(?:\((?P<message>.*))?")
-# It raises the exception before again, whose class may take other arguments.
+# It re-raises the previous exception, whose class may take other arguments.
 AGAIN = re.compile(r"raise type\(\w{1,20}\)\(")
 # pydantic's: the names of fields, each followed by an indented line.
 FIELDS = re.compile(r"^\d+ validation errors? for ")
@@ -184,7 +189,7 @@ class ExceptionReader:
         self._limit = limit
         self._traces: dict[str, _Trace] = {}
 
-    def take(self, line: LogLine) -> bool:
+    def read_line(self, line: LogLine) -> bool:
         """Read a line; returns whether it is part of a traceback or names an exception."""
         trace = self._traces.get(line.source)
         if trace is None:
@@ -260,6 +265,8 @@ class ExceptionReader:
     def _named(self, line: LogLine, text: str, trace: _Trace) -> bool:
         """Whether the line names an exception."""
         likely = LIKELY.match(text)
+        if likely and not trace.frames and self._raised_by_compiler(text, trace):
+            return True
         indent = len(line.text) - len(text)
         if trace.open and trace.frames and not likely:
             limit = trace.indent if trace.indent is not None else max(indent, 0)
@@ -284,11 +291,19 @@ class ExceptionReader:
                 level=line.level,
             )
         )
-        if added:
+        if added and match["message"] is not None:  # without a colon it has no message
             trace.last = len(self.exceptions) - 1
         trace.frames, trace.open, trace.cause, trace.context = [], False, None, None
         trace.indent = None
         trace.continuation = 0
+        return True
+
+    def _raised_by_compiler(self, text: str, trace: _Trace) -> bool:
+        """Whether the line is what torch.compile quotes of its backend; it becomes the message."""
+        before = self.exceptions[trace.last] if trace.last is not None else None
+        if before is None or not RAISED.search(before.message) or not INTERNAL.match(text):
+            return False
+        before.message = f"{before.message}\n{text}"[:MOST_MESSAGE]
         return True
 
     def _quoted(self, line: LogLine, text: str) -> bool:

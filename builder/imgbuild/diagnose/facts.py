@@ -80,7 +80,7 @@ class Facts(msgspec.Struct):
     capability: str = ""
     arm: bool = False
 
-    def take(self, line: LogLine) -> None:
+    def read_line(self, line: LogLine) -> None:
         """Read a line."""
         text = line.text
         for match in stated().finditer(text):

@@ -21,8 +21,9 @@ ENDED = re.compile(
     r"(?i:exit(?:ed)? ?(?:with|code|status).{0,20}[1-9]\d{0,2}\b)|exitcode ?: ?-?[1-9]|core"
     r" dumped|^\W*Killed\b|^(?:Failed to (?:download|build|fetch|resolve)|No solution found)\b|"
     r"SIG(?:KILL|SEGV|ABRT|BUS)|(?:^|\w\.py )FAILED\b|(?i:non-zero exit|Segmentation fault|"
-    r"^error:|\berror: )|^Aborted\b|"
-    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1"
+    r"^error *:|\berror: )|^Aborted\b|"
+    r"^aborting job|Fatal error in \w|^\W{0,4}\u00d7 |make: \*\*\*|ELIFECYCLE|HYDRA_FULL_ERROR=1|"
+    r"^(?:\S+: )?(?:Test )?NCCL failure "
 )
 AFTERWARDS = 150  # lines after an exception without another failure: it was handled
 LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
@@ -110,7 +111,7 @@ def parse(lines: Iterable[LogLine]) -> Log:
     for line in lines:
         count, number = count + 1, line.number
         before = len(reader.exceptions)
-        traced = reader.take(line)
+        traced = reader.read_line(line)
         if line.text.strip():
             last.append(line)
             del last[:-25]
@@ -119,9 +120,9 @@ def parse(lines: Iterable[LogLine]) -> Log:
             continue
         if (line.hit or count < 3000) and fact_lines < MOST_FACTS:
             fact_lines += 1
-            facts.take(line)
+            facts.read_line(line)
         if line.hit and not traced:
-            watchdogs.take(line)
+            watchdogs.read_line(line)
         if len(reader.exceptions) > before:
             exception = reader.exceptions[-1]
             events.append(

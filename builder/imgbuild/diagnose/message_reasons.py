@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners, remedies
+from imgbuild.diagnose import owners, parts, remedies
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
+from imgbuild.diagnose.parts import PackagePart
 from imgbuild.diagnose.rules import Confidence
 
 MOST_MESSAGE = 300  # characters
@@ -51,6 +52,13 @@ PLAIN = (
     *("KeyError", "UnboundLocalError", "NameError", "IndexError", "StopIteration"),
     *("RecursionError", "AttributeError"),
 )
+# Packages whose errors are about what their caller passes.
+BELOW = (
+    *("torch", "numpy", "pydantic", "pydantic_core", "jinja2", "safetensors", "omegaconf"),
+    *("hydra", "click", "einops", "uvloop", "fastapi", "starlette", "dill", "multiprocess"),
+    *("pyarrow", "tqdm", "tensordict", "typeguard", "beartype", "concurrent", "anyio"),
+)
+READS = ("__getitem__", "__getattr__", "__missing__", "__getattribute__")
 # Python's own messages of these, which packages also raise with messages of theirs.
 PYTHONS = re.compile(
     r"has no attribute|is not defined|referenced before|not associated|out of range|^\S{0,120}$|"
@@ -75,18 +83,43 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         if raised is None:
             if len(exception.message) <= SENTENCE:
                 return None
-            return _placeless(message, _cure(exception, "the package", None), confidence)
+            shown = message + _meaning(exception, "the package", None)
+            return _placeless(shown, _cure(exception, "the package", None), confidence)
+        shown = message + _meaning(exception, "the package that it uses", caller)
         return Reason(
             code="IMG922",
-            cause=f"{message}, raised by the program's own code in {_place(raised)}",
+            cause=f"{shown}, raised by the program's own code in {_place(raised)}",
             confidence=confidence,
             source="first",
-            cure=_own_cure(exception, raised),
+            cure=_program_cure(exception, raised),
         )
-    name = releases.distribution(package).partition(" ")[0]
+    return _of_package(exception, raised, caller, facts, message, confidence)
+
+
+def _of_package(
+    exception: LoggedException,
+    raised: TraceFrame | None,
+    caller: TraceFrame | None,
+    facts: Facts,
+    message: str,
+    confidence: Confidence,
+) -> Reason:
+    """The reason for an exception that a package raised, or one whose call led to it."""
+    package = raised.package if raised else _package_of_type(exception.type)
+    user = _user(exception.frames)
+    name = releases.distribution(user.package if user else package).partition(" ")[0]
+    part = parts.of(exception.frames, (name, package))
     version = facts.versions.get(name, "")
-    cause = f"{message}, raised by {name}{f' {version}' if version else ''}"
-    if raised is not None:
+    shown = f"{name} {version}" if version else name
+    if part is not None:
+        shown += f" ({part.part})"
+    cause = message + _meaning(exception, name, caller)
+    if user is not None:
+        cause += f", raised by {releases.distribution(package).partition(' ')[0]}"
+        cause += f" in a call of {shown} in {_place(user)}"
+    else:
+        cause += f", raised by {shown}"
+    if raised is not None and user is None:
         cause += f" in {_place(raised)}"
         if exception.name in UNEXPECTED and raised.code and not raised.code.endswith(("(", ",")):
             cause += f": {raised.code[:MOST_SHOWN]}"
@@ -97,8 +130,29 @@ def reason(exception: LoggedException, facts: Facts) -> Reason | None:
         cause=cause,
         confidence=confidence,
         source="first",
-        cure=_patched(exception) or _import_cure(exception, name) or _cure(exception, name, caller),
+        cure=_patched(exception)
+        or _import_cure(exception, name)
+        or _cure(exception, name, caller, part),
     )
+
+
+def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
+    """The frame of the package that called one of `BELOW`, which raised; None for others."""
+    inner = next((each for each in reversed(frames) if not each.standard), None)
+    if inner is None or inner.package not in BELOW:
+        return None
+    for frame in reversed(frames):
+        if frame.standard or frame.package in BELOW:
+            continue
+        return frame if frame.package else None
+    return None
+
+
+def _meaning(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
+    """What a message of Python or torch reports, in parentheses; "" for others."""
+    at = f"{owners.short(caller.file)}:{caller.line}" if caller else "the call"
+    remedy = remedies.of(exception.text, package, at)
+    return f" ({remedy.means})" if remedy and remedy.means else ""
 
 
 def _patched(exception: LoggedException) -> str:
@@ -130,11 +184,11 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     )
 
 
-def _own_cure(exception: LoggedException, raised: TraceFrame) -> str:
+def _program_cure(exception: LoggedException, raised: TraceFrame) -> str:
     """The cure for an exception that the program's own code raised."""
     at = f"{owners.short(raised.file)}:{raised.line}"
     advice = remedies.advice(exception.message)
-    kind = remedies.cure(exception.message, "the package that it uses", at)
+    kind = remedies.cure(exception.text, "the package that it uses", at)
     if advice:
         return f'follow the message: "{advice}" ({at})'
     if kind:
@@ -191,8 +245,10 @@ def reported(text: str) -> Reason:
 
 
 def _raised_in(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
-    """The innermost frame that is not of the standard library."""
-    return next((frame for frame in reversed(frames) if not frame.standard), None)
+    """The innermost frame that is not of the standard library, and does more than a lookup."""
+    own = [frame for frame in frames if not frame.standard]
+    last = own[-1] if own else None
+    return next((frame for frame in reversed(own) if frame.name not in READS), last)
 
 
 def _package_of_type(name: str) -> str:
@@ -230,7 +286,7 @@ def _missing(
     if match := NO_FILE.search(exception.text):
         cause = f"{match['path']} does not exist{at}"
         cure = "check the path: it must exist where the program runs; mount it if that is a"
-        cure += " container, and give an absolute path to a job or a Ray worker"
+        cure += " container, and pass an absolute path to a job or a Ray worker"
     elif exception.name == "FileNotFoundError" and NO_PROGRAM.search(text) and raised:
         starts = STARTS.search(raised.code)
         what = "a program that is not installed or not on PATH is started" if starts else ""
@@ -259,13 +315,27 @@ def _missing(
         cause = f"{what}: {value or 'a value'} is not set{at}"
         cure = f"set {value}, " if value else "check the option, file or result that this line"
         cure += (
-            "or find out why its file, configuration or model does not give it"
+            "or find out why its file, configuration or model does not provide it"
             if value
             else (" reads; it is None")
         )
     if not cause:
         return None
+    if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
+        cause += f" ({part.part})"
+        name = releases.distribution(raised.package).partition(" ")[0] if raised else ""
+        cure = part.cure + _versions(exception, name)
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
+
+
+def _part(
+    exception: LoggedException, raised: TraceFrame | None, caller: TraceFrame | None
+) -> PackagePart | None:
+    """The part of a package that looked an item up, unless the program's own code called it."""
+    if raised is None or not raised.package or caller is not None:
+        return None
+    name = releases.distribution(raised.package).partition(" ")[0]
+    return parts.of(exception.frames, (name,))
 
 
 def _companions(package: str) -> str:
@@ -295,7 +365,12 @@ def _looked_up(raised: TraceFrame | None, key: str) -> str:
     return match["value"] if match else ""
 
 
-def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -> str:
+def _cure(
+    exception: LoggedException,
+    package: str,
+    caller: TraceFrame | None,
+    part: PackagePart | None = None,
+) -> str:
     at = f"the call at {owners.short(caller.file)}:{caller.line}" if caller else "the call"
     silent = exception.name == "AssertionError" and not exception.message
     if exception.name == "ZeroDivisionError":
@@ -303,15 +378,33 @@ def _cure(exception: LoggedException, package: str, caller: TraceFrame | None) -
     if BUG.search(exception.message):
         return (
             f"update {package}{_companions(package)}: its own check failed, and its issues may"
-            " name this message; report it if the newest release fails, too"
+            " name this message; report it if the newest release also fails"
         )
     advice = remedies.advice(exception.message)
-    kind = "" if silent else remedies.cure(exception.message, package, at)
+    remedy = None if silent else remedies.of(exception.text, package, at)
+    kind = remedy.cure if remedy else ""
     if advice:
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
-    if kind and not (exception.name in PLAIN and PYTHONS.search(exception.message)):
+    if part is not None and (
+        remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)
+    ):
+        return part.cure + _versions(exception, package)
+    plain = exception.name in PLAIN and PYTHONS.search(exception.message)
+    if remedy and (remedy.means or not plain):
         return kind
-    if exception.name in UNEXPECTED or silent:
+    return _general_cure(exception, package, at)
+
+
+def _versions(exception: LoggedException, package: str) -> str:
+    """The end of a cure for errors that incompatible versions cause; "" for other types."""
+    if exception.name not in UNEXPECTED or package not in releases.table().companions:
+        return ""
+    return f"; or the versions do not fit: install {package}{_companions(package)}"
+
+
+def _general_cure(exception: LoggedException, package: str, at: str) -> str:
+    """The cure for an exception of which only the package is known."""
+    if exception.name in UNEXPECTED or not exception.message:
         return (
             f"compare the data and options of {at} with {package}'s documentation; if they are"
             f" right, use another version of {package}{_companions(package)}: its changelog or"

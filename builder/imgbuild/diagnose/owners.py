@@ -43,6 +43,7 @@ def package(file: str) -> str:
             continue
         above = folders[index - 1] if index else ""
         same = normalize(above) in (normalize(folder), table().import_names.get(folder))
+        same = same or normalize(above).startswith(f"{normalize(folder)}-")  # Megatron-LM/megatron
         if same or (folder not in AMBIGUOUS and (not index or above in SOURCES)):
             return folder
     return ""

@@ -7,7 +7,7 @@ from imgbuild.diagnose.log import Log
 from imgbuild.diagnose.rules import Confidence
 
 
-def hang(log: Log) -> tuple[Reason, int] | None:
+def watchdog_reason(log: Log) -> tuple[Reason, int] | None:
     """The rank that stopped first, and the line of its watchdog; None without a watchdog."""
     ranks = log.watchdogs.ranks
     if not ranks:

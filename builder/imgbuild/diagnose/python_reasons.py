@@ -46,10 +46,16 @@ FLAG = re.compile(
     r"(?:unrecognized arguments?:|[Nn]o such option:?|[Uu]nrecognized (?:option|argument)s?:?|"
     r"unknown option) ['\"]?(?P<flag>--?[A-Za-z][\w-]*)"
 )
+PROGRAM = re.compile(
+    r"(?:^|\s)(?P<name>[\w./-]{1,80}\.py|[a-z][\w-]{1,40}(?: [a-z-]{1,20})?): error: unrec"
+)
+ENGINES = re.compile(r"vllm|api_server|serve|sft|grpo|dpo|trl|train")
 HYDRA = re.compile(
     r"(?:Could not override '(?P<key>[\w.@+-]+)'|Key '(?P<struct>[\w.]+)' is not in struct|"
-    r"Missing key (?P<missing>[\w.]+))"
+    r"Missing key (?P<missing>(?!in )[\w.]+))"
 )
+FULL_KEY = re.compile(r"full_key: (?P<key>[\w.\[\]-]{1,160})")
+VERLS = ("actor_rollout_ref", "critic", "reward_model", "algorithm")
 CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
 UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 MODEL_TYPE = re.compile(
@@ -66,7 +72,7 @@ NO_FILE_NAME = re.compile(
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
-# Their models are classes of their own, although transformers has some of the same names.
+# Their models are separate classes, although transformers has some of the same names.
 OWN_MODELS = ("vllm", "sglang")
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
@@ -148,7 +154,7 @@ def _overridden(text: str, caller: str) -> Reason | None:
     package, name = releases.distribution(caller).partition(" ")[0], match["name"]
     return Reason(
         code="IMG904",
-        cause=f"{owner}.{method} does not take the argument {name}, which the installed {package}"
+        cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
         " passes to it",
         cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
         f" of {package} that {owner} was written for",
@@ -169,7 +175,7 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     pin = requirements.cure(package, caller, facts)
     return Reason(
         code="IMG904",
-        cause=f"{match['callee']} of the installed {package} does not take the argument {name},"
+        cause=f"{match['callee']} of the installed {package} does not accept the argument {name},"
         f" which {user} passes to it",
         cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
     )
@@ -187,16 +193,16 @@ def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
         target = plain or "the function called"
         return Reason(
             code="IMG904",
-            cause=f"{target} does not take the argument {name} in the installed version",
+            cause=f"{target} does not accept the argument {name} in the installed version",
             cure=f"remove {name}, or install the version that the caller was written for",
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:
-        return _never(existence, plain, name, facts)
+        return _in_no_release(existence, plain, name, facts)
     return _of(existence, what, f"remove {name}", "IMG904", facts)
 
 
-def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
+def _in_no_release(existence: Existence, callee: str, name: str, facts: Facts) -> Reason:
     """The reason for an argument that no release between `first` and `last` added or removed.
 
     The table does not list arguments of all these releases, which an older one may lack.
@@ -213,8 +219,9 @@ def _never(existence: Existence, callee: str, name: str, facts: Facts) -> Reason
     shown = f"{package} {version}" if version else f"the installed {package}"
     return Reason(
         code="IMG904",
-        cause=f"{shown} does not take the argument {name} of {callee}, which no release {span}"
-        f" added or removed: {shown} is older than {existence.first}, or {name} is of a fork",
+        cause=f"{shown} does not accept the argument {name} of {callee}, which no release {span}"
+        f" added or removed: {shown} is older than {existence.first}, or {name} is defined by a"
+        " fork",
         cure=f"install {package}>={existence.first} if it is older, else remove {name}",
     )
 
@@ -258,7 +265,7 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
     package = releases.distribution(top).partition(" ")[0]
     return Reason(
         code="IMG902",
-        cause=f"a folder named {top} is imported in place of the package {package}: a checkout in"
+        cause=f"a folder named {top} is imported instead of the package {package}: a checkout in"
         " the working directory, or files left by an uninstalled package",
         cure=f"python -c 'import {top}; print({top}.__path__)' shows the folder: run from another"
         f" folder (cd /), remove it, or install {package} (a checkout with pip install -e)",
@@ -282,7 +289,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
         f" files of two versions of {package} are mixed",
         cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
-        f" and delete what was generated for another version (unsloth_compiled_cache)",
+        f" and delete code that was generated for another version (unsloth_compiled_cache)",
     )
 
 
@@ -335,9 +342,9 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
     if match["circular"]:
         return Reason(
             code="IMG902",
-            cause=f"importing {name} from {module} is circular: a file of the project has the name"
-            " of a package, or packages import each other",
-            cure="rename files of the project that have the name of a package"
+            cause=f"importing {name} from {module} is circular: a file of the project is named"
+            " like a package, or packages import each other",
+            cure="rename files of the project that are named like a package"
             f" ({module.split('.')[0]}.py)",
         )
     existence = releases.name_in(module, name) or releases.module_in(module)
@@ -374,13 +381,27 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
             cure=requirements.cure(package, caller, facts)
             or f"install the version of {package} that the importing package requires",
         )
+    if top.startswith("_") and not releases.owner(top):
+        user = releases.distribution(caller).partition(" ")[0] if caller else ""
+        return Reason(
+            code="IMG903",
+            cause=f"{top} is absent, which by its name is a compiled part of"
+            f" {user or 'the package that imports it'}: sources are imported in which it was not"
+            " built, or its build is for another Python",
+            cure=f"run outside of the folder with the sources, so that the installed"
+            f" {user or 'package'} is imported, and install its wheel for this Python; or build"
+            " the sources (pip install -e . --no-build-isolation)",
+        )
+    cure = f"install {package}"
+    if " " not in package:
+        cure += f" into that environment (python -m pip install {package})"
+    if not caller and not releases.owner(top):
+        cure += f"; if {top} is a folder or file of the project, run from its folder, set"
+        cure += " PYTHONPATH, or get the missing part of the repository (submodules)"
     return Reason(
         code="IMG903",
         cause=f"{top} is not installed in the Python that ran this",
-        cure=f"install {package} into that environment (python -m pip install"
-        f" {package.split(' ')[0]})"
-        if " " not in package
-        else f"install {package}",
+        cure=cure,
         confidence="high",
     )
 
@@ -405,7 +426,7 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
             return Reason(
                 code="IMG905",
                 cause=f"{cause}: the code was written for a different version, or a file or folder"
-                f" named {module} is imported in place of {package}",
+                f" named {module} is imported instead of {package}",
                 cure=f"python -c 'import {module}; print({module}.__file__)' shows what is"
                 f" imported: rename it, or "
                 + (
@@ -431,7 +452,7 @@ def _positional(text: str, _facts: Facts, _caller: str) -> Reason | None:
     if counted := COUNTED.search(text):
         return Reason(
             code="IMG915",
-            cause=f"{counted['callee']} of the installed version takes {counted['takes']}"
+            cause=f"{counted['callee']} of the installed version accepts {counted['takes']}"
             f" arguments, and its caller passes {counted['given']}: caller and function are of"
             " versions that are not compatible",
             cure="install versions of both packages that were released for each other, or correct"
@@ -453,29 +474,41 @@ def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
     if match is None:
         return None
     flag = match["flag"]
+    program = PROGRAM.search(text)
+    if program is not None and not ENGINES.search(program["name"]):
+        return _no_flag(flag, program["name"])
     name = flag.lstrip("-").replace("-", "_")
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
         existence = releases.argument(callee, name)
         if existence is not None and existence.spec:
             return _of(existence, f"the option {flag}", f"remove {flag}", "IMG917", facts)
+    return _no_flag(flag, "the program")
+
+
+def _no_flag(flag: str, program: str) -> Reason:
     return Reason(
         code="IMG917",
-        cause=f"the program has no option {flag} in the installed version",
-        cure=f"remove {flag}; --help lists the options",
+        cause=f"{program} has no option {flag} in the installed version",
+        cure=f"remove {flag} or correct its name; --help lists the options; if it is documented,"
+        " install the release whose documentation has it",
         confidence="medium",
     )
 
 
-def _hydra(text: str, _facts: Facts, _caller: str) -> Reason | None:
+def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
     match = HYDRA.search(text)
     if match is None:
         return None
     key = match["key"] or match["struct"] or match["missing"]
+    if full := FULL_KEY.search(text):
+        key = full["key"]
+    of_verl = caller == "verl" or "verl" in facts.versions or key.partition(".")[0] in VERLS
+    program = "verl" if of_verl else "the program"
     return Reason(
         code="IMG918",
         cause=f"the configuration of the installed version has no key {key}",
-        cure=f"remove {key}, add it with +{key}=…, or use the version of verl that the script was"
-        " written for",
+        cure=f"remove {key}, add it with +{key}=… if the code reads it (in a YAML file without the"
+        f" plus), or use the version of {program} that the script was written for",
         confidence="high",
     )
 
@@ -505,7 +538,7 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
         cause=f"the installed {shown} does not have {what}: it is older than the model, or the"
         " model's code comes with its weights",
         cure=f"install a newer {package} within what the other packages allow (imgbuild resolve"
-        f" {package} …); if the model's card says so, pass trust_remote_code=True",
+        f" {package} …); if the model card requires it, pass trust_remote_code=True",
         confidence="high",
     )
 

@@ -13,7 +13,7 @@ TEXTS = ("message", "msg", "log", "textPayload", "event")
 TRACES = ("exc_info", "exception", "traceback", "stack_trace", "stack", "error")
 LEVELS = ("level", "levelname", "severity", "lvl", "log.level")
 TIMES = ("time", "ts", "timestamp", "@timestamp", "asctime", "stream")
-FAILURES = ("error", "errors", "detail", "object")  # of an answer of a server
+FAILURES = ("error", "errors", "detail", "object")  # of a server's response
 LOGFMT = re.compile(
     r"(?:(?:time|ts)=\S{1,40} )?level=\"?(?P<level>\w+)\"? (?:\w+=\S{1,80} )?"
     r"msg=(?P<text>\"(?:[^\"\\]|\\.)*\")"

@@ -59,17 +59,24 @@ IDLE = re.compile(
 
 
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The cure for messages that contain `match`."""
+    """The cure for messages that contain `match`.
+
+    `means`: what such a message reports. `weak`: what is known of the place is more useful;
+    `first`: it is less useful than this cure.
+    """
 
     match: str
     cure: str
+    means: str = ""
+    weak: bool = False
+    first: bool = False
 
 
 @lru_cache(maxsize=1)
-def load() -> tuple[tuple[re.Pattern[str], str], ...]:
+def load() -> tuple[tuple[re.Pattern[str], Remedy], ...]:
     """The types of messages with their cures, in their order."""
     rows = yaml_data.load(files.data("diagnose/facts/remedies.yaml"), tuple[Remedy, ...])
-    return tuple((re.compile(row.match), row.cure) for row in rows)
+    return tuple((re.compile(row.match), row) for row in rows)
 
 
 def advice(message: str) -> str:
@@ -81,10 +88,19 @@ def advice(message: str) -> str:
     return ""
 
 
-def cure(message: str, package: str, call: str) -> str:
-    """The cure for an exception with this message; "" if it is of no known type."""
-    for pattern, text in load():
+def of(message: str, package: str, call: str) -> Remedy | None:
+    """The remedy for an exception with this message, filled; None if it is of no known type."""
+    for pattern, row in load():
         if match := pattern.search(message[:1000]):
             groups = {name: value or "" for name, value in match.groupdict().items()}
-            return rules.filled(text, {**groups, "package": package, "call": call})
-    return ""
+            groups |= {"package": package, "call": call}
+            return msgspec.structs.replace(
+                row, cure=rules.filled(row.cure, groups), means=rules.filled(row.means, groups)
+            )
+    return None
+
+
+def cure(message: str, package: str, call: str) -> str:
+    """The cure for an exception with this message; "" if it is of no known type."""
+    remedy = of(message, package, call)
+    return remedy.cure if remedy else ""

@@ -29,11 +29,12 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     `match`: patterns, one of which must match an event. `also`: patterns, each of which must match
     some event of the log; `unless`: none of which may. `frames`: a pattern that a frame of the
-    exception must match. `packages`: package → range of the version, if the log names it. `arm`:
-    whether the machine must be arm64. `failed`: the log must show a failure elsewhere, because the
-    matched text does not. `warns`: a warning is sufficient. `follows`: it is a consequence if an
-    exception of the program precedes it. `priority`: the rule with the higher value is used for an
-    event. `role`: a cause, a consequence of another failure, or a text about one.
+    exception (PACKAGE:FILE:FUNCTION:CODE) must match. `packages`: package → range of the version,
+    if the log names it. `arm`: whether the machine must be arm64. `failed`: the log must show a
+    failure elsewhere, because the matched text does not. `warns`: a warning is sufficient.
+    `follows`: it is a consequence if an exception of the program precedes it. `priority`: the rule
+    with the higher value is used for an event. `role`: a cause, a consequence of another failure,
+    or a text about one.
     """
 
     code: str
@@ -60,6 +61,11 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """`match`, compiled."""
         return _compiled(self.match)
 
+    @property
+    def absent(self) -> Mapping[str, str]:
+        """The groups of all patterns, each with an empty text."""
+        return _groups(self.match)
+
     def applies(self, facts: Facts, texts: Sequence[str]) -> bool:
         """Whether the rest of the log meets the conditions of the rule."""
         if self.arm is not None and self.arm != facts.arm:
@@ -76,6 +82,11 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 @lru_cache(maxsize=4096)
 def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
+
+
+@lru_cache(maxsize=1024)
+def _groups(patterns: tuple[str, ...]) -> Mapping[str, str]:
+    return {name: "" for pattern in _compiled(patterns) for name in pattern.groupindex}
 
 
 def _somewhere(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
@@ -122,10 +133,14 @@ def _matches(text: str, frames: Sequence[str]) -> Iterator[tuple[FailureRule, Ma
         matched = rule
         if rule.frames and not any(re.search(rule.frames, frame) for frame in frames):
             continue
-        yield rule, {name: value or "" for name, value in match.groupdict().items()}
+        found = {name: value for name, value in match.groupdict().items() if value}
+        yield rule, {**rule.absent, **found}
 
 
 def filled(text: str, groups: Mapping[str, str]) -> str:
-    """`text` with the values of its placeholders."""
+    """`text` with the values of its placeholders; of empty ones the punctuation goes, too."""
     full = PLACEHOLDER.sub(lambda match: groups.get(match[1], match[0]), text)
-    return re.sub(r"(?<=\w) {2,}(?=\w)", " ", full) if "" in groups.values() else full
+    if "" not in groups.values():
+        return full
+    full = re.sub(r" {2,}", " ", re.sub(r" ?\( ?\)", "", full))
+    return re.sub(r":? +$", "", re.sub(r" +(?=[,:;])", "", full))

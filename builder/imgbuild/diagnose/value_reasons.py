@@ -101,7 +101,7 @@ def _advice(value: str, allowed: tuple[str, ...], where: str) -> str:
     shown = ", ".join(allowed[:12]) + (", …" if len(allowed) > 12 else "")
     if near:
         return f"use {near} for {where} (allowed: {shown})"
-    return f"use one of {shown} for {where}; a value of a newer release needs that release"
+    return f"use one of {shown} for {where}; a value added in a newer release needs that release"
 
 
 def _command_line(text: str) -> Reason | None:

@@ -36,7 +36,7 @@ class Watchdogs(msgspec.Struct):
 
     ranks: dict[int, RankState] = {}
 
-    def take(self, line: LogLine) -> None:
+    def read_line(self, line: LogLine) -> None:
         """Read a line."""
         text = line.text
         if "ork" not in text:

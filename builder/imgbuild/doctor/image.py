@@ -43,7 +43,7 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _ImageReport(msgspec.Struct, frozen=True):
     check: str
     severity: Severity
     message: str
@@ -53,7 +53,7 @@ class _Said(msgspec.Struct, frozen=True):
 class _Document(msgspec.Struct, frozen=True):
     format: int
     seconds: float
-    findings: tuple[_Said, ...]
+    findings: tuple[_ImageReport, ...]
 
 
 def in_sif(

@@ -211,7 +211,7 @@ def _driver_remarks(host: Host, floors: Floors) -> Iterable[str]:
         yield f"needs driver {floors.driver} or newer"
     branch, floor = gpus.numbers(host.driver), gpus.numbers(floors.driver)
     if len(branch) == 1 and branch == floor[:1] and floor[1:] > (0,):
-        yield f"of the driver's branch {host.driver}, release {floors.driver} or newer is needed"
+        yield f"needs release {floors.driver} or newer of driver branch {host.driver}"
     if gpus.older(host.driver, floors.driver_full) and not gpus.older(host.driver, floors.driver):
         yield driver_text(host.driver, floors)
 
@@ -225,8 +225,8 @@ def driver_text(driver: str, floors: Floors) -> str:
     own, full = gpus.load().own(floors.cuda), floors.driver_full
     runs = (
         f"runs on driver {driver} by minor version compatibility, from {floors.driver} on, with one"
-        " restriction: code fails that has the driver compile PTX or calls functions new in CUDA"
-        f" {floors.cuda}"
+        " restriction: code that relies on the driver to compile PTX, or that calls functions"
+        f" added in CUDA {floors.cuda}, fails"
     )
     if own in ("", full):
         return f"{runs}; {full} or newer has no restriction"
@@ -250,7 +250,7 @@ def _gpu_reasons(here: Sequence[HostGpu], floors: Floors) -> Iterable[str]:
         elif gpu.capability in _computed():
             yield f"it has no code for {name}, only for {have}"
         else:
-            yield f"no code for {name} is known of, only for {have}"
+            yield f"no code for {name} is known, only for {have}"
 
 
 def _computed() -> set[str]:
@@ -287,8 +287,8 @@ def _gpu_remarks(host: Host, floors: Floors) -> Iterable[str]:
     for gpu in dict.fromkeys(host.gpus):
         if _uncompiled(host, floors, gpu):
             yield (
-                f"some kernels for {gpu.name} are PTX alone, which driver {host.driver} may be too"
-                f" old to compile: {floors.driver_full} or newer does"
+                f"some kernels for {gpu.name} are PTX only, which driver {host.driver} may be"
+                f" too old to compile; {floors.driver_full} or newer compiles them"
             )
         elif is_compiled(floors, gpu):
             yield f"the driver compiles some kernels for {gpu.name} at first use"
@@ -322,7 +322,7 @@ def _remarks(host: Host) -> Iterable[str]:
             name for name, given in (("driver", host.driver), ("GPU", host.gpus)) if not given
         ]
         if absent:
-            yield f"no {' or '.join(absent)} was given, so none is compared"
+            yield f"no {' or '.join(absent)} was given, so it is not compared"
         return
     if not host.gpus:
         driver = f", though driver {host.driver} is loaded" if host.driver else ""
@@ -334,14 +334,17 @@ def _remarks(host: Host) -> Iterable[str]:
         if host.gpus and not container_engine.gpus:
             cure = _cure(container_engine.name)
             name = f"{container_engine.name} {container_engine.version}"
-            yield f"{name} cannot give GPUs to containers: {cure}"
+            yield f"{name} cannot provide GPUs to containers: {cure}"
     if not host.igzip and any(
         container_engine.name == "docker" for container_engine in host.engines
     ):
         yield "igzip is not installed: Docker loads images faster with it (apt-get install isal)"
     if host.shared_memory < LEAST_SHARED:
         size = host.shared_memory >> 20
-        yield f"{size} MB of shared memory: give containers more (--shm-size 16g, or --ipc host)"
+        yield (
+            f"{size} MB of shared memory: increase it for containers (--shm-size 16g, or"
+            " --ipc host)"
+        )
 
 
 def _cure(name: str) -> str:

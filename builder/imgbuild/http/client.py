@@ -253,7 +253,7 @@ class Http:
                     here, login = self._redirected(here, response.headers["Location"], login)
                     continue
                 if response.status_code == 401 and not (has_asked or here.anonymous):
-                    has_asked, login = True, self.credentials.ask(here.url)
+                    has_asked, login = True, self.credentials.query(here.url)
                     if login is not None:
                         continue
                 if not 200 <= response.status_code < 300:

@@ -55,7 +55,7 @@ class Credentials:
         self._reporter = reporter
         self._known: dict[str, Login] = {}
         self._names: dict[str, str] = {}
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
         self._secrets: set[str] = set()
         self._lock = threading.Lock()
         self._netrc: netrc.netrc | None = None
@@ -80,15 +80,15 @@ class Credentials:
                     self._keep(origin(url), login)
             return login
 
-    def ask(self, url: str) -> Login | None:
+    def query(self, url: str) -> Login | None:
         """The credentials for `url` from keyring, queried once for each server.
 
         None if there are none.
         """
         with self._lock:
             place = origin(url)
-            if place not in self._asked:
-                self._asked.add(place)
+            if place not in self._queried:
+                self._queried.add(place)
                 login = _from_keyring(url, self._names.get(place), self._reporter)
                 if login is not None:
                     self._keep(place, login)

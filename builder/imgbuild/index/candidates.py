@@ -54,9 +54,15 @@ def unwanted(file: IndexFile, package: str, rules: Rules) -> str | None:
     """Why `file` is excluded apart from its upload time and platform, or None."""
     if file.yanked and not same_version(file.version, rules.pins.get(package)):
         return "was yanked"
-    if not _accepts_python(file.requires_python or "", rules.tags.markers["python_full_version"]):
+    if not accepts_python(file, rules):
         return f"requires Python {file.requires_python}"
     return None
+
+
+def accepts_python(file: IndexFile, rules: Rules) -> bool:
+    """Whether `requires_python` of a file includes the Python of `rules`."""
+    python = rules.tags.markers["python_full_version"]
+    return _accepts_python(file.requires_python or "", python)
 
 
 @functools.lru_cache(maxsize=10_000)  # the files of a package have few values

@@ -270,10 +270,10 @@ def is_local(url: str) -> bool:
     return urllib.parse.urlsplit(url).scheme == "file"
 
 
-def none_if_missing(ask: Callable[[], PageLike]) -> PageLike | None:
+def none_if_missing(read: Callable[[], PageLike]) -> PageLike | None:
     """The page, or None for status 404 or 410; other errors are raised."""
     try:
-        return ask()
+        return read()
     except FetchFailed as error:
         if getattr(error, "status", None) in (404, 410):
             return None

@@ -193,7 +193,7 @@ def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
     """
     if file.sha256 and (cached := facts.fact(FACT, file.sha256)) is not None:
         return cached
-    data = _beside(file, http) if file.metadata else None
+    data = _metadata_file(file, http) if file.metadata else None
     if data is None:
         data = read_metadata(io.BufferedReader(RemoteFile(file.url, http), 1 << 16), file.name)
     if file.sha256:
@@ -201,7 +201,7 @@ def metadata(file: IndexFile, http: Ranges, facts: FactStore) -> bytes:
     return data
 
 
-def _beside(file: IndexFile, http: Ranges) -> bytes | None:
+def _metadata_file(file: IndexFile, http: Ranges) -> bytes | None:
     with contextlib.suppress(FetchFailed):  # announced, but not served: read it from the wheel
         data = http.bytes(f"{file.url}.metadata")
         if file.metadata_sha256 and sha256(data) != file.metadata_sha256:

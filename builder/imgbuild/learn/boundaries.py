@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -19,20 +20,24 @@ from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.package_set import PackageSet, open_package_set
-from imgbuild.audit.source.facts import Call, Function, ModuleFacts
+from imgbuild.audit.packages.sdist_code import code_wheel
+from imgbuild.audit.source.facts import Function, ModuleFacts
 from imgbuild.cache.store import Store
 from imgbuild.codec import compact
-from imgbuild.errors import FetchFailed
-from imgbuild.index.candidates import best, same_version, unwanted
+from imgbuild.errors import FetchFailed, IntegrityError
+from imgbuild.index.candidates import best, is_sdist, same_version, unwanted
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexFile
 from imgbuild.index.remote_wheel import lock_wheel
 from imgbuild.lock.resolution import Wheel
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.code_digest import code_digest
+from imgbuild.values import sha256
 
 T = TypeVar("T")
 ANSWERS = "audit-probe"
+STEP = 8  # releases that a search skips at most, or more if there are over STEP * STEPS
+STEPS = 24
 
 
 class PackageRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,7 @@ class ReleaseCatalogue:
         self.library = library
         self.store = store
         self._releases: dict[str, tuple[PackageRelease, ...]] = {}
+        self._readable: dict[str, tuple[PackageRelease, ...]] = {}
 
     def releases(self, package: str) -> tuple[PackageRelease, ...]:
         """Every final version with a compatible wheel that is not yanked, ascending.
@@ -84,6 +90,25 @@ class ReleaseCatalogue:
             self._releases[package] = tuple(releases)
         return self._releases[package]
 
+    def readable(self, package: str) -> tuple[PackageRelease, ...]:
+        """The releases; of a package without wheels its final sdists whose hash is known.
+
+        Only the Python code of an sdist is read.
+        """
+        if package not in self._readable:
+            self._readable[package] = self.releases(package) or self._sdists(package)
+        return self._readable[package]
+
+    def _sdists(self, package: str) -> tuple[PackageRelease, ...]:
+        sdists = [
+            PackageRelease(version=file.version, file=file)
+            for file in self.catalogue.indexes.files(package)
+            if is_sdist(file) and file.name.endswith(".tar.gz") and file.sha256
+            if file.version is not None and not file.version.is_prerelease
+            if not unwanted(file, package, self.catalogue.rules)
+        ]
+        return tuple(sorted(sdists, key=lambda release: release.version))
+
     def release(self, package: str, version: str) -> PackageRelease | None:
         """The release of exactly `version`; None if there is none."""
         expected = Version(version)
@@ -95,6 +120,8 @@ class ReleaseCatalogue:
 
         FetchFailed if its index has no hash, and the library cannot fetch the file.
         """
+        if is_sdist(release.file):
+            return self._code_wheel(package, release)
         index = self.catalogue.indexes.place(package).name
         http = self.library.http
         if release.file.sha256 is None or release.file.size is None:
@@ -114,13 +141,33 @@ class ReleaseCatalogue:
             sha256=release.file.sha256,
         )
 
+    def _code_wheel(self, package: str, release: PackageRelease) -> Wheel:
+        """The code of an sdist as a wheel, which is in the store."""
+        file, http, store = release.file, self.library.http, self.store
+        digest = file.sha256 or ""
+        with store.scratch() as folder:
+
+            def _fetch() -> Path:
+                path = store.file(digest) or folder / "sdist.tar.gz"
+                if not path.exists():
+                    if http is None:
+                        message = f"{file.name}: downloads are not allowed"
+                        raise FetchFailed(message, hint="run once without --offline")
+                    path.write_bytes(content := http.bytes(file.url))
+                    if sha256(content) != digest:
+                        message = f"{file.name}: the index has another hash than the file"
+                        raise IntegrityError(message)
+                return path
+
+            return code_wheel(package, str(release.version), digest, _fetch, store)[0]
+
     def package_set(self, releases: Mapping[str, PackageRelease]) -> PackageSet:
         """A package set of only these releases."""
         wheels, urls = [], {}
         for package, release in releases.items():
             wheel = self.wheel(package, release)
             wheels.append(wheel)
-            urls[wheel.sha256] = release.file.url
+            urls[wheel.sha256] = release.file.url  # that of an sdist is in the store
         tags = self.catalogue.rules.tags
         return open_package_set(
             wheels,
@@ -132,14 +179,14 @@ class ReleaseCatalogue:
             partial=True,
         )
 
-    def cached(self, key: Sequence[object], ask: Callable[[], T], form: type[T]) -> T:
-        """The result of `ask` about immutable files, cached by `key`, Python and code."""
+    def cached(self, key: Sequence[object], compute: Callable[[], T], form: type[T]) -> T:
+        """The result of `compute` about immutable files, cached by `key`, Python and its code."""
         python = self.catalogue.rules.tags.python
-        name = compact([code_digest(__name__), python, *key]).decode()
+        name = compact([code_digest(compute.__module__), python, *key]).decode()
         cached = self.store.fact(ANSWERS, name)
         if cached is not None:
             return msgspec.json.decode(cached, type=form)
-        answer = ask()
+        answer = compute()
         self.store.put_fact(ANSWERS, name, msgspec.json.encode(answer))
         return answer
 
@@ -154,18 +201,18 @@ def lacks(
 
     None if that cannot be determined, or for evidence that does not depend on names.
     """
-    if evidence.relation not in _ASKS:
+    if evidence.relation not in NAMED:
         return None
     wheel = release_catalogue.wheel(evidence.other, release)
     key = ("lacks", evidence.relation, evidence.subject, *evidence.preferred, wheel.sha256)
 
-    def _ask() -> bool | None:
+    def _compute() -> bool | None:
         package_set = release_catalogue.package_set({evidence.other: release})
         if any(_has_all(package_set, subjects) for subjects in evidence.preferred):
             return False
-        return _ASKS[evidence.relation](package_set, evidence.subject)
+        return NAMED[evidence.relation](package_set, evidence.subject)
 
-    return release_catalogue.cached(key, _ask, bool | None)  # type: ignore[arg-type]
+    return release_catalogue.cached(key, _compute, bool | None)  # type: ignore[arg-type]
 
 
 def has_module(
@@ -174,10 +221,10 @@ def has_module(
     """Whether `release` of `package` has the module, according to its file names."""
     wheel = release_catalogue.wheel(package, release)
 
-    def _ask() -> bool:
+    def _compute() -> bool:
         return module in release_catalogue.package_set({package: release}).modules_of(package)
 
-    return release_catalogue.cached(("brings", module, wheel.sha256), _ask, bool)
+    return release_catalogue.cached(("brings", module, wheel.sha256), _compute, bool)
 
 
 def _lacks_module(package_set: PackageSet, subject: str) -> bool | None:
@@ -233,7 +280,7 @@ def never_mentions(package_set: PackageSet, lookup_result: LookupResult, name: s
 def _lacks_keyword(package_set: PackageSet, subject: str) -> bool | None:
     callee, _, keyword = subject.removesuffix(")").partition("(")
     taken = signatures.signature(package_set, dotted(package_set, callee))
-    return None if taken is None else not taken.takes(keyword)
+    return None if taken is None else not taken.accepts(keyword)
 
 
 def _refuses_arguments(package_set: PackageSet, subject: str) -> bool | None:
@@ -261,7 +308,7 @@ def _has_registered(package_set: PackageSet, subject: str) -> bool | None:
     return any(registries.has(package_set, rules, package, name) for package in packages)
 
 
-_ASKS: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
+NAMED: dict[Relation, Callable[[PackageSet, str], bool | None]] = {
     Relation.MODULE: _lacks_module,
     Relation.NAME: _lacks_name,
     Relation.ATTRIBUTE: _lacks_attribute,
@@ -289,115 +336,17 @@ def dotted(package_set: PackageSet, path: str) -> LookupResult:
     return lookup_result
 
 
-def uses_item(
-    release_catalogue: ReleaseCatalogue, evidence: Evidence, release: PackageRelease
-) -> bool:
-    """Whether `release` of the failing package uses the same item in the same file.
-
-    A moved file is searched by its name. False if the evidence is of a type that cannot be
-    checked in one file.
-    """
-    if evidence.relation not in (*_ASKS, Relation.PACKAGE):
-        return False
-    wheel = release_catalogue.wheel(evidence.package, release)
-    subject, file = evidence.subject, evidence.file
-    shapes = _shapes(release_catalogue, evidence) if evidence.relation is Relation.ARGUMENT else ()
-    key = ("asks", evidence.relation, subject, file, shapes, wheel.sha256)
-
-    def _ask() -> bool:
-        package_set = release_catalogue.package_set({evidence.package: release})
-        return any(
-            _uses(facts, evidence, shapes) for facts in _files(package_set, evidence.package, file)
-        )
-
-    return release_catalogue.cached(key, _ask, bool)
-
-
-# The arguments of a call: positional, keywords, and whether it uses * or **.
-_Shape = tuple[int, tuple[str, ...], bool, bool]
-
-
-def _shapes(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> tuple[_Shape, ...]:
-    """The arguments of the calls in the evidence; empty if the calls are not found."""
-    release = release_catalogue.release(evidence.package, evidence.version)
-    if release is None:
-        return ()
-    package_set = release_catalogue.package_set({evidence.package: release})
-    return tuple(
-        _shape(call)
-        for facts in _files(package_set, evidence.package, evidence.file)
-        for call in facts.calls
-        if call.line == evidence.line and _calls(call, evidence.subject)
-    )
-
-
-def _shape(call: Call) -> _Shape:
-    return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
-
-
-def _calls(call: Call, subject: str) -> bool:
-    """Whether a call matches the last component of the subject."""
-    callee = subject.partition("(")[0]
-    return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
-
-
-def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
-    """The module of `file`, otherwise those of files with the same name."""
-    modules = package_set.modules_of(package)
-    name = file.rpartition("/")[2]
-    same = [module for module, path in modules.items() if path == file]
-    if not same and name != "__init__.py":
-        same = [module for module, path in modules.items() if path.endswith(f"/{name}")]
-    for module in sorted(same):
-        facts = package_set.module(module)
-        if isinstance(facts, ModuleFacts):
-            yield facts
-
-
-def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Sequence[_Shape]) -> bool:
-    """Whether a module imports, calls or reads the item in the evidence."""
-    subject = evidence.subject
-    match evidence.relation:
-        case Relation.MODULE | Relation.PACKAGE:
-            return any(
-                line.module == subject or line.module.startswith(f"{subject}.")
-                or f"{line.module}.{line.name}" == subject
-                for line in facts.imports
-            )  # fmt: skip
-        case Relation.NAME:
-            module, _, name = subject.partition(":")
-            named = any(line.module == module and line.name == name for line in facts.imports)
-            return named or _reads(facts, name.rpartition(".")[2])
-        case Relation.KEYWORD:
-            keyword = subject.removesuffix(")").partition("(")[2]
-            return any(keyword in call.keywords and _calls(call, subject) for call in facts.calls)
-        case Relation.ARGUMENT:
-            return any(_shape(call) in shapes and _calls(call, subject) for call in facts.calls)
-        case Relation.REGISTERED:
-            name = subject.rpartition("(")[2].removesuffix(")")
-            return any(name in call.literals[:1] for call in facts.calls)
-        case _:
-            return _reads(facts, subject.rpartition(".")[2])
-
-
-def _reads(facts: ModuleFacts, name: str) -> bool:
-    expressions = (
-        *(item.expression for item in facts.attributes),
-        *(c.callee for c in facts.calls),
-    )
-    return any(text.rpartition(".")[2] == name for text in expressions)
-
-
 def boundary(
     releases: Sequence[T], start: int, is_incompatible: Callable[[T], bool], step: int
 ) -> tuple[T, T | None]:
     """The last incompatible and the first compatible release, from `releases[start]` on.
 
     Searches in direction `step` (1 or -1) with increasing steps, then by bisection, so that few
-    releases are read. The result is a pair of adjacent releases, even if the incompatibility
-    disappears and returns.
+    releases are read. Steps are limited, since a name may exist in few releases only. The result is
+    a pair of adjacent releases, even if the incompatibility disappears and returns.
     """
     bad, good, width = start, None, 1
+    widest = max(STEP, len(releases) // STEPS)
     edge = len(releases) - 1 if step > 0 else 0
     while bad != edge:
         reach = bad + step * width
@@ -405,7 +354,7 @@ def boundary(
         if not is_incompatible(releases[reach]):
             good = reach
             break
-        bad, width = reach, width * 2
+        bad, width = reach, min(width * 2, widest)
     if good is None:
         return releases[bad], None
     while abs(good - bad) > 1:

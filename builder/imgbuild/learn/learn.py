@@ -19,8 +19,8 @@ from imgbuild.learn.boundaries import (
     boundary,
     has_module,
     lacks,
-    uses_item,
 )
+from imgbuild.learn.uses import same_use
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation
@@ -63,9 +63,16 @@ def learn(
     )
     if not other or version_bounds is None:
         return None
+    # Without any compatible version, the code may be an error in a path that other releases do not
+    # take, such as torch.nn.Relu in DeepSpeed.
+    versions = (
+        package_range(evidence, release_catalogue, pinned)
+        if version_bounds.spec != NEVER
+        else f"=={evidence.version}"
+    )
     return Constraint(
         package=evidence.package,
-        versions=package_range(evidence, release_catalogue, pinned),
+        versions=versions,
         needs=f"{other}{version_bounds.spec}",
         missing=missing,
         check=finding.check,
@@ -140,7 +147,8 @@ def bounds(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Bounds | 
     if not evidence.other_version:
         return None
     this_one = Bounds(spec=f"!={Version(evidence.other_version).public}")
-    releases = release_catalogue.releases(evidence.other)
+    other = evidence.other
+    releases = release_catalogue.readable(other)
     start = _place(releases, evidence.other_version)
     if start is None or evidence.relation in UNNAMED:
         return this_one
@@ -192,21 +200,19 @@ def package_range(
     the range is checked; otherwise a release without the requirement would be constrained too.
     """
     alone = f"=={evidence.version}"
-    releases = release_catalogue.releases(evidence.package)
+    package = evidence.package
+    releases = release_catalogue.readable(package)
     start = _place(releases, evidence.version)
-    if (
-        evidence.package in pinned
-        or start is None
-        or not uses_item(release_catalogue, evidence, releases[start])
-    ):
+    if package in pinned or start is None:
+        return alone
+    uses_item = same_use(release_catalogue, evidence)
+    if not uses_item(releases[start]):
         return alone
 
     def _last(step: int) -> PackageRelease:
         """The last of consecutive releases with the requirement, up to the first without it."""
         side = releases[start:] if step > 0 else releases[start::-1]
-        return list(
-            takewhile(lambda release: uses_item(release_catalogue, evidence, release), side)
-        )[-1]
+        return list(takewhile(uses_item, side))[-1]
 
     low, high = _last(-1), _last(1)
     if low is high:

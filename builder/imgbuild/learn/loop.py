@@ -122,7 +122,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
     while True:
         rounds += 1
         with context.reporter.step(f"resolving {name} for {arch} (pass {rounds})"):
-            chosen = solve.ask(prepared, recorded)
+            chosen = solve.choose_packages(prepared, recorded)
             resolution = solve.lock_answer(prepared, chosen)
         terms = terms_of(prepared, resolution)
         if (report := _clean_report(prepared, resolution, terms)) is not None:

@@ -25,7 +25,7 @@ def refuse(lock: Lock, file: str, *, hint: str) -> None:
     """Raise InputError, with `hint` and all problems, if `lock`, read from `file`, is invalid."""
     notes = Notes(file)
     if len(lock.target) > TAG:
-        expected = f"at most {TAG} letters"
+        expected = f"at most {TAG} characters"
         notes.note(("target",), "the name is too long for a tag", expected=expected)
     for path, day in (
         (("as_of",), lock.as_of),
@@ -71,10 +71,10 @@ def _python(notes: Notes, lock: Lock) -> None:
         here: Path = ("arch", arch, "python")
         archive = resolution.python or None
         if (archive is not None) != (arch in urls):
-            message = "the archive of Python and its URL go together"
+            message = "the archive of Python and its URL must be set together"
             notes.note(here, message, expected=f"a URL of {arch} in base.standalone, or neither")
         elif archive is not None and not archive.version.startswith(f"{base.python}."):
-            message = "the archive is of another Python than the base"
+            message = "the archive contains another Python version than the base"
             notes.note((*here, "version"), message, value=archive.version, expected=base.python)
 
 
@@ -127,7 +127,7 @@ def _extends(notes: Notes, extends: Extends) -> None:
     for path, file in extends.files.items():
         here: Path = ("extends", "files", path)
         settings.place(notes, here, path)
-        if settings.leads_out(file.file):
+        if settings.is_outside(file.file):
             message = "the file is outside the repository"
             expected = "a path below the folder of matrix.yaml"
             notes.note((*here, "file"), message, value=file.file, expected=expected)
@@ -155,6 +155,6 @@ def _project(notes: Notes, project: LockedProject) -> None:
     for package, tree in project.trees.items():
         here = ("project", "trees", package)
         if not addresses.is_commit(tree):
-            notes.note(here, "not a hash of git", value=tree, expected="40 or 64 hex digits")
+            notes.note(here, "not a git hash", value=tree, expected="40 or 64 hex digits")
         if package not in project.sources:
             notes.note(here, "its source is not in `sources`")

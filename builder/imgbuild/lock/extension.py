@@ -22,7 +22,7 @@ from imgbuild.lock.resolution import BuiltWheel, Deb, RegistryLayer, Resolution,
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.extension import FileToAdd as AddedRow
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.matrix.settings import leads_out
+from imgbuild.matrix.settings import is_outside
 from imgbuild.system.boundary import regular
 from imgbuild.values import Arch, sha256
 
@@ -156,7 +156,7 @@ def read_file(folder: Path, source: str) -> bytes:
     file.
     """
     path = Path(os.path.realpath(folder / source))
-    if leads_out(source) or not path.is_relative_to(os.path.realpath(folder)):
+    if is_outside(source) or not path.is_relative_to(os.path.realpath(folder)):
         message = f"{folder / source} is outside the repository, and cannot be added to an image"
         raise InputError(message, hint=f"copy it into {folder}, and lock again")
     try:

@@ -291,7 +291,7 @@ def _check_row(
             message = f"{drop.package} is in layers of {extended.name}, which cannot change"
             notes.note((*path, "drop", number), message, expected="an added package")
     if row.packages and lock.base.kind != "debian":
-        message = f"the base of {extended.name} is an image of a registry, not Debian packages"
+        message = f"the base of {extended.name} is a registry image, not a set of Debian packages"
         notes.note((*path, "packages"), message, expected="no system packages")
     _check_places(notes, path, row, extended)
     values = {name: variable.value for name, variable in row.env.items()}
@@ -306,7 +306,7 @@ def _check_places(
     for place in (*row.files, *row.links):
         field = "files" if place in row.files else "links"
         if place.startswith((f"{lock.settings.prefix}/", "/opt/imgbuild/", f"{STANDALONE}/")):
-            message = "everything below this folder belongs to packages"
+            message = "this folder is reserved for packages"
             notes.note((*path, field, place), message, key=True, expected="another folder")
         elif any(f"{protected}/".startswith(f"{place}/") for protected in _protected_paths(lock)):
             message = f"{extended.name} has this path, or requires one below it"
@@ -319,7 +319,7 @@ def _check_sources(notes: Notes, path: tuple[str, ...], row: Extension, folder: 
         # Reading the file reports circular links.
         led = Path(os.path.realpath(folder / file.source))
         if not led.is_relative_to(folder):
-            message = f"a link leads to {led}, outside the repository"
+            message = f"a link points to {led}, outside the repository"
             expected = "a file of the repository itself: copy it there"
             notes.note((*path, place, "from"), message, value=file.source, expected=expected)
 
@@ -412,7 +412,7 @@ def _extending(item: Overlay, below: Matrix) -> Target:
     row, target, required = item.row, below.targets[item.published.name], item.requirements
     added = {name: pin for name, pin in required.pins.items() if name not in target.pins}
     pins = {**target.pins, **added, **row.pins}
-    requires = {**_wanted(required), **row.requires}
+    requires = {**_requirements_of(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,
@@ -430,7 +430,7 @@ def _extending(item: Overlay, below: Matrix) -> Target:
     )
 
 
-def _wanted(required: ProjectRequirements) -> dict[str, Wanted]:
+def _requirements_of(required: ProjectRequirements) -> dict[str, Wanted]:
     return {
         package: Wanted(spec=spec, reason=f"required by {required.places[package]}")
         for package, spec in required.versions.items()
@@ -456,7 +456,7 @@ def _like(item: Overlay, below: Matrix, of_all: Mapping[str, Wanted]) -> Target:
         env |= {"PATH": env["PATH"].removesuffix(f":{toolkit}/bin")} if "PATH" in env else {}
     reason = f"as in the lock of {lock.target}"
     pins = {**required.pins, **row.pins}
-    requires = {**of_all, **_wanted(required), **row.requires}
+    requires = {**of_all, **_requirements_of(required), **row.requires}
     return msgspec.structs.replace(
         target,
         summary=row.summary,

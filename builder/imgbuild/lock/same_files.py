@@ -10,7 +10,7 @@ from collections.abc import Collection
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Drop
 
-# Module → packages, by preference: with the modules of opencv-contrib, and without a display.
+# Module → packages by preference: with the modules of opencv-contrib, and without a display.
 # Source: "Choose the correct package" of opencv-python, "Build and install" of ONNX Runtime.
 FAMILIES = {
     "cv2": (

@@ -110,7 +110,7 @@ def check_index(notes: Notes, path: Path, index: PackageIndex) -> None:
     except ValueError:
         right = False
     if _without_login(notes, here, url) and not right:
-        notes.note(here, "not an address", value=url, expected="https://host/path")
+        notes.note(here, "not a URL", value=url, expected="https://host/path")
 
 
 def check_mirrors(notes: Notes, path: Path, addresses: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from imgbuild.matrix.check import check_index, check_mirrors, check_sdists, debi
 from imgbuild.matrix.check_targets import check_gpus, check_row
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.notes import Notes, Path
-from imgbuild.matrix.settings import folder, leads_out, place
+from imgbuild.matrix.settings import folder, is_outside, place
 from imgbuild.system.syntax import parse_requirement
 
 
@@ -104,7 +104,7 @@ def _places(notes: Notes, path: Path, row: Extension) -> None:
 
 def _inside(notes: Notes, path: Path, source: str, what: str) -> None:
     """Note a path outside the folder of the matrix."""
-    if leads_out(source):
+    if is_outside(source):
         message = f"the {what} is outside the repository"
         if source.startswith("/"):
             message = "the path is absolute and may not exist on other machines"

@@ -52,7 +52,7 @@ def check_target(notes: Notes, path: Path, target: Target, matrix: Matrix) -> No
 def check_row(notes: Notes, path: Path, row: Target | Extension) -> None:
     """Check the keys that rows of both types of matrix have."""
     if len(str(path[-1])) > 128:
-        expected = "at most 128 letters"
+        expected = "at most 128 characters"
         notes.note(path, "the name is too long for a tag", key=True, expected=expected)
     notes.once((*path, "arch"), row.arch)
     _versions(notes, path, row)
@@ -209,7 +209,7 @@ def _flashinfer(notes: Notes, path: Path, target: Target) -> None:
     if len(set(pinned.values())) > 1:
         message = "FlashInfer refuses to start unless all its packages have the same version"
         value = " and ".join(sorted(set(pinned.values())))
-        expected = f"{package} and its companions in one version"
+        expected = f"{package} and its related packages in one version"
         notes.note((*path, "pins", next(iter(pinned))), message, value=value, expected=expected)
 
 

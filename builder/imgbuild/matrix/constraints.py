@@ -136,9 +136,9 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
         for old in entries
         if (old.package, old.other, old.missing) == (new.package, new.other, new.missing)
     ]
-    if any(_says(old, new) for old in alike):
+    if any(_implies(old, new) for old in alike):
         return
-    entries[:] = [old for old in entries if old not in alike or not _says(new, old)]
+    entries[:] = [old for old in entries if old not in alike or not _implies(new, old)]
     for old in alike:
         wider = _union(old.versions, new.versions) if old.spec == new.spec else None
         if wider is not None and old in entries:
@@ -148,7 +148,7 @@ def _add(entries: list[Constraint], new: Constraint) -> None:
     entries.append(new)
 
 
-def _says(entry: Constraint, other: Constraint) -> bool:
+def _implies(entry: Constraint, other: Constraint) -> bool:
     """Whether `entry` applies to all versions of `other`, and requires at least as much."""
     return within(other.versions, entry.versions) and within(str(entry.spec), str(other.spec))
 
@@ -277,7 +277,7 @@ def _check(notes: Notes, value: _File) -> None:
 def _faults(entry: Constraint) -> list[tuple[str, str]]:
     faults = []
     if normalize(entry.package) != entry.package or not entry.package:
-        faults.append(("package", "is not the normalized name of a package"))
+        faults.append(("package", "is not a normalized package name"))
     try:
         if not SpecifierSet(entry.versions):
             faults.append(("versions", "contains no version"))

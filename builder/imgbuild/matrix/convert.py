@@ -143,13 +143,13 @@ class _Reader:
                 )
                 if near is not None and near not in given:
                     given.add(near)
-                    value[by_key[near].name] = self._meant(key, child, by_key[near], path)
+                    value[by_key[near].name] = self._corrected(key, child, by_key[near], path)
         for name, field in by_key.items():
             if field.required and name not in given:
                 value[field.name] = self._missing(path, field)
         return expected_type.cls(**value)
 
-    def _meant(
+    def _corrected(
         self, key: yaml.ScalarNode, child: yaml.Node, field: inspect.Field, path: Path
     ) -> Any:
         """The value of a misspelt key as that of `field`, to which the key is corrected.

@@ -145,8 +145,8 @@ class Extension(_Strict, frozen=True):
     gpu: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="only with `like`: compute capabilities that the image is for, if they are"
-            ' others than those of that target: "9.0"'
+            description="only with `like`: compute capabilities that the image is for, if they"
+            ' differ from those of that target: "9.0"'
         ),
     ] = ()
     arch: Annotated[

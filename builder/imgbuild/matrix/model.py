@@ -132,7 +132,7 @@ class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
         tuple[Line, ...] | None,
         msgspec.Meta(
             description="security archives tried after the machine's own, for updates of the suite;"
-            " without this key no updates are taken"
+            " without this key no updates are used"
         ),
     ] = None
     hardened: Annotated[
@@ -282,7 +282,7 @@ class Drop(Strict, frozen=True):
     reason: Reason
     beside: Annotated[
         Package | None,
-        msgspec.Meta(description="only if this package, whose files are kept, is installed too"),
+        msgspec.Meta(description="only if this package, whose files are kept, is also installed"),
     ] = None
     versions: Annotated[
         Specifier,

@@ -29,7 +29,7 @@ def ranked(
     cuda: str | None,
     arch: Arch,
     *,
-    apart_from: str = "",
+    excluded: str = "",
 ) -> list[str]:
     """Targets on `arch`; those that satisfy most of `requests` (package → specifier) come first.
 
@@ -38,7 +38,7 @@ def ranked(
     scores = sorted(
         _score(name, target, requests, cuda)
         for name, target in matrix.targets.items()
-        if name != apart_from
+        if name != excluded
         and arch in target.arch
         and arch not in target.exclude
         and (requests.keys() & target.pins.keys() if requests else cuda == target.cuda)
@@ -47,13 +47,13 @@ def ranked(
 
 
 def _score(name: str, target: Target, requests: Mapping[str, str], cuda: str | None) -> _Score:
-    met = 1.0 if cuda == target.cuda else 0.0
+    matched = 1.0 if cuda == target.cuda else 0.0
     for package, spec in requests.items():
         version = target.pins.get(package)
         if version is not None:
-            met += _closeness(spec, version)
+            matched += _closeness(spec, version)
     return _Score(
-        missed=-met,
+        missed=-matched,
         other=not target.recommended,
         indexes=len(target.indexes),
         missing=-len(target.pins),
@@ -76,7 +76,7 @@ def like(matrix: Matrix, name: str, arch: Arch) -> tuple[str, ...]:
         package: requirement.spec for package, requirement in matrix.requirements_of(target).items()
     }
     requests |= {package: f"=={version}" for package, version in target.pins.items()}
-    names = ranked(matrix, requests, target.cuda, arch, apart_from=name)
+    names = ranked(matrix, requests, target.cuda, arch, excluded=name)
     return tuple(words(matrix, other, arch) for other in names[:1])
 
 

@@ -71,9 +71,7 @@ class Notes:
         """Record a problem if `name` is not one of `names`, the names of each `what` at `of`."""
         choices = list(names)
         if name not in choices:
-            expected = (
-                f"one of {', '.join(choices)}" if choices else f"{what}, of which there are none"
-            )
+            expected = f"one of {', '.join(choices)}" if choices else f"{what}, but none is defined"
             near = nearest(name, choices)
             self.note(path, f"unknown {what}", value=name, expected=expected, near=near, of=of)
 
@@ -98,5 +96,11 @@ class Notes:
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most similar to `word`; None if none is similar."""
-    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    best, match = 0.6, None
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(word)  # as difflib.get_close_matches, which compares less similar ones, too
+    for choice in choices:
+        matcher.set_seq1(choice)
+        if matcher.real_quick_ratio() >= best and matcher.quick_ratio() >= best:
+            best, match = max((best, match or ""), (matcher.ratio(), choice))
+    return match or None

@@ -84,8 +84,8 @@ def _names(matrix: Matrix, patterns: Sequence[str], *, everything: bool) -> set[
         if not matching:
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.6)
             message = f"no target matches {pattern}"
-            ask = f"did you mean {' or '.join(near)}? " if near else ""
-            raise NothingSelected(message, hint=f"{ask}`imgbuild list` shows all targets")
+            suggestion = f"did you mean {' or '.join(near)}? " if near else ""
+            raise NothingSelected(message, hint=f"{suggestion}`imgbuild list` shows all targets")
         chosen |= matching
     return chosen
 

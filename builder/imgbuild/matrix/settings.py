@@ -58,7 +58,7 @@ def folder(notes: Notes, path: Path, text: str) -> None:
         notes.form(path, text, FOLDER, expected)
 
 
-def leads_out(source: str) -> bool:
+def is_outside(source: str) -> bool:
     """Whether a path relative to a matrix's folder is outside of it."""
     return source.startswith("/") or posixpath.normpath(source).split("/")[0] == ".."
 

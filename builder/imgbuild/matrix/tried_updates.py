@@ -46,7 +46,7 @@ class RefusedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     imgbuild: Text = ""
 
 
-class MadeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DerivedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row that `imgbuild update` created from another one."""
 
     of: Name
@@ -58,7 +58,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The content of `updates.json`; the keys of `refused` are the original rows."""
 
     version: Form = 1
-    rows: dict[Name, MadeRow] = {}
+    rows: dict[Name, DerivedRow] = {}
     refused: dict[Name, tuple[RefusedVersion, ...]] = {}
 
     def origin(self, name: str) -> str:
@@ -88,7 +88,7 @@ class Updates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         items = {**self.of(origin), (refusal.package, refusal.version): refusal}
         return msgspec.structs.replace(self, refused=self._refused(origin, items))
 
-    def making(self, name: str, row: MadeRow, current: Mapping[str, str]) -> Updates:
+    def making(self, name: str, row: DerivedRow, current: Mapping[str, str]) -> Updates:
         """A copy with one more row, without refusals of versions that the row has passed."""
         origin = self.origin(row.of)
         items = {

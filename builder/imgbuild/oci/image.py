@@ -215,7 +215,7 @@ def image_configuration(
         if layer.media_type in documents.LAYER_TYPES:
             if not layer.urls:
                 continue
-            fault = f"is to be downloaded from {layer.urls[0]}, which imgbuild does not do"
+            fault = f"must be downloaded from {layer.urls[0]}, which imgbuild does not support"
         message = f"{descriptor.digest}: layer {number} ({layer.digest}) {fault}"
         hint = "use an image with gzip layers, or push it again with such layers"
         raise InputError(message, hint=hint)
@@ -224,7 +224,9 @@ def image_configuration(
     listed = descriptor.platform
     for part, actual in (("os", configuration.os), ("architecture", configuration.architecture)):
         if actual and listed.get(part, actual) != actual:
-            message = f"{descriptor.digest} is listed for {part} {listed[part]}, it is for {actual}"
+            message = (
+                f"{descriptor.digest} is listed for {part} {listed[part]}, but is for {actual}"
+            )
             raise IntegrityError(message, hint=AGAIN)
     _diff_ids(configuration, len(manifest.layers), descriptor.digest)
     return config, configuration

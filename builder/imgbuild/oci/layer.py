@@ -80,7 +80,7 @@ def _add_content(blob: _Blob, member: Member, files: Files) -> None:
     if content is None:
         message = f"{member.path} has a size of {member.size} bytes but no content"
         raise IntegrityError(message, hint="this is a bug in imgbuild: please report it")
-    if isinstance(content, Slice) and _pays(content, member.size):
+    if isinstance(content, Slice) and _saves_bytes(content, member.size):
         blob.splice(content, member, files)
     else:
         for piece in pieces(content, member.size, member.path, files):
@@ -88,7 +88,7 @@ def _add_content(blob: _Blob, member: Member, files: Files) -> None:
     blob.add(bytes(padding(member.size)), pack=None)
 
 
-def _pays(content: Slice, size: int) -> bool:
+def _saves_bytes(content: Slice, size: int) -> bool:
     """Whether splicing the stream needs fewer bytes than storing its content."""
     return content.deflated and size > content.length + SPLICE_COST
 

@@ -164,7 +164,9 @@ def refuse_others(out: Path, name: str) -> None:
     names = [entry.annotations.get(REF_NAME, "") for entry in entries]
     if names and names != [name]:
         others = ", ".join(sorted({other or "one without a name" for other in names} - {name}))
-        message = f"{out} has other images than {name}: {others or f'{len(names)} of that name'}"
+        message = (
+            f"{out} contains images other than {name}: {others or f'{len(names)} of that name'}"
+        )
         hint = "choose another folder with --output, or remove this one"
         raise InputError(message, hint=hint)
 
@@ -291,7 +293,7 @@ def _lock(out: Path) -> tuple[OpenFolder, int]:
         if files.same_file(lock, out / MARKER):
             return folder, lock
         folder.close()
-        os.close(lock)  # the writer before failed, and removed it
+        os.close(lock)  # the earlier writer failed, and removed it
 
 
 def _drop(folder: OpenFolder, *, existed: bool) -> None:

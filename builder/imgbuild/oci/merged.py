@@ -230,10 +230,10 @@ class Merged:
                 stack.append(node)
                 continue
             if node.kind != "symlink":
-                _refuse(parts, f"goes through {part}, which is a {node.kind}")
+                _refuse(parts, f"has the parent {part}, which is a {node.kind}")
             links += 1
             if links > LINK_LIMIT:
-                _refuse(parts, "goes through too many links")
+                _refuse(parts, "follows too many links")
             if node.target.startswith("/"):
                 del stack[1:]
             todo.extendleft(
@@ -265,7 +265,7 @@ def _feed(
 def _parts(path: str) -> tuple[str, ...]:
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts or "\0" in path:
-        _refuse(parts, "leads out of the image")
+        _refuse(parts, "points outside the image")
     return parts
 
 

@@ -36,7 +36,7 @@ DEVICE_LIMIT = 1 << 20
 LENGTH_DIGITS = 7  # of a PAX record, which is not longer than HEADER_LIMIT
 XATTR = "SCHILY.xattr."
 REMEDY = "the layer is damaged: run `imgbuild cache verify`, then build or pull again"
-TIME_LIMIT = 1 << 33  # seconds: what every file system can hold
+TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 # The stub of isal calls its error class an instance.
 DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
@@ -85,7 +85,7 @@ def hidden_by(parts: Parts, names: Callable[[Parts], Iterable[str]]) -> list[Par
         return [(*folder, child) for child in names(folder)]
     hidden = name.removeprefix(WHITEOUT)
     if hidden == "..":
-        message = f"{'/'.join(parts)!r} leads out of the image"
+        message = f"{'/'.join(parts)!r} points outside the image"
         raise IntegrityError(message, hint=REMEDY)
     if hidden.startswith(WHITEOUT) or hidden in ("", "."):  # the former are internal files of aufs
         return []
@@ -99,7 +99,7 @@ class Reader:
         self._stream = stream
         self._label = label
         self._hint = hint
-        self._left = 0  # bytes of the current member's content that nobody has read
+        self._left = 0  # unread bytes of the current member's content
         self._pad = 0
         self._headers = 0  # bytes of extended headers: of all members, or of the current one
         self._members = 0
@@ -275,7 +275,7 @@ def inflated(
     """
     with contextlib.ExitStack() as opened:
         plain = opened.enter_context(decompressed(layer.path, layer.part, advance))
-        ahead = opened.enter_context(_Ahead(plain))
+        ahead = opened.enter_context(_ReadAhead(plain))
         tar = io.BufferedReader(ahead, CHUNK)
         yield cast("BinaryIO", tar)
         with reading(str(layer.path), hint=REMEDY):
@@ -301,7 +301,7 @@ def check(
         raise IntegrityError(message, hint=error.hint) from error
 
 
-class _Ahead(io.RawIOBase):
+class _ReadAhead(io.RawIOBase):
     """The bytes of `stream`, read and hashed by a thread that is up to two pieces ahead."""
 
     def __init__(self, stream: BinaryIO) -> None:

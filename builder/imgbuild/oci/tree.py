@@ -42,7 +42,7 @@ class RootFolder:
         """The components of `path` below the root; IntegrityError if one is `..`."""
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
         if ".." in parts or "\0" in path:
-            self._refuse(path, "leads out of the image")
+            self._refuse(path, "points outside the image")
         return parts
 
     def folder(self, parts: tuple[str, ...], *, make: bool = True) -> int:
@@ -123,7 +123,7 @@ class RootFolder:
                     links += 1
                     target = self._target(part, stack[-1], parts)
                     if links > LINK_LIMIT:
-                        self._refuse("/".join(parts), "goes through too many links")
+                        self._refuse("/".join(parts), "follows too many links")
                     if target.startswith("/"):
                         while len(stack) > 1:
                             os.close(stack.pop())
@@ -149,7 +149,7 @@ class RootFolder:
         try:
             return os.readlink(name, dir_fd=parent)
         except OSError:
-            self._refuse("/".join(parts), f"goes through {name}, which is a file")
+            self._refuse("/".join(parts), f"has the parent {name}, which is a file")
 
     def _refuse(self, path: str, text: str) -> NoReturn:
         message = f"{self.path}: {path!r} {text}"

@@ -102,7 +102,7 @@ def stack(layers: Sequence[Path], root: Path, *, reporter: Reporter = SILENT) ->
     must not be modified in place.
     """
     with _plain_errors(root):
-        _make_root(root, (_Kept(layer) for layer in layers), reporter)
+        _make_root(root, (_UnpackedLayer(layer) for layer in layers), reporter)
 
 
 def _make_root(root: Path, layers: Iterable[Members], reporter: Reporter) -> None:
@@ -115,7 +115,7 @@ def _make_root(root: Path, layers: Iterable[Members], reporter: Reporter) -> Non
         folders: Folders = {}
         for layer in layers:
             _Writer(tree, folders, reporter).write(layer)
-        _settle(tree, folders)
+        _set_folder_metadata(tree, folders)
 
 
 @contextlib.contextmanager
@@ -170,7 +170,7 @@ class _Inflated:
             self._reporter.detail(f"attribute {key} skipped: {error.strerror}")
 
 
-class _Kept:
+class _UnpackedLayer:
     """The members of a layer that `keep` unpacked."""
 
     def __init__(self, folder: Path) -> None:
@@ -260,7 +260,7 @@ class _Writer:
             layer.create(entry, name, parent)
             return
         if entry.type == tarfile.LNKTYPE:
-            self._hard(name, parent, entry)
+            self._hard_link(name, parent, entry)
             return
         if entry.type == tarfile.SYMTYPE:
             os.symlink(entry.target, name, dir_fd=parent)
@@ -281,7 +281,7 @@ class _Writer:
         times = (entry.mtime, entry.mtime)
         os.utime(name, times, dir_fd=parent, follow_symlinks=False)
 
-    def _hard(self, name: str, parent: int, entry: Entry) -> None:
+    def _hard_link(self, name: str, parent: int, entry: Entry) -> None:
         *above, last = self._tree.parts(entry.target) or ("",)
         try:
             source = self._tree.folder(tuple(above), make=False)
@@ -295,7 +295,7 @@ class _Writer:
             os.chown(name, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
 
 
-def _settle(tree: RootFolder, folders: Folders) -> None:
+def _set_folder_metadata(tree: RootFolder, folders: Folders) -> None:
     """Set mode and time of folders, deepest first; skips those that no longer exist."""
     for parts, (mode, mtime) in sorted(folders.items(), reverse=True):
         with contextlib.suppress(FileNotFoundError, IntegrityError):

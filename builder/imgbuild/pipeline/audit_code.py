@@ -40,6 +40,7 @@ from imgbuild.report import Severity, Unread
 from imgbuild.solve import git_tree
 from imgbuild.system.amounts import count
 from imgbuild.system.code_digest import code_digest
+from imgbuild.system.collector import paused
 from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize, sha256
 from imgbuild.wheel.sdist import members
@@ -116,7 +117,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
         unread = [
             wheel.package
             for wheel in wheels.values()
-            if wheel.sha256 in built and not _at_hand(at_hand, wheel)
+            if wheel.sha256 in built and not _is_cached(at_hand, wheel)
         ]
         forks = _forks(lock, wheels.values(), code)
         left_out = {*unread, *(fork.package for fork in forks)}
@@ -183,7 +184,8 @@ def audit_code(packages: CodePackages, code: Code, store: Store, *, target: str)
     report = unpack(cached, CodeReport) if cached is not None else None
     if report is None:
         number = len(code.texts) + sum(len(fork.texts) for fork in code.forks)
-        with console.step(f"auditing {count(number, 'file')} of code for {target}"):
+        title = f"auditing {count(number, 'file')} of code for {target}"
+        with paused(freeze=True), console.step(title):
             checked = check.check(
                 packages.open(),
                 code.texts,
@@ -244,7 +246,7 @@ def _open(
 # -- targets, read only from cached facts
 
 
-class PackagesAtHand(PackageSet):
+class CachedPackages(PackageSet):
     """A package set for which no file is fetched: a module without cached facts is unknown.
 
     Raises TimeoutError after `deadline` (of `time.monotonic`).
@@ -262,28 +264,28 @@ class PackagesAtHand(PackageSet):
             return Opaque(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
-        """As in `PackageSet`; NotAtHandError if sources would be searched."""
+        """As in `PackageSet`; NotCachedError if sources would be searched."""
         try:
             return super().mentioning(package, word)
         except FetchFailed as error:
-            raise NotAtHandError(self.owner(package) or package) from error
+            raise NotCachedError(self.owner(package) or package) from error
 
     def read(self, package: str, path: str) -> bytes | None:
-        """As in `PackageSet`; NotAtHandError if a file would be fetched."""
+        """As in `PackageSet`; NotCachedError if a file would be fetched."""
         try:
             return super().read(package, path)
         except FetchFailed as error:
-            raise NotAtHandError(package) from error
+            raise NotCachedError(package) from error
 
     def read_ahead(self, package: str) -> None:
         """Do nothing: facts are only read when needed."""
 
 
-class NotAtHandError(FetchFailed):
+class NotCachedError(FetchFailed):
     """The complete facts of a package, which a check needs, are not in the cache."""
 
 
-def findings_at_hand(
+def cached_findings(
     lock: Lock,
     arch: Arch,
     store: Store,
@@ -301,18 +303,18 @@ def findings_at_hand(
     unread = {
         wheel.package
         for wheel in wheels
-        if (only is not None and wheel.package not in only) or not _at_hand(library, wheel)
+        if (only is not None and wheel.package not in only) or not _is_cached(library, wheel)
     }
     every: list[CodeFinding] | None = None
     while every is None:
         here = [wheel for wheel in wheels if wheel.package not in unread]
-        package_set = _open(lock, arch, here, library, kind=PackagesAtHand)
-        if isinstance(package_set, PackagesAtHand):
+        package_set = _open(lock, arch, here, library, kind=CachedPackages)
+        if isinstance(package_set, CachedPackages):
             package_set.deadline = deadline
         try:
             checked = check.check(package_set, code.texts, library.store, (), sorted(unread))
             every = list(checked.findings)
-        except NotAtHandError as error:
+        except NotCachedError as error:
             unread.add(str(error))
     imported = check.imported(code.texts, library.store)
     return every, sorted(name for name in unread if roots_of(name) & imported)
@@ -337,7 +339,7 @@ def findings_of_run(
         if not small or arch not in lock.arch:
             return []
         only = None if project else check.compared_packages()
-        every, _ = findings_at_hand(lock, arch, Store.open(), Code(texts=texts), deadline, only)
+        every, _ = cached_findings(lock, arch, Store.open(), Code(texts=texts), deadline, only)
     except (ImgbuildError, OSError, TimeoutError):
         return []  # the command reports other errors
     return [
@@ -397,13 +399,13 @@ def _other(lock: Lock, library: Library) -> OtherSet:
     @functools.cache
     def _opened() -> PackageSet:
         """The package set of the wheels with cached facts."""
-        here = [wheel for wheel in wheels if _at_hand(library, wheel)]
+        here = [wheel for wheel in wheels if _is_cached(library, wheel)]
         return _open(lock, Arch.X86_64, here, library, partial_set=True)
 
     return OtherSet(lock.target, {wheel.package: wheel.version for wheel in wheels}, _opened)
 
 
-def _at_hand(library: Library, wheel: Wheel) -> bool:
+def _is_cached(library: Library, wheel: Wheel) -> bool:
     library_wheel: LibraryWheel = library.wheel(wheel, _address(wheel))
     try:
         return bool(library_wheel.index.files)

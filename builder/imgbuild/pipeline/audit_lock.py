@@ -184,12 +184,14 @@ class _Audit:
     def _past(
         self, package_set: PackageSet, elsewhere: LockedRanges, library: Library
     ) -> Callable[[MainPath], list[Finding]]:
-        """As `past_of`; fetch errors name this target."""
+        """As `removed_attributes_check`; fetch errors name this target."""
         http, pins = self._inputs.context.http, self._resolution.versions
         extends = self._lock.extends
         added = extends.arch[self._arch].wheels if extends is not None else ()
         published = pins.keys() - set(added) if extends is not None else ()
-        check = past_of(package_set, elsewhere.indexes, library, http, pins, published=published)
+        check = removed_attributes_check(
+            package_set, elsewhere.indexes, library, http, pins, published=published
+        )
 
         def _past(path: MainPath) -> list[Finding]:
             try:
@@ -319,7 +321,7 @@ class LockedRanges(LookedUp):
         return addresses[0]
 
 
-def past_of(
+def removed_attributes_check(
     package_set: PackageSet,
     indexes: Callable[[], Indexes],
     library: Library,

@@ -128,7 +128,7 @@ def audit_pins(
 
     def _new_report() -> tuple[Report, bool]:
         files = _pinned_files(listed, local, request, partial=partial, matrix=matrix)
-        return _audit(files, request, past_may_fail=False)
+        return _audit(files, request, history_may_fail=False)
 
     if request.code is not None:
         return _new_report()[0]
@@ -149,8 +149,8 @@ def audit_environment(environment: InstalledEnvironment, request: SetRequest) ->
         *("environment", machine.python, machine.arch, machine.glibc, wheels, files.unread),
     ]
     if request.code is not None:
-        return _audit(files, request, past_may_fail=True)[0]
-    return _cached_report(key, request, lambda: _audit(files, request, past_may_fail=True))
+        return _audit(files, request, history_may_fail=True)[0]
+    return _cached_report(key, request, lambda: _audit(files, request, history_may_fail=True))
 
 
 def _cached_report(
@@ -309,7 +309,9 @@ def _builds(tag: str, matrix: Matrix | None, request: SetRequest) -> list[Indexe
 # -- the audit
 
 
-def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> tuple[Report, bool]:
+def _audit(
+    files: PackageFiles, request: SetRequest, *, history_may_fail: bool
+) -> tuple[Report, bool]:
     """The report, and whether it is complete: all queried indexes responded."""
     from imgbuild.pipeline import audit_lock
 
@@ -328,7 +330,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
             if fetched:
                 files = msgspec.structs.replace(files, places={**files.places, **fetched})
                 package_set = _open(files, library, request)
-        check = audit_lock.past_of(
+        check = audit_lock.removed_attributes_check(
             package_set, lambda: indexes_of(request), library, http, files.versions
         )
 
@@ -336,7 +338,7 @@ def _audit(files: PackageFiles, request: SetRequest, *, past_may_fail: bool) -> 
             try:
                 return check(path)
             except FetchFailed as error:
-                if not past_may_fail:
+                if not history_may_fail:
                     raise
                 why = f"older releases are needed, and {error.message}"
                 failed.append(Unread(what="attributes of objects without a fixed class", why=why))

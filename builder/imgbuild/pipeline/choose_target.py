@@ -21,6 +21,7 @@ from imgbuild.doctor.targets import judge, offer
 from imgbuild.errors import InputError, NothingSelected, ToolMissing
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import constraints
 from imgbuild.matrix.model import DebianBase, Matrix
 from imgbuild.pipeline import source_packages
 from imgbuild.plan import image_digests
@@ -52,7 +53,7 @@ from imgbuild.system.console import console
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
-OF_CONDA = "a package of conda that the index does not have"
+OF_CONDA = "a conda package that is not on the index"
 PAGES = 100  # packages that are looked up at most, the heaviest first; `lock` looks up all
 
 
@@ -136,6 +137,7 @@ def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> 
         gpu=floors.gpu,
         size=size,
         unfit=judge(ask.host, needs).reasons,
+        learned=constraints.read(project.images),
     )
 
 
@@ -339,7 +341,9 @@ class Chooser:
 
     def _open(self, facts: LockedFacts) -> list[PackageDemand]:
         """The requirements that a target does not satisfy, up to the lookup limit."""
-        demands_left = [each for each in self.demands(facts.python) if not _met(each, facts)]
+        demands_left = [
+            each for each in self.demands(facts.python) if not _is_satisfied(each, facts)
+        ]
         return sorted(demands_left, key=lambda each: _weight(each.package))[:PAGES]
 
     def _read_pages(self, order: Sequence[Candidate], facts: Mapping[str, LockedFacts]) -> None:
@@ -373,6 +377,7 @@ class Chooser:
                 for each in requirements
                 if not (is_torch and normalize(each.name).startswith("nvidia-"))
             ]
+            needed += facts.requirements_of(demand.package, str(demand.pin))
             for change in changes_for(demand, str(demand.pin), needed, facts.versions):
                 changes.setdefault(change.package, change)
         added = [d for d in asked if d.installed and d.package not in facts.versions][:PAGES]
@@ -389,7 +394,10 @@ class Chooser:
         pins = [
             demand
             for demand in asked
-            if demand.installed and demand.pin and not demand.source and not _met(demand, facts)
+            if demand.installed
+            and demand.pin
+            and not demand.source
+            and not _is_satisfied(demand, facts)
         ]
         texts = threads.each(pins, lambda each, _: self._metadata(each, facts.python), threads=8)
         return [
@@ -400,7 +408,7 @@ class Chooser:
     def _suggested(self, obstacle: Obstacle) -> Obstacle:
         """`obstacle` with a similar name of the catalogue, if the index lacks the package."""
         if obstacle.cause == "version" and source_only.is_nightly(obstacle.demand):
-            reason = f"{obstacle.reason}: it is a daily build; require its wheel by URL"
+            reason = f"{obstacle.reason}: it is a nightly build; require its wheel by URL"
             return msgspec.structs.replace(obstacle, reason=reason)
         if obstacle.cause != "name":
             return obstacle
@@ -481,7 +489,7 @@ def _weight(package: str) -> tuple[bool, int, str]:
     return (not known, -choose.WEIGHTS.get(package, 1), package)
 
 
-def _met(demand: PackageDemand, facts: LockedFacts) -> bool:
+def _is_satisfied(demand: PackageDemand, facts: LockedFacts) -> bool:
     has = facts.versions.get(demand.package)
     return has is not None and not choose.contradicts(demand, has)
 
@@ -494,7 +502,7 @@ def unknown_debs(
     if not names:
         return {}
     if not isinstance(debian, DebianBase):
-        message = f"the base {base} is an image of a registry: Debian packages cannot be added"
+        message = f"the base {base} is a registry image: Debian packages cannot be added"
         raise InputError(message, hint="omit --system")
     try:
         return apt.unknown(debian, arch, names, context)

@@ -37,7 +37,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     arch: Arch
-    state: Literal["runs", "fails", "not known"]
+    state: Literal["runs", "fails", "unknown"]
     errors: int
     warnings: int
     findings: tuple[CodeFinding, ...]
@@ -64,9 +64,9 @@ def fits(
         lock = lock_file.read_lock(session.project.images, name) if name in locked else None
         for arch in lock.arch if lock is not None else ():
             if lock is not None and arch in arches:
-                every, unread = audit_code.findings_at_hand(lock, arch, store, code)
+                every, unread = audit_code.cached_findings(lock, arch, store, code)
                 results.append(_fit(name, arch, every, unread))
-    order = {"runs": 0, "not known": 1, "fails": 2}
+    order = {"runs": 0, "unknown": 1, "fails": 2}
     return sorted(
         results,
         key=lambda fit: (order[fit.state], bool(fit.unread), fit.errors, fit.warnings),
@@ -76,7 +76,7 @@ def fits(
 def _fit(target: str, arch: Arch, every: Sequence[CodeFinding], unread: Sequence[str]) -> Fit:
     findings = tuple(each for each in every if each.severity is not Severity.NOTE)
     errors = sum(each.severity is Severity.ERROR for each in findings)
-    state: Literal["runs", "fails", "not known"] = "not known" if unread else "runs"
+    state: Literal["runs", "fails", "unknown"] = "unknown" if unread else "runs"
     return Fit(
         target=target,
         arch=arch,

@@ -37,6 +37,7 @@ from imgbuild.wheel.tags import Tags
 
 LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
+NAMED = 6  # entries of one file that are left out for one reason; --json has all
 
 
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +203,7 @@ def named(files: ReadFiles) -> tuple[str, ...]:
     nested = set()
     for file in files.declared.files if len(files.declared.files) > 1 else ():
         alone = _read_alone(files, file)
-        # With other files, less is read from a Dockerfile.
+        # If there are other files, less is read from a Dockerfile.
         if alone is not None and every.issuperset((r.text, r.place) for r in alone.requirements):
             nested |= {*alone.files} - {file}
     top = [
@@ -276,10 +277,13 @@ def _names(items: Sequence[DeclaredName], file: str) -> list[str]:
 
 
 def left_out(declared: Declared) -> list[str]:
-    """The unread entries with the reason, one line each."""
+    """The unread entries with the reason: one line for each file and reason."""
     reason = "has no name: use `NAME @ git+https://…`, or add #egg=NAME"
+    groups: dict[tuple[str, str], list[NotRead]] = {}
+    for item in declared.not_read:
+        groups.setdefault((item.place.file, item.reason), []).append(item)
     return [
-        *(_left_out(each) for each in declared.not_read),
+        *map(_left_out, groups.values()),
         *(f"{each.place}: {each.name}: {reason}" for each in declared.unnamed),
     ]
 
@@ -310,6 +314,11 @@ def find_indexes(
     return of_files
 
 
-def _left_out(item: NotRead) -> str:
-    what = "" if item.text == item.place.file else f"{item.text}: "
-    return f"{item.place}: {what}{item.reason}"
+def _left_out(items: Sequence[NotRead]) -> str:
+    """Entries of one file that are left out for one reason."""
+    first, last = items[0], items[-1]
+    lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
+    texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))
+    more = len(texts) - NAMED
+    named = ", ".join([*texts[:NAMED], f"{more} more"] if more > 0 else texts)
+    return f"{first.place}{lines}: {named}{': ' if named else ''}{first.reason}"

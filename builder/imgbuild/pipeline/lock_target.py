@@ -117,8 +117,8 @@ def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> lis
         if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:
             arch = Arch(report.arch)
             problem = SolveProblem(inputs.matrix, lock.target, arch, inputs.context, learned)
-            taught = learn_from_errors(problem, errors)
-            add_constraints(project.images, taught, inputs.store)
+            learned = learn_from_errors(problem, errors)
+            add_constraints(project.images, learned, inputs.store)
             learned = published.known_constraints(inputs.matrix, project.images)
     if learned == recorded:
         refuse_errors(lock.target, reports)

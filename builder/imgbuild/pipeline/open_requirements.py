@@ -103,7 +103,7 @@ def solve(declared: Declared, request: SetRequest, matrix: Callable[[], Matrix])
     )
     try:
         with request.context.reporter.step("resolving versions"):
-            chosen = uv.ask(catalogue, [str(item) for item in demands.named], bounds, store)
+            chosen = uv.resolve(catalogue, [str(item) for item in demands.named], bounds, store)
     except uv.Unsolvable as error:
         machine = request.machine
         message = f"no versions are compatible with Python {machine.python} on {machine.arch}"

@@ -268,7 +268,7 @@ def _report_ignored(request: ContainerRequest, through: str) -> None:
     lines: Sequence[str] = arguments.ignored(request, through)
     seen = path_variables.apptainer_folders() if through == "apptainer" else ()
     seen = (*seen, *(mount.target for mount in request.mounts))
-    for line in (*lines, *path_variables.unseen(request.variables(), seen)):
+    for line in (*lines, *path_variables.unmounted_paths(request.variables(), seen)):
         console.warn(line)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 from packaging.version import Version
 
-from imgbuild.audit.packages.sdist_code import write_code_wheel
+from imgbuild.audit.packages.sdist_code import code_wheel
 from imgbuild.cache.context import Context
 from imgbuild.cache.download import FileRequest, fetch_all
 from imgbuild.errors import IntegrityError
@@ -17,9 +16,6 @@ from imgbuild.index.candidates import is_sdist
 from imgbuild.index.pages import Indexes, IndexFile
 from imgbuild.index.remote_wheel import lock_file
 from imgbuild.lock.resolution import LockedFile, Wheel
-
-# the sha256 of the wheel built from an sdist; increase the number with its content
-FACT = "sdist-code-1"
 
 
 class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +44,10 @@ def read_sdists(pins: Iterable[str], indexes: Indexes, context: Context) -> Sdis
     refused = {}
     for package, (version, locked, _) in sdists.items():
         try:
-            wheels.append(_code_wheel(package, version, locked, paths[locked.sha256], context))
+            sdist = paths[locked.sha256]
+            wheels.append(
+                code_wheel(package, version, locked.sha256, lambda at=sdist: at, context.store)  # type: ignore[misc]
+            )
         except IntegrityError as error:
             refused[package] = error.message
     return SdistPins(wheels=tuple(wheels), refused=refused)
@@ -61,29 +60,3 @@ def _sdist(files: Iterable[IndexFile], version: Version) -> IndexFile | None:
     return next(
         (index_file for index_file in matching if not index_file.name.endswith(".zip")), None
     )
-
-
-def _code_wheel(
-    package: str, version: str, locked: LockedFile, sdist: Path, context: Context
-) -> tuple[Wheel, Path]:
-    """The wheel of an sdist, cached if it was built before."""
-    store = context.store
-    digest = (store.fact(FACT, locked.sha256) or b"").decode()
-    path = store.file(digest) if digest else None
-    if path is None:
-        with store.scratch() as folder:
-            wheel_path = folder / "code.whl"
-            write_code_wheel(sdist, wheel_path, package, version)
-            with wheel_path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            path = store.add_file(wheel_path, digest)
-        store.put_fact(FACT, locked.sha256, digest.encode())
-    wheel = Wheel(
-        package=package,
-        version=version,
-        index="sdist",
-        file=f"{package.replace('-', '_')}-{version}-py3-none-any.whl",
-        size=path.stat().st_size,
-        sha256=digest,
-    )
-    return wheel, path

@@ -100,7 +100,9 @@ def open_session(
     """
     project = open_project(named, names)
     if project.writable and project.half_updated:
-        console.warn(f"an update of {project.root} was interrupted: imgbuild update finishes it")
+        console.warn(
+            f"an update of {project.root} was interrupted: run imgbuild update to finish it"
+        )
     return Session(
         project=project, matrix=published.load(project.matrix), options=options or Options()
     )

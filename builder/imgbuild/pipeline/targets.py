@@ -91,7 +91,7 @@ def lock_all(
     if settled:
         total.transfer.announce()
     for name, lock in settled.items():
-        inputs = inputs.counting(total.transfer, spared=total.later[name])
+        inputs = inputs.counting(total.transfer, kept_files=total.later[name])
         with _attempt(session, name, inputs, failed, single=count == 1):
             done[name] = lock_target.lock_target(
                 project, lock, inputs, processes=session.options.jobs, drop=drop

@@ -120,7 +120,7 @@ class ShellScript:
             kind, arguments = call
             if condition:
                 text = shlex.join(words)
-                self.reading.leave_out(place, text, f"only done if {condition}")
+                self.reading.leave_out(place, text, f"only run if {condition}")
                 return
             getattr(self, f"_{kind}")(arguments, start, end)
 
@@ -315,9 +315,7 @@ class ShellScript:
 
     def _uninstall(self, arguments: Sequence[str], start: int, end: int) -> None:
         place = self._word_place(arguments[-1] if arguments else "uninstall", start, end)
-        self.reading.leave_out(
-            place, shlex.join(arguments), "uninstalled packages are not taken into account"
-        )
+        self.reading.leave_out(place, shlex.join(arguments), "uninstall commands are ignored")
 
 
 def keep_last(reading: Reading, file: str) -> None:

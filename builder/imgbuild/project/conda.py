@@ -19,9 +19,7 @@ def read_file(reading: Reading, name: str) -> None:
         return
     place = Place(file=name)
     if not isinstance(document, dict):
-        reading.problem(
-            place, "not an environment of conda", expected="a mapping with dependencies"
-        )
+        reading.problem(place, "not a conda environment", expected="a mapping with dependencies")
         return
     text = reading.sources.text(name)
     dependencies = document.get("dependencies") or []

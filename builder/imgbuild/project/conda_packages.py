@@ -50,7 +50,7 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     """Read a package in conda's syntax: `numpy=1.26`, `conda-forge::git`, `python>=3.10`."""
     match = SPEC.fullmatch(text.strip())
     if match is None:
-        reading.leave_out(place, text, "not a package as conda writes it")
+        reading.leave_out(place, text, "not a conda package specification")
         return
     name = match["name"].lower()
     written = match["version"] or _key(match["keys"], "version")
@@ -67,12 +67,12 @@ def dependency(reading: Reading, text: str, place: Place) -> None:
     elif name in packages.debian:
         package = packages.debian[name]
         if written:
-            reading.leave_out(place, text, f"Debian's own version of {package} is installed")
+            reading.leave_out(place, text, f"Debian's version of {package} is installed")
         reading.debian_package(package, place)
     elif name in packages.absent:
         reading.leave_out(place, text, packages.absent[name])
     elif packages.is_library(name) and name not in packages.renamed:
-        reading.leave_out(place, text, "a library of conda: wheels and the image have their own")
+        reading.leave_out(place, text, "a conda library: wheels and the image contain their own")
     else:
         reading.requirement(f"{packages.renamed.get(name, name)}{version}", place, conda=True)
 

@@ -23,8 +23,8 @@ from imgbuild.project.reading import Reading
 from imgbuild.project.uv_settings import DEVELOPMENT
 from imgbuild.system.amounts import first_of
 
-INSTALLED = "installed by the Dockerfile, named by no other file; add it if it is needed"
-NAMED = "name it with --from to read it"
+INSTALLED = "installed by the Dockerfile, required by no other file; add it if it is needed"
+NAMED = "pass it with --from to read it"
 SHOWN = 3  # contradictions in a reason
 FOLDERS = 40  # of the project that are searched for other projects
 OTHER_FOLDERS = ("requirements", "docs", "doc")  # which are no projects
@@ -48,7 +48,7 @@ def read(reading: Reading) -> None:
     _requirements(reading, names)
     for name in names:
         if conda.is_environment(name):
-            _beside(reading, name)
+            _read_consistent(reading, name)
         elif name in FOREIGN:
             reading.leave_out(Place(file=name), name, FOREIGN[name])
     _dockerfiles(reading, names)
@@ -94,10 +94,10 @@ def _metadata(reading: Reading, names: list[str]) -> None:
     for name in (*locks[1:], *others):
         reading.leave_out(Place(file=name), name, f"another lock; {NAMED}")
     if locks:
-        _beside(reading, locks[0], lock=True)
+        _read_consistent(reading, locks[0], lock=True)
 
 
-def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
+def _read_consistent(reading: Reading, name: str, *, lock: bool = False) -> None:
     """Read a file that must agree with the files read before; otherwise it is skipped.
 
     If all of its requirements are pinned, it is treated as a lock.
@@ -118,7 +118,7 @@ def _beside(reading: Reading, name: str, *, lock: bool = False) -> None:
             msgspec.structs.replace(each, locked=each.kind == "requirement")
             for each in child.requirements
         ]
-    reading.absorb(child)
+    reading.merge(child)
 
 
 def _requirements(reading: Reading, names: list[str]) -> None:
@@ -128,14 +128,14 @@ def _requirements(reading: Reading, names: list[str]) -> None:
     inner = [name for name in inner if name.endswith((".txt", ".in", ".pip"))]
     main = _main_file(reading, files, inner)
     if main and main not in reading.files:  # as the dependencies of the package
-        _beside(reading, main)
+        _read_consistent(reading, main)
     for name in names:
         if name.lower().startswith("constraint") and name.endswith(".txt"):
             _taken(reading, name)
     for name in (*files, *inner):
         if name not in reading.files and name != main:
             compiled = name.endswith(".in") and f"{name[:-3]}.txt" in reading.files
-            reason = "its compiled form is read" if compiled else reason_to_leave(name)
+            reason = "its compiled file is read instead" if compiled else reason_to_leave(name)
             reading.leave_out(
                 Place(file=name), name, reason or f"an alternative or an addition; {NAMED}"
             )
@@ -202,7 +202,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     child.files = list(reading.files)
     dockerfile.read_file(child, name)
     if not _declares(reading):
-        reading.absorb(child)
+        reading.merge(child)
         return
     base = _of_base(reading, child)
     _note_missing(reading, child, name)
@@ -219,7 +219,7 @@ def read_dockerfile(reading: Reading, name: str) -> None:
     if reading.pythons:
         child.pythons = []
     child.files = [name]
-    reading.absorb(child)
+    reading.merge(child)
 
 
 def _of_base(reading: Reading, child: Reading) -> list[DeclaredRequirement]:
@@ -244,7 +244,7 @@ def _note_missing(reading: Reading, child: Reading, name: str) -> None:
         elif each.kind == "requirement":
             by_file.setdefault(each.place.file, []).append(each.package)
     for file, packages in by_file.items():
-        reason = f"installed by {name}; only it names {first_of(packages, SHOWN)}; {NAMED}"
+        reason = f"installed by {name}; no other file requires {first_of(packages, SHOWN)}; {NAMED}"
         reading.leave_out(Place(file=file), f"-r {file}", reason)
 
 
@@ -258,14 +258,14 @@ def _notebooks(reading: Reading, names: list[str]) -> None:
     for name in notebooks[:FOLDERS]:
         child = reading.child()
         if declares:
-            child.problems = []  # of a file that is not taken
+            child.problems = []  # of a file that is not used
         notebook.read_file(child, name)
         if declares:
             _note_notebook(reading, child, name)
         elif child.requirements or child.local_requests or child.debian:
             children.append((name, child))
     if len(children) == 1:
-        reading.absorb(children[0][1])
+        reading.merge(children[0][1])
         return
     for name, _ in children:
         reading.leave_out(Place(file=name), name, f"one of several notebooks; {NAMED}")
@@ -278,7 +278,7 @@ def _note_notebook(reading: Reading, child: Reading, name: str) -> None:
     names = [each.package for each in missing if each.kind == "requirement"]
     names += [each.name for each in child.debian if each.name not in debian]
     if names:
-        reason = f"installs {first_of(names, SHOWN)}, which no other file names; {NAMED}"
+        reason = f"installs {first_of(names, SHOWN)}, which no other file requires; {NAMED}"
         reading.leave_out(Place(file=name), name, reason)
 
 
@@ -300,7 +300,7 @@ def _scripts(reading: Reading, names: list[str]) -> None:
         if child.requirements or child.local_requests:
             children.append((name, child))
     if len(children) == 1:
-        reading.absorb(children[0][1])
+        reading.merge(children[0][1])
         return
     for name, _ in children:
         reading.leave_out(Place(file=name), name, f"one of several scripts; {NAMED}")
@@ -335,7 +335,7 @@ def _projects(reading: Reading) -> None:
     if len(projects) == len(inside) == 1 and not _declares(reading):
         for path in projects[inside[0]]:
             if path not in reading.files:
-                _beside(reading, path)
+                _read_consistent(reading, path)
         return
     for paths in projects.values():
         reading.leave_out(Place(file=paths[0]), paths[0], f"a separate project; {NAMED}")

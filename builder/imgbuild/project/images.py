@@ -43,8 +43,8 @@ def read(reading: Reading, image: str, place: Place) -> None:
     repository, tag = split(image)
     if repository.startswith("nvcr.io/nvidia/pytorch"):
         reason = (
-            "NVIDIA's tag is a month: which torch and CUDA are in it is in their release notes;"
-            " their builds of torch are on no index"
+            "NVIDIA's tag is a month: its release notes list torch and CUDA; NVIDIA's builds of"
+            " torch are not on an index"
         )
         reading.leave_out(place, f"FROM {image}", reason)
         return
@@ -52,7 +52,7 @@ def read(reading: Reading, image: str, place: Place) -> None:
     for part in re.split(r"[-_]", tag):
         understood = _part(reading, part, place) or understood
     if not understood and repository not in PLAIN:
-        reading.leave_out(place, f"FROM {image}", "what is in this image is not known")
+        reading.leave_out(place, f"FROM {image}", "the contents of this image are unknown")
 
 
 def split(image: str) -> tuple[str, str]:

@@ -81,7 +81,7 @@ def _pip(rest: list[str]) -> tuple[Kind, list[str]] | None:
     at = rest.index(verb) if verb else 0
     if verb == "install":
         return "pip", [*rest[:at], *rest[at + 1 :]]
-    if verb == "sync":  # of uv: the files of a whole environment
+    if verb == "sync":  # of uv: files of a complete environment
         words = [*rest[:at], *rest[at + 1 :]]
         return "pip", [
             part

@@ -38,14 +38,14 @@ HARDWARE = frozenset([
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 # Files of other tools that declare requirements and are not read.
 FOREIGN = {
-    "Pipfile": "files of pipenv are not read: write its packages into a requirements file",
-    "Pipfile.lock": "files of pipenv are not read: `pipenv requirements` writes another",
-    "pdm.lock": "locks of PDM are not read: `pdm export` writes a requirements file",
-    "pixi.toml": "files of pixi are not read",
-    "pixi.lock": "files of pixi are not read",
-    "conda-lock.yml": "locks of conda are not read: environment.yml is",
-    "WORKSPACE": "files of Bazel are not read",
-    "flake.nix": "files of Nix are not read",
+    "Pipfile": "pipenv files are not read: write its packages into a requirements file",
+    "Pipfile.lock": "pipenv files are not read: `pipenv requirements` writes another",
+    "pdm.lock": "PDM locks are not read: `pdm export` writes a requirements file",
+    "pixi.toml": "pixi files are not read",
+    "pixi.lock": "pixi files are not read",
+    "conda-lock.yml": "conda locks are not read: environment.yml is",
+    "WORKSPACE": "Bazel files are not read",
+    "flake.nix": "Nix files are not read",
 }
 
 
@@ -61,8 +61,8 @@ def kind_of(name: str) -> FileKind | None:
     file = name.rpartition("/")[2]
     exact = {
         "pyproject.toml": FileKind("pyproject.toml", read_pyproject),
-        "uv.lock": FileKind("a lock of uv", read_uv_lock),
-        "poetry.lock": FileKind("a lock of Poetry", read_poetry_lock),
+        "uv.lock": FileKind("a uv lock file", read_uv_lock),
+        "poetry.lock": FileKind("a Poetry lock file", read_poetry_lock),
         "setup.py": FileKind("a setup script", read_setup),
         "setup.cfg": FileKind("a setup script", read_setup),
         "apt.txt": FileKind("Debian packages", read_apt),
@@ -81,7 +81,7 @@ def kind_of(name: str) -> FileKind | None:
         (dockerfile.is_dockerfile(name), "a Dockerfile", dockerfile.read_file),
         (file.endswith(".ipynb"), "a notebook", notebook.read_file),
         (file.endswith((".txt", ".in", ".pip")), "requirements", read_requirements),
-        (file.endswith((".yml", ".yaml")), "an environment of conda", conda.read_file),
+        (file.endswith((".yml", ".yaml")), "a conda environment", conda.read_file),
         (file.endswith((".sh", ".bash")), "a script", read_script),
         (is_makefile(file), "a Makefile", read_makefile),
     )
@@ -119,7 +119,7 @@ def read_uv_lock(reading: Reading, name: str) -> None:
     file = relative(above(name), "pyproject.toml")
     document = reading.toml(file) if reading.sources.exists(file) else None
     if document is None:
-        reading.problem(Place(file=name), "a lock of uv is read with its pyproject.toml",
+        reading.problem(Place(file=name), "a uv lock file is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
     tables = pyproject.ProjectTables(reading, file, document)
@@ -136,7 +136,7 @@ def read_poetry_lock(reading: Reading, name: str) -> None:
     file = relative(above(name), "pyproject.toml")
     document = reading.toml(file) if reading.sources.exists(file) else None
     if document is None:
-        reading.problem(Place(file=name), "a lock of Poetry is read with its pyproject.toml",
+        reading.problem(Place(file=name), "a Poetry lock file is read with its pyproject.toml",
                         expected=file)  # fmt: skip
         return
     poetry_lock.read_file(reading, name, _poetry_roots(reading, file, document))
@@ -181,7 +181,7 @@ def read_python_version(reading: Reading, name: str) -> None:
         if match:
             reading.python(f"=={match[1]}.*", place)
         else:
-            reading.leave_out(place, word, "not the version of a Python")
+            reading.leave_out(place, word, "not a Python version")
         return
 
 
@@ -231,9 +231,9 @@ def reason_to_leave(name: str) -> str:
     """Why a requirements file is read only if it is named; empty if it is read by default."""
     words = parts(name)
     if words & (DEVELOPMENT | {"build", "release", "benchmark", "benchmarks"}):
-        return "packages for development; name it with --from to read it"
+        return "packages for development; pass it with --from to read it"
     if words & HARDWARE:
-        return "packages for other hardware; name it with --from to read it"
+        return "packages for other hardware; pass it with --from to read it"
     return ""
 
 

@@ -163,7 +163,7 @@ def read_legacy(reading: Reading, folder: str) -> Metadata | None:
     script = _setup_py(reading, relative(folder, "setup.py"))
     if configured is None or script is None:
         return configured or script
-    # setup.cfg wins where both have a value: setuptools reads it after the script's arguments.
+    # setup.cfg takes precedence if both have a value: setuptools reads it last.
     script.name = configured.name or script.name
     script.version = configured.version or script.version
     script.requires = configured.requires or script.requires
@@ -330,7 +330,7 @@ def add(reading: Reading, request: LocalRequest) -> None:
             reading.packages.append(package)
     name = request.name or (package.name if package else "")
     if package is None or not name:
-        reason = "has no pyproject.toml, setup.py or setup.cfg with the name of a package"
+        reason = "has no pyproject.toml, setup.py or setup.cfg with a package name"
         reading.leave_out(request.place, request.folder, reason)
         return
     if request.folder != ".":

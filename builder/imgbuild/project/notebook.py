@@ -98,7 +98,7 @@ def _branch(word: str, rest: str, tests: list[str], indent: int) -> Branch:
         return Branch(indent=indent, condition=test, test=before)
     if word == "else" and before:
         taken = HOSTED.search(before) and not re.search(r"\bnot\b", before)
-        condition = "" if taken else f"this is false: {before}"
+        condition = "" if taken else f"this condition is false: {before}"
         return Branch(indent=indent, condition=condition, test=before)
     return Branch(indent=indent, condition="", test="")
 

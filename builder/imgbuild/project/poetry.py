@@ -134,7 +134,7 @@ def _dependency(
             source = str(value["source"])
             reading.index(*sources[source], name=source, packages=[name])
     elif not isinstance(value, str):
-        reading.problem(place, "not a requirement of Poetry", value=str(value))
+        reading.problem(place, "not a Poetry requirement", value=str(value))
         return
     from poetry.core.factory import Factory
 
@@ -143,7 +143,7 @@ def _dependency(
         text = Factory.create_dependency(name, settings).to_pep_508(with_extras=False)
     except Exception as error:  # noqa: BLE001 - poetry-core raises many kinds
         cause = (str(error).splitlines() or [type(error).__name__])[0]
-        message = f"not a requirement of Poetry: {cause}"
+        message = f"not a Poetry requirement: {cause}"
         reading.problem(place, message, value=f"{name} = {value}")
         return
     if re.search(r"\|\|", text):

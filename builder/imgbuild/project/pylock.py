@@ -70,7 +70,7 @@ def add(
     try:
         lock = Pylock.from_dict(document)
     except (PylockValidationError, ValueError, TypeError) as error:
-        reading.problem(whole, f"not a lock file of PEP 751: {str(error).splitlines()[0]}")
+        reading.problem(whole, f"not a PEP 751 lock file: {str(error).splitlines()[0]}")
         return
     if lock.requires_python is not None:
         reading.python(str(lock.requires_python), whole)

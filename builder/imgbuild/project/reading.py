@@ -37,7 +37,7 @@ VARIABLE = re.compile(r"\$\{?\w+\}?|\$\(|\{\{?\w+\}?\}")
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 NO_NAMES: Mapping[str, str] = {}
 
-# The fields that `absorb` adds from another reading.
+# The fields that `merge` adds from another reading.
 LISTS = (
     *("files", "requirements", "packages", "pythons", "debian", "cuda", "images", "indexes"),
     *("excluded", "unnamed", "conflicts", "left_out", "local_requests"),
@@ -103,7 +103,7 @@ class Reading:
         child.problems = self.problems
         return child
 
-    def absorb(self, child: Reading) -> None:
+    def merge(self, child: Reading) -> None:
         """Add everything that `child` has read."""
         for name in LISTS:
             values: list[Any] = getattr(self, name)
@@ -147,7 +147,7 @@ class Reading:
         try:
             return None if document is None else msgspec.convert(document, kind)
         except msgspec.ValidationError as error:
-            self.problem(Place(file=name), f"not a lock file of {tool}: {error}")
+            self.problem(Place(file=name), f"not a {tool} lock file: {error}")
             return None
 
     def problem(
@@ -203,13 +203,13 @@ class Reading:
             )
             return
         if requirement.url is not None and addresses.split(requirement.url) is None:
-            self.problem(place, "not an address", value=requirement.url)
+            self.problem(place, "not a URL", value=requirement.url)
             return
         if marker:
             try:
                 second = Marker(marker)
             except InvalidMarker:
-                self.problem(place, "not a marker of PEP 508", value=marker)
+                self.problem(place, "not a PEP 508 marker", value=marker)
                 return
             requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
@@ -293,7 +293,7 @@ class Reading:
         if release:
             self.cuda_release(release, place, marker)
             if "/nightly" in url:
-                reason = f"images have releases in place of nightly builds; CUDA {release} is taken"
+                reason = f"images use releases instead of nightly builds; CUDA {release} is used"
                 self.leave_out(place, url, reason)
         elif build and platforms.possible(marker):
             self.leave_out(place, url, f"images have builds for CUDA, not for {build}")
@@ -337,11 +337,11 @@ class Reading:
         package, _, version = name.partition("=")
         package = package.partition(":")[0].partition("/")[0]
         if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", package):
-            self.leave_out(place, name, "not the name of a Debian package")
+            self.leave_out(place, name, "not a Debian package name")
             return
         if version:
             self.leave_out(
-                place, name, f"Debian's own version of {package} is installed, not {version}"
+                place, name, f"Debian's version of {package} is installed, not {version}"
             )
         if all(entry.name != package for entry in self.debian):
             self.debian.append(DeclaredName(name=package, place=place))

@@ -147,14 +147,14 @@ def _index_options(reading: Reading, options: Any, place: Place) -> None:
     for url in options.find_links or ():
         reading.index(url, place, flat=True)
     if getattr(options, "no_index", None):
-        reading.leave_out(place, "--no-index", "the indexes of imgbuild's own settings are used")
+        reading.leave_out(place, "--no-index", "the indexes in imgbuild's settings are used")
 
 
 def nested_file(reading: Reading, name: str, folder: str, place: Place, scope: LineScope) -> None:
     """Read the file of `-r name` or `-c name`, relative to `folder`."""
     if re.match(r"https?://", name):
         option = "-c" if scope.kind == "constraint" else "-r"
-        reading.leave_out(place, f"{option} {name}", "a file of another host")
+        reading.leave_out(place, f"{option} {name}", "a file on another host")
         return
     target = relative(folder, name.removeprefix("file:"))
     if target.startswith(("/", "..")):

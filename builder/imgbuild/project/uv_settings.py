@@ -40,7 +40,7 @@ NOT_TAKEN = frozenset([
     "extra-build-dependencies", "extra-build-variables", "config-settings",
     "config-settings-package", "dependency-metadata",
 ])  # fmt: skip
-NOT_TAKEN_REASON = "a setting of uv that is ignored: targets have their own"
+NOT_TAKEN_REASON = "this uv setting is ignored: targets define their own"
 
 
 class UvSettings:
@@ -412,13 +412,13 @@ def _list(value: object) -> list[Any]:
 
 
 def _strings(reading: Reading, value: object, place: Place) -> list[str]:
-    """The texts of a list; a problem for each item that is not a text."""
+    """The texts of a list; a problem for each item that is not a string."""
     texts = []
     for item in _list(value):
         if isinstance(item, str):
             texts.append(item)
         else:
             reading.problem(
-                place, "not a text", value=str(item), expected="a requirement in quotes"
+                place, "not a string", value=str(item), expected="a requirement in quotes"
             )
     return texts

@@ -80,8 +80,8 @@ def status(
     parts: Sequence[LockedInputs], repository: Repository, client: Client
 ) -> tuple[MirrorStatus, ...]:
     """The status of `parts` in `repository`. Read-only."""
-    there = _there(_union(parts), repository, client)
-    return tuple(_status(part, there, repository, client) for part in parts)
+    present = _present(_union(parts), repository, client)
+    return tuple(_status(part, present, repository, client) for part in parts)
 
 
 def push(
@@ -99,21 +99,21 @@ def push(
     after the upload.
     """
     everything = _union(parts)
-    there = _there(everything, repository, client)
-    absent = {digest: item for digest, item in everything.items() if digest not in there}
+    present = _present(everything, repository, client)
+    absent = {digest: item for digest, item in everything.items() if digest not in present}
     size = sum(item.size for item in absent.values())
     fetched = len(lacking(absent.values(), inputs.store))
     client.reporter.info(
-        f"{repository}: {len(there)} of {count(len(everything), 'file')} there,"
-        f" {len(absent)} to send, {size_text(size)}; the cache lacks {fetched} of them"
+        f"{repository}: {len(present)} of {count(len(everything), 'file')} present, {len(absent)}"
+        f" to send, {size_text(size)}; the cache lacks {fetched} of them"
     )
     if not dry_run:
         left = dict(absent)
         with client.reporter.progress(f"to {repository}", size) as bar:
             for part in parts:
                 _fill(part, left, repository, client, inputs, bar, drop=drop)
-        _settle(parts, repository, client)
-        there = set(everything)
+        _upload_artifacts(parts, repository, client)
+        present = set(everything)
     return MirrorPush(
         mirror=str(repository),
         dry_run=dry_run,
@@ -122,7 +122,7 @@ def push(
         sent=len(absent),
         sent_size=size,
         fetched=fetched,
-        artifacts=tuple(_status(part, there, repository, client) for part in parts),
+        artifacts=tuple(_status(part, present, repository, client) for part in parts),
     )
 
 
@@ -132,13 +132,15 @@ def _union(parts: Iterable[LockedInputs]) -> dict[Digest, Input]:
     }
 
 
-def _there(everything: dict[Digest, Input], repository: Repository, client: Client) -> set[Digest]:
+def _present(
+    everything: dict[Digest, Input], repository: Repository, client: Client
+) -> set[Digest]:
     """The files of `everything` that exist in the registry.
 
     IntegrityError for one of another size.
     """
 
-    def _ask(item: Input, _: Stop) -> Digest | None:
+    def _existing_digest(item: Input, _: Stop) -> Digest | None:
         size = client.has(repository, item.digest)
         if size is not None and size != item.size:
             message = f"{repository} has {size} bytes for {item.file}, but the lock has {item.size}"
@@ -149,18 +151,18 @@ def _there(everything: dict[Digest, Input], repository: Repository, client: Clie
             raise IntegrityError(message, hint=hint)
         return None if size is None else item.digest
 
-    digests = threads.each(list(everything.values()), _ask, threads=ASKING)
+    digests = threads.each(list(everything.values()), _existing_digest, threads=ASKING)
     return {digest for digest in digests if digest is not None}
 
 
 def _status(
-    part: LockedInputs, there: Collection[Digest], repository: Repository, client: Client
+    part: LockedInputs, present: Collection[Digest], repository: Repository, client: Client
 ) -> MirrorStatus:
     items = mirror_items.inputs(part.lock, part.arch)
     data = mirror_items.artifact(part.lock, part.arch)
     digest, tag = digest_of(data), mirror_items.tags(part.lock, part.arch, data)[0]
     descriptor = client.resolve(repository.tagged(tag))
-    absent = [item for item in items if item.digest not in there]
+    absent = [item for item in items if item.digest not in present]
     return MirrorStatus(
         target=part.lock.target,
         arch=part.arch,
@@ -236,7 +238,9 @@ def _refuse_damaged(path: Path, item: Input, store: Store) -> None:
         )
 
 
-def _settle(parts: Iterable[LockedInputs], repository: Repository, client: Client) -> None:
+def _upload_artifacts(
+    parts: Iterable[LockedInputs], repository: Repository, client: Client
+) -> None:
     """Upload the artifacts, each with its permanent tag, then with the target's newest tag."""
     from imgbuild.registry.client import bytes_source
 

@@ -168,11 +168,11 @@ def survey(
 
     def _row(blob: PlannedBlob, _: Stop) -> PushedBlob:
         state, source = BlobState.LACKING, ""
-        if blob.digest in sent or _is_there(work, blob):
+        if blob.digest in sent or _exists(work, blob):
             state = BlobState.PRESENT
         else:
             for other in _candidates(work, plan, blob):
-                if _lies_in(work, other, blob):
+                if _has_blob(work, other, blob):
                     state, source = BlobState.MOUNTABLE, str(other)
                     break
         return PushedBlob(
@@ -202,7 +202,7 @@ def _candidates(work: PushContext, plan: PushPlan, blob: PlannedBlob) -> list[Re
     ]
 
 
-def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
+def _exists(work: PushContext, blob: PlannedBlob) -> bool:
     size = work.client.has(work.repository, blob.digest)
     if size is not None and size != blob.size:
         shown = f"{blob.name} ({blob.digest})"
@@ -211,7 +211,7 @@ def _is_there(work: PushContext, blob: PlannedBlob) -> bool:
     return size is not None
 
 
-def _lies_in(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
+def _has_blob(work: PushContext, other: Repository, blob: PlannedBlob) -> bool:
     """Whether another repository has a blob; False if it is unreadable."""
     with contextlib.suppress(FetchFailed):
         return work.client.has(other, blob.digest) == blob.size
@@ -241,7 +241,7 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
         # In a registry without a referrers API, their list is a tag shared by writers;
         # manifests of an image belong to its index and, with --arch, to a separate push.
         with work.inputs.store.exclusive(f"attach-{work.repository}"):
-            attached, signed = _beside(work, plan)
+            attached, signed = _attach_documents(work, plan)
         top = plan.top
         if any(row.state is BlobState.SENT for row in rows):
             # Uploads take time: garbage collection may have deleted blobs that existed at first.
@@ -255,7 +255,9 @@ def push(work: PushContext, plan: PushPlan) -> Pushed:
     return msgspec.structs.replace(done, attached=attached, signed=signed)
 
 
-def _beside(work: PushContext, plan: PushPlan) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
+def _attach_documents(
+    work: PushContext, plan: PushPlan
+) -> tuple[tuple[Digest, ...], tuple[Digest, ...]]:
     """Attach and sign the documents of the lock; returns digests of artifacts and signed manifests.
 
     Does nothing for a base image, which is not described by a lock. LockStale if the project's lock

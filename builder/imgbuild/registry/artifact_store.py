@@ -178,7 +178,7 @@ def _read(
     except NotFound:
         return None
     place = f"{repository}@{listed.digest}"
-    document = codec.decode(fetched.data, _Artifact, file=place, what="manifest of an artifact")
+    document = codec.decode(fetched.data, _Artifact, file=place, what="artifact manifest")
     if document.subject is None or document.subject.digest != subject:
         other = document.subject.digest if document.subject else "nothing"
         message = f"{place} is listed as attached to {subject}, but refers to {other}"

@@ -205,9 +205,9 @@ class RegistryAuthorizer(Authorizer):
         )
         for secret in registry_login.secrets:
             http.credentials.hide(secret)
-        ask = partial(_ask_token_server, http)
+        send = partial(_request_token, http)
         for challenge in sorted(challenges, key=lambda candidate: candidate.scheme != "bearer"):
-            grant = tokens.answer(challenge, request, registry_login, ask)
+            grant = tokens.answer(challenge, request, registry_login, send)
             if grant is not None:
                 http.credentials.hide(grant.header.partition(" ")[2])
                 return grant
@@ -251,7 +251,7 @@ class RegistryAuthorizer(Authorizer):
                 self.reporter.warn(f"message from {host(response.url)}: {shown}")
 
 
-def _ask_token_server(http: Http, request: Request, login: Login | None) -> bytes | None:
+def _request_token(http: Http, request: Request, login: Login | None) -> bytes | None:
     """The body of a token server's response; None if it rejects the request."""
     with contextlib.closing(http.exchange(request, login)) as response:
         if response.status_code in (400, 401, 403, 404):

@@ -38,7 +38,7 @@ def has(
     for method, headers in (("HEAD", PLAIN), ("GET", {**PLAIN, "Range": "bytes=0-0"})):
         request = Request(path, headers, method, shown=shown, scopes=scopes)
         try:
-            size = http.ask(repository.host, capability, request, _size)
+            size = http.send(repository.host, capability, request, _size)
         except Refused as refused:
             if refused.status == 404:
                 return None
@@ -83,7 +83,7 @@ def read(http: RegistryHttp, repository: Repository, descriptor: Descriptor) -> 
         scopes=(pulling(repository.name),),
     )
     with expected(request.shown):
-        return http.ask(repository.host, hosts.PULL, request, _read)
+        return http.send(repository.host, hosts.PULL, request, _read)
 
 
 def file_request(

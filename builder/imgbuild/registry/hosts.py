@@ -160,7 +160,7 @@ def _address(text: str, settings: _Settings, file: Path) -> str:
     full = text if "://" in text else f"{scheme}://{text}"
     parts = urlsplit(full)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        message = f"{file}: {text!r} is not an address of a registry"
+        message = f"{file}: {text!r} is not a registry address"
         raise InputError(message, hint="use https://HOST or https://HOST:PORT/PATH")
     path = full.rstrip("/")
     return path if settings.override_path or path.endswith("/v2") else f"{path}/v2"

@@ -80,7 +80,7 @@ def _in(path: Path, host: str, reporter: Reporter) -> RegistryLogin:
     names = _names(host)
     helpers = [config.cred_helpers[name] for name in names if name in config.cred_helpers]
     for helper in helpers[:1] or [config.creds_store]:
-        login = _ask(helper, names[0], path, reporter) if helper else RegistryLogin()
+        login = _run_helper(helper, names[0], path, reporter) if helper else RegistryLogin()
         if login != RegistryLogin():
             return login
     entries = [(name, config.auths[name]) for name in names if name in config.auths]
@@ -134,7 +134,7 @@ def _decoded(auth: _Auth, name: str, path: Path) -> RegistryLogin:
     return RegistryLogin(login, auth.identitytoken, auth.registrytoken)
 
 
-def _ask(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
+def _run_helper(helper: str, name: str, path: Path, reporter: Reporter) -> RegistryLogin:
     """The result of the credential helper `helper` for `name`."""
     program = programs.which(f"docker-credential-{helper}")
     if program is None:

@@ -74,7 +74,7 @@ def resolve(
         return Descriptor(media_type=kind, digest=digest, size=size)
 
     try:
-        descriptor = http.ask(reference.host, capability, _request(reference, "HEAD"), _read)
+        descriptor = http.send(reference.host, capability, _request(reference, "HEAD"), _read)
     except Refused as refused:
         if refused.status == 404:
             return None
@@ -114,7 +114,7 @@ def fetch(http: RegistryHttp, reference: Reference, capability: str | None = Non
 
     capability = capability or _capability(reference)
     with expected(reference):
-        return http.ask(reference.host, capability, _request(reference, "GET"), _read)
+        return http.send(reference.host, capability, _request(reference, "GET"), _read)
 
 
 def put(
@@ -141,7 +141,7 @@ def put(
         scopes=(pushing(repository.name),),
         read_timeout=300.0,
     )
-    reported, subject = _accepted(lambda: http.ask(repository.host, hosts.PUSH, request, _read))
+    reported, subject = _accepted(lambda: http.send(repository.host, hosts.PUSH, request, _read))
     if not reported:
         descriptor = resolve(http, named, hosts.PUSH)
         reported = descriptor.digest if descriptor is not None else "nothing"
@@ -152,19 +152,19 @@ def put(
     return digest, bool(subject)
 
 
-def _accepted(ask: Callable[[], T]) -> T:
-    """The response of `ask`, which is retried while a registry does not find existing blobs.
+def _accepted(send: Callable[[], T]) -> T:
+    """The response of `send`, which is retried while a registry does not find existing blobs.
 
     While two clients mount the same blob, docker-registry's link to it is empty temporarily.
     """
     for seconds in (0.2, 0.8):
         try:
-            return ask()
+            return send()
         except RegistryRefused as refused:
             if BLOB_UNKNOWN not in refused.codes:
                 raise
             time.sleep(seconds)
-    return ask()
+    return send()
 
 
 def delete(http: RegistryHttp, reference: Reference) -> bool:
@@ -173,7 +173,7 @@ def delete(http: RegistryHttp, reference: Reference) -> bool:
     path = f"{reference.name}/manifests/{reference.target}"
     request = Request(path, method="DELETE", scopes=scopes)
     try:
-        return http.ask(reference.host, hosts.PUSH, request, lambda _: True)
+        return http.send(reference.host, hosts.PUSH, request, lambda _: True)
     except Refused as refused:
         if refused.status == 404:
             return False

@@ -88,11 +88,11 @@ def answer(
     challenge: Challenge,
     request: Request,
     registry_login: RegistryLogin,
-    ask: Callable[[Request, Login | None], bytes | None],
+    send: Callable[[Request, Login | None], bytes | None],
 ) -> AcceptedHeader | None:
     """The grant for `challenge` of the response to `request`; None without credentials.
 
-    `ask` sends one request to the token server; it returns the body of the response, or None on
+    `send` sends one request to the token server; it returns the body of the response, or None on
     rejection.
     """
     if challenge.scheme == "basic":
@@ -104,17 +104,17 @@ def answer(
         return None
     if registry_login.bearer:
         return AcceptedHeader(f"Bearer {registry_login.bearer}", challenge)
-    _refuse_other_ways(realm, request.url)
-    _refuse_open_way(realm, request.url, registry_login)
+    _refuse_other_schemes(realm, request.url)
+    _refuse_unencrypted(realm, request.url, registry_login)
     request_scopes = () if request.anonymous else request.scopes
     scopes = merged([*request_scopes, *challenge.fields.get("scope", "").split()])
     service = challenge.fields.get("service", "")
     question = msgspec.structs.replace(
-        _question(realm, service, scopes, registry_login),
+        _token_request(realm, service, scopes, registry_login),
         server=request.server,
         anonymous=request.anonymous,
     )
-    body = ask(question, None if registry_login.identity else registry_login.login)
+    body = send(question, None if registry_login.identity else registry_login.login)
     if body is None:
         return None
     try:
@@ -128,7 +128,7 @@ def answer(
     return AcceptedHeader(f"Bearer {token}", challenge, until) if token else None
 
 
-def _refuse_other_ways(realm: str, url: str) -> None:
+def _refuse_other_schemes(realm: str, url: str) -> None:
     """Refuse other URLs, in particular local files, whose token would be sent to the server."""
     try:
         web = origin(realm).startswith(("http://", "https://")) and urlsplit(realm).hostname
@@ -139,7 +139,7 @@ def _refuse_other_ways(realm: str, url: str) -> None:
         raise FetchFailed(message, hint="contact the registry's administrator; nothing was sent")
 
 
-def _refuse_open_way(realm: str, url: str, registry_login: RegistryLogin) -> None:
+def _refuse_unencrypted(realm: str, url: str, registry_login: RegistryLogin) -> None:
     if (
         urlsplit(realm).scheme != "https"
         and origin(realm) != origin(url)
@@ -151,7 +151,7 @@ def _refuse_open_way(realm: str, url: str, registry_login: RegistryLogin) -> Non
         )
 
 
-def _question(
+def _token_request(
     realm: str, service: str, scopes: tuple[str, ...], registry_login: RegistryLogin
 ) -> Request:
     """The request to the token server: GET with a password, POST with an identity token."""

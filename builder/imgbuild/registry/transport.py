@@ -52,7 +52,7 @@ class RegistryHttp:
             raise FetchFailed(message, hint="see `capabilities` in its hosts.toml")
         return tuple(endpoints[:1] if required == hosts.PUSH else endpoints)
 
-    def ask(
+    def send(
         self,
         registry: str,
         capability: str,

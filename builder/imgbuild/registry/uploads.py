@@ -136,7 +136,7 @@ class _Upload:
         self._http = http
         self._repository = repository
         self._source = source
-        self._tell = advance
+        self._advance = advance
         self._chunk = CHUNK if chunk is None and repository.host in http.fragile else chunk
         self._location: str | None = None
         self._sent = 0
@@ -179,10 +179,10 @@ class _Upload:
                 tries, furthest = 0, self._sent
             self._http.client.give_up(self._shown, tries, reason, wait)
             self._http.reporter.detail(f"{self._shown}: {reason}; retrying")
-            self._tell(0)  # raises if another thread has failed
+            self._advance(0)  # raises if another thread has failed
             self._http.client.pause(max(1, tries), wait)
-            self._tell(0)
-            if self._there():
+            self._advance(0)
+            if self._is_stored():
                 return
             self._recover()
 
@@ -195,7 +195,7 @@ class _Upload:
             self._http.reporter.detail(f"{refused.message}; not mounted from {other}")
             mounted = False
         self._scopes = (pushing(self._repository.name),)
-        if mounted and self._there():
+        if mounted and self._is_stored():
             return True
         self._cancel()
         return False
@@ -217,7 +217,7 @@ class _Upload:
 
         self._count_to(0)
         self._sent, self._resumed = 0, False
-        return self._http.ask(self._repository.host, hosts.PUSH, request, _read)
+        return self._http.send(self._repository.host, hosts.PUSH, request, _read)
 
     # -- upload
 
@@ -239,7 +239,7 @@ class _Upload:
             received = _received_size(response)
         if received is not None and not self._sent < received <= end:
             message = f"reports {received} bytes after byte {end} was sent"
-            raise _Distrusted(message)
+            raise _ImpossibleResponse(message)
         self._sent = end if received is None else received
         self._count_to(self._sent)
 
@@ -276,7 +276,7 @@ class _Upload:
 
     def _judge(self, refused: RegistryRefused) -> str:
         """The reason for a retry after an error response; raises if a retry is useless."""
-        if isinstance(refused, _Distrusted):
+        if isinstance(refused, _ImpossibleResponse):
             self._cancel()
         elif refused.status == 413 and self._chunk is None:
             self._chunk = CHUNK  # one request is too large for the registry or a proxy
@@ -291,7 +291,7 @@ class _Upload:
             raise refused
         return refused.reason
 
-    def _there(self) -> bool:
+    def _is_stored(self) -> bool:
         """Whether the blob was stored despite the error."""
         size = blobs.has(self._http, self._repository, self._source.digest, push=True)
         if size is None:
@@ -336,7 +336,7 @@ class _Upload:
                 pass
 
     def _check(self) -> None:
-        if not self._there():
+        if not self._is_stored():
             message = f"{self._shown}: the registry accepted it but does not have it"
             raise IntegrityError(
                 message, hint="contact the registry's administrator: nothing was tagged"
@@ -344,14 +344,14 @@ class _Upload:
 
     def _count(self, amount: int) -> None:
         self._counted += amount
-        self._tell(amount)
+        self._advance(amount)
 
     def _count_to(self, place: int) -> None:
         if place != self._counted:
             self._count(place - self._counted)
 
 
-class _Distrusted(RegistryRefused):
+class _ImpossibleResponse(RegistryRefused):
     """An impossible response of a registry."""
 
     def __init__(self, message: str) -> None:

@@ -41,7 +41,7 @@ def addresses(lock: Lock, matrix: Matrix, http: Http, packages: Iterable[str] = 
 def _public(url: str, locked: LockedFile) -> str:
     parts = urllib.parse.urlsplit(url)
     if url.startswith(GIT):
-        message = f"{locked.file} is made from {url}: no server has it as a file"
+        message = f"{locked.file} is built from {url}, so it cannot be downloaded"
         hint = "choose a format with a folder of wheels: a Dockerfile without --online"
         raise InputError(message, hint=hint)
     if parts.scheme not in ("http", "https"):

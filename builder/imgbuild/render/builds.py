@@ -22,7 +22,7 @@ def requires(lock: Lock, arch: Arch, built: BuiltWheel) -> tuple[Wheel, ...]:
         if not _runs(fitting, arch):
             message = (
                 f"{lock.target}: {built.sdist.file} cannot be built on {arch}: its build needs"
-                f" {wheel.package} {wheel.version}, and the lock has {wheel.file} alone"
+                f" {wheel.package} {wheel.version}, and the lock has only {wheel.file}"
             )
             hint = "use a wheel that is already built: imgbuild build --only wheels"
             raise InputError(message, hint=hint)

@@ -16,7 +16,7 @@ from imgbuild.values import Arch
 
 DOCKERFILE = "Dockerfile"
 PLACES = (tree.COMMON, *(f"{tree.COMMON}-{arch.oci}" for arch in Arch))  # of what it copies
-# A file in a command of `tree.File`: the folder beside the Dockerfile, and the path in it.
+# A file in a command of `tree.File`: the folder next to the Dockerfile, and the path in it.
 _COPIED = re.compile(rf"/({tree.COMMON}(?:-\w+|-\"\$TARGETARCH\")?)('/[^'\n]*'|/[^\s'\"]+) ")
 
 
@@ -69,7 +69,9 @@ def stale(project: Project, target: str, expected: dict[str, bytes]) -> list[str
             if name not in present or folder.read(name) != content
         ]
     others = sorted(present - expected.keys())
-    return problems + [f"{folder.path / name} belongs to no step: remove it" for name in others]
+    return problems + [
+        f"{folder.path / name} is not used by any step: remove it" for name in others
+    ]
 
 
 def _present(folder: OpenFolder) -> set[str]:

@@ -74,7 +74,9 @@ def devcontainer(container: ContainerSettings) -> str:
         raise InputError(message, hint="leave out what follows --")
     wrong = [f"--env {name}" for name, value in container.env.items() if "${" in value]
     if wrong:
-        message = f"{', '.join(wrong)}: devcontainer.json cannot hold the characters ${{ in a value"
+        message = (
+            f"{', '.join(wrong)}: devcontainer.json cannot contain the characters ${{ in a value"
+        )
         raise InputError(message, hint="set it in a terminal of the container")
     arguments = [f"--shm-size={container.shared}m"] if container.shared else ["--ipc=host"]
     if container.arch is not None:
@@ -132,5 +134,5 @@ def _require_one_node(container: ContainerSettings, form: str) -> None:
 
 def _require_device(container: ContainerSettings) -> None:
     if container.rdma and not container.rdma.startswith("/dev/"):
-        message = f"--rdma {container.rdma}: a resource of Kubernetes; here a device is expected"
+        message = f"--rdma {container.rdma}: a Kubernetes resource; here a device is expected"
         raise InputError(message, hint="such as --rdma /dev/infiniband")

@@ -26,11 +26,39 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 
+class _CompactDumper(_Dumper):
+    """Writes lists and mappings of scalars on one line."""
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: Any = None) -> yaml.MappingNode:
+        node = super().represent_mapping(tag, mapping, flow_style)
+        values = [value for _, value in node.value]
+        node.flow_style = all(isinstance(value, yaml.ScalarNode) for value in values)
+        return node
+
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: Any = None
+    ) -> yaml.SequenceNode:
+        node = super().represent_sequence(tag, sequence, flow_style)
+        node.flow_style = all(isinstance(value, yaml.ScalarNode) for value in node.value)
+        return node
+
+
 _Dumper.add_representer(str, _text)
+_CompactDumper.add_representer(str, _text)
 
 
-def document(value: Any, comment: str) -> str:
-    """A YAML document of `value`, after lines of comment."""
-    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=1 << 30, allow_unicode=False)
-    head = "".join(f"# {line}\n" for line in comment.split("\n"))
+def document(value: Any, comment: str = "", *, compact: bool = False) -> str:
+    """A YAML document of `value`, after lines of comment.
+
+    With `compact`, lists and mappings of plain values are on one line: {name: shm}.
+    """
+    text = yaml.dump(
+        value,
+        Dumper=_CompactDumper if compact else _Dumper,
+        sort_keys=False,
+        width=1 << 30,
+        allow_unicode=False,
+        default_flow_style=False,
+    )
+    head = "".join(f"# {line}\n" for line in comment.split("\n") if comment)
     return f"{head}{text}"

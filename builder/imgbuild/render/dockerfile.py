@@ -255,8 +255,8 @@ def added(lock: Lock, planned: Plan, matrix: Matrix) -> tuple[Member, ...]:
         try:
             _ = member.content.decode() if isinstance(member.content, bytes) else ""
         except UnicodeDecodeError as error:
-            message = f"/{member.path} is not UTF-8, so it cannot be written beside a Dockerfile"
-            raise InputError(message, hint="imgbuild's own builder takes any file") from error
+            message = f"/{member.path} is not UTF-8, so it cannot be written next to a Dockerfile"
+            raise InputError(message, hint="the embedded builder supports any file") from error
     return tuple(member for member in additions if member.kind is not MemberKind.FOLDER)
 
 
@@ -285,7 +285,7 @@ def _stage(lock: Lock, arch: Arch, planned: Plan) -> Stage:
     wheels = {wheel.package: wheel for wheel in installed_wheels(resolution)}
     if INSTALLER not in wheels:
         message = f"{lock.target}: a Dockerfile installs with {INSTALLER}, which the lock lacks"
-        hint = f"ask for it in matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
+        hint = f"add it to matrix.yaml, under requires: `{INSTALLER}: {{reason: …}}`"
         raise InputError(message, hint=hint)
     installer = wheels[INSTALLER]
     return Stage(

@@ -1,4 +1,4 @@
-"""A container as a Job, a JobSet or a RayJob (separate: formats of Kubernetes).
+"""A container as a Job, a JobSet or a RayJob of Kubernetes.
 
 Fields: kubernetes.io/docs/reference/kubernetes-api, jobset.sigs.k8s.io (v1alpha2), docs.ray.io
 (KubeRay, ray.io/v1). Kubernetes replaces $(NAME) in arguments and variables; `$$` is a `$`.
@@ -17,9 +17,9 @@ SECRET = "tokens"  # noqa: S105 - the name of an object
 WORKERS = "workers"
 PORT = 29500  # of torchrun's rendezvous
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-# Words that a shell, `ray job submit` and its subprocess.list2cmdline leave as they are.
+# Words that a shell, `ray job submit` and its subprocess.list2cmdline do not change.
 _WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+", re.ASCII)
-# Words that a shell treats as its own at the start of a command.
+# Words that a shell interprets at the start of a command.
 _RESERVED = frozenset(
     {"if", "then", "else", "elif", "fi", "case", "esac", "for", "while", "until", "do", "done",
      "in", "function", "select", "time", "coproc"}
@@ -32,13 +32,17 @@ def job(container: ContainerSettings, comment: str) -> str:
         message = f"--format k8s-job is for one node, not for --nodes {container.nodes}"
         raise InputError(message, hint="use --format jobset, or kuberay for Ray")
     _require_command(container, "k8s-job")
-    value = {
+    return container_yaml.document(job_value(container), _comment(container, comment))
+
+
+def job_value(container: ContainerSettings) -> dict[str, Any]:
+    """The object of a Job on one node."""
+    return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": container.name},
         "spec": {"backoffLimit": 0, "template": _template(container, restart=True)},
     }
-    return container_yaml.document(value, _comment(container, comment))
 
 
 def jobset(container: ContainerSettings, comment: str) -> str:
@@ -141,7 +145,7 @@ def _comment(container: ContainerSettings, comment: str, operator: str = "") -> 
             f"The image must be in its registry: imgbuild push {container.target} {repository}",
             f"Two PersistentVolumeClaims: workspace ({container.workdir}), models ({MODELS})",
             *([f"Secret {SECRET}, each key may be absent: {secrets}"] if secrets else []),
-            "kernels has compiled code; with a claim in place of emptyDir it outlives the pod.",
+            "kernels has compiled code; with a claim instead of emptyDir it outlives the pod.",
             "Start it: kubectl apply -f FILE",
         )
     )
@@ -216,7 +220,9 @@ def _limits(container: ContainerSettings) -> dict[str, Any]:
         limits["nvidia.com/gpu"] = gpus
     if container.rdma:
         if container.rdma.startswith("/"):
-            message = f"--rdma {container.rdma}: a device; here a resource of a plugin is expected"
+            message = (
+                f"--rdma {container.rdma}: a device; here a device plugin's resource is expected"
+            )
             raise InputError(message, hint="such as --rdma rdma/ib")
         limits[container.rdma] = 1
     return limits

@@ -105,7 +105,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call `obj` for a template, which counts as writing a whole template."""
-        self._spend(REPETITION + self._longest)
+        self._count_steps(REPETITION + self._longest)
         self._counted((getattr(obj, "__self__", None), args, kwargs))
         return self._counted(super().call(context, obj, *args, **kwargs))
 
@@ -113,7 +113,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The value of an operation: sums of numbers and of texts, products of numbers."""
         numbers = isinstance(left, int) and isinstance(right, int)
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            self._spend(len(left) + len(right))
+            self._count_steps(len(left) + len(right))
             return str(left) + str(right)
         if not numbers or operator == "**" or max(abs(left), abs(right)) > LIMIT:
             message = f"{operator} is only available for small numbers"
@@ -129,7 +129,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     # -- counted operations
 
-    def _spend(self, amount: int) -> None:
+    def _count_steps(self, amount: int) -> None:
         self._spent += amount
         if self._spent > LIMIT:
             message = f"it repeats too much, or writes more than {LIMIT >> 20} MB"
@@ -140,7 +140,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         rest = [value]
         while rest:
             item = rest.pop()
-            self._spend(len(item) if isinstance(item, str) else ITEM)
+            self._count_steps(len(item) if isinstance(item, str) else ITEM)
             if isinstance(item, dict):
                 rest.extend(item)
                 rest.extend(item.values())
@@ -184,14 +184,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def get_template(self, name: Any, *args: Any, **kwargs: Any) -> jinja2.Template:
         """The template `name`; including it counts as writing it."""
         template = super().get_template(name, *args, **kwargs)
-        self._spend(REPETITION + self._longest)
+        self._count_steps(REPETITION + self._longest)
         return template
 
     def _each(self, items: Iterable[Any], size: int) -> list[Any]:
         """`items` for a loop whose body has `size` characters."""
         counted = []
         for item in items:
-            self._spend(REPETITION + size)
+            self._count_steps(REPETITION + size)
             counted.append(item)
         return counted
 
@@ -209,7 +209,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _concat(self, first: Any, *rest: Any, joined: bool = False) -> str:
         """The texts as one; it is quoted if each is quoted or a plain word."""
         texts = rest if joined else (first, *rest)
-        self._spend(sum(len(str(text)) + len(str(first)) * joined for text in texts))
+        self._count_steps(sum(len(str(text)) + len(str(first)) * joined for text in texts))
         whole = (str(first) if joined else "").join(map(str, texts))
         if all(isinstance(text, int) or hasattr(text, "__html__") or quoting.is_plain(str(text))
                for text in texts):  # fmt: skip
@@ -233,7 +233,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         else:
             message = f"a {type(value).__name__} cannot be written"
             raise jinja2.TemplateRuntimeError(message)
-        self._spend(len(text))
+        self._count_steps(len(text))
         return Markup(text)  # noqa: S704  # it was quoted, or is a plain word
 
 

@@ -28,11 +28,11 @@ HOST = ("NVIDIA_", "PATH", "VIRTUAL_ENV")  # variables that only a container or 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """A package as a line of requirements, for the default index or a folder of wheels.
 
-    `there` is the same line with a URL, for a package that only another index has.
+    `with_url` is the same line with a URL, for a package that only another index has.
     """
 
     plain: str
-    there: str = ""
+    with_url: str = ""
 
 
 class SeparateInstall(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,11 +118,11 @@ def _line(
 ) -> Line:
     """A package with the hashes of `files`, the first of which is on an index."""
     hashes = [file.sha256 for file in files]
-    there = ""
+    with_url = ""
     if package in lock.indexes or (lock.project and package in lock.project.sources):
         url = addresses(package, files[0])
-        there = quoting.requirement(package, version, hashes, url=url)
-    return Line(plain=quoting.requirement(package, version, hashes), there=there)
+        with_url = quoting.requirement(package, version, hashes, url=url)
+    return Line(plain=quoting.requirement(package, version, hashes), with_url=with_url)
 
 
 def _built(

@@ -15,7 +15,7 @@ from imgbuild.render import container_yaml
 
 def task(container: ContainerSettings, comment: str) -> str:
     """A task: the image on machines with these GPUs, the current folder, and the command."""
-    wrong = _wrong(container)
+    wrong = _problems(container)
     if wrong:
         raise InputError("\n".join(wrong), hint="see: imgbuild render --help")
     resources: dict[str, Any] = {"image_id": f"docker:{container.image}"}
@@ -44,7 +44,7 @@ def task(container: ContainerSettings, comment: str) -> str:
     return container_yaml.document(value, comment)
 
 
-def _wrong(container: ContainerSettings) -> list[str]:
+def _problems(container: ContainerSettings) -> list[str]:
     form = "--format skypilot"
     wrong = []
     if not container.command:

@@ -12,7 +12,7 @@ from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch
 
-COMMON = "files"  # the folder beside a Dockerfile that holds the files of all architectures
+COMMON = "files"  # the folder next to a Dockerfile with the files of all architectures
 
 
 class TreeFolder(msgspec.Struct, frozen=True, kw_only=True):

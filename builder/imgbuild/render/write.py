@@ -126,7 +126,7 @@ def check(
     if (boundary.content(path) if path.is_file() else None) != expected:
         reasons.append(f"{path} does not match the locks")
     if reasons:
-        message = "\n  ".join(("what was rendered is out of date:", *reasons))
+        message = "\n  ".join(("rendered files are out of date:", *reasons))
         raise LockStale(message, hint="imgbuild render --all")
 
 
@@ -173,7 +173,7 @@ def _write(files: Mapping[Path, str]) -> None:
             codec.write_bytes(path, text.encode())
         except OSError as error:
             message = f"{path}: {error.strerror}"
-            raise InputError(message, hint="name another place with --output") from error
+            raise InputError(message, hint="choose another path with --output") from error
 
 
 def _texts(

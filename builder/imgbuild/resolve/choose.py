@@ -7,14 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.project import addresses
 from imgbuild.project.model import Declared, Place
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.smoke.records import TIERS
 from imgbuild.solve.kept_releases import FRAMEWORKS
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, Bytes
 
 Form = Literal["extends", "like"]
@@ -29,6 +32,7 @@ ENGINES = ("torch", "vllm", "sglang")
 DEFAULT_STACK = "vllm"
 FIRST = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
+CUDA_LIBRARY = re.compile(r"^lib\w+\.so\.(\d+)")
 PATCH = re.compile(r"===?\s*(\d+\.\d+)\.\d+")  # a pin of one patch release of Python
 
 
@@ -37,7 +41,8 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `python` is as exact as known. `recommended` is the stack for which it is recommended. `tested`
     is the highest tier that passed, "" without a test record. `size` are the bytes that a pull
-    transfers. `unfit` are the reasons why it does not run on the machine in question.
+    transfers. `unfit` are the reasons why it does not run on the machine in question. `learned` are
+    the constraints of its catalogue.
     """
 
     target: str
@@ -53,6 +58,22 @@ class LockedFacts(msgspec.Struct, frozen=True, kw_only=True):
     gpu: tuple[str, ...] = ()
     size: Bytes = 0
     unfit: tuple[str, ...] = ()
+    learned: tuple[Constraint, ...] = ()
+
+    def requirements_of(self, package: str, version: str) -> list[Requirement]:
+        """The learned requirements of an added package on the packages of the target.
+
+        A library of another CUDA release excludes the target's torch, whatever its version.
+        """
+        needs = []
+        for entry in self.learned:
+            if entry.package == package and entry.covers(version):
+                library = CUDA_LIBRARY.search(entry.name) if entry.check == "cuda" else None
+                if library is None:
+                    needs.append(entry.needs)
+                elif library[1] != self.cuda.partition(".")[0]:
+                    needs.append(f"{entry.other}!={self.versions.get(entry.other, '0')}")
+        return [parse_requirement(each) for each in needs]
 
 
 class TargetChange(msgspec.Struct, frozen=True, kw_only=True):

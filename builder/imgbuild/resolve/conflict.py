@@ -30,16 +30,16 @@ STEPS = 6  # of an explanation
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """`package` must be one of `spec`. `asker` is the package that requires it, "" for the user.
+    """`package` must be one of `spec`. `dependent` is the package that requires it.
 
-    `learned`: not declared by the asker, but derived from its code. The requirements of the
-    package's `extras` are demanded as well.
+    `dependent` is "" for a requirement of the user. `learned`: not declared by the dependent
+    package, but derived from its code. The requirements of the package's `extras` are included.
     """
 
     package: str
     spec: str
     words: str
-    asker: str = ""
+    dependent: str = ""
     learned: bool = False
     extras: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ class PackageFacts:
         self._requires: dict[tuple[str, Version, frozenset[str]], tuple[Demand, ...]] = {}
         self._fitting: dict[tuple[str, str], tuple[Version, ...]] = {}
 
-    def knowing(self, learned: Sequence[Constraint]) -> PackageFacts:
+    def with_learned(self, learned: Sequence[Constraint]) -> PackageFacts:
         """The same facts with other `learned` ones; nothing is read twice."""
         facts = PackageFacts(self.catalogue, self._read, learned, self.torches)
         facts._versions, facts._fitting = self._versions, self._fitting
@@ -145,7 +145,7 @@ class PackageFacts:
                 package=normalize(line.name),
                 spec=str(line.specifier),
                 words=f"{words} (its METADATA)",
-                asker=package,
+                dependent=package,
                 extras=tuple(sorted(map(normalize, line.extras))),
             )
 
@@ -156,7 +156,7 @@ class PackageFacts:
                     package=entry.other,
                     spec=str(entry.spec),
                     words=learned_words(entry, str(version)),
-                    asker=package,
+                    dependent=package,
                     learned=True,
                 )
 
@@ -165,8 +165,8 @@ def learned_words(entry: Constraint, version: str) -> str:
     """A learned constraint as a sentence with its evidence."""
     place = f"{entry.file}:{entry.line}" if entry.line else entry.file
     what = {"imports": "imports", "calls": "uses"}.get(entry.check, "has")
-    turned = f", new in {entry.other} {entry.came}" if entry.came else ""
-    turned = f", gone in {entry.other} {entry.went}" if entry.went else turned
+    turned = f", added in {entry.other} {entry.came}" if entry.came else ""
+    turned = f", removed in {entry.other} {entry.went}" if entry.went else turned
     why = f": {place} {what} {entry.name}{turned}" if place else ""
     return f"{entry.package} {version} needs {entry.needs}{why}"
 
@@ -174,7 +174,7 @@ def learned_words(entry: Constraint, version: str) -> str:
 def window_words(entry: Constraint) -> str:
     """A version window that a package declares but only warns about, as a sentence."""
     return (
-        f"{entry.package} {entry.read_in} names {entry.needs} as what it is made for"
+        f"{entry.package} {entry.read_in} is made for {entry.needs} according to its code"
         f" ({entry.file}:{entry.line})"
     )
 
@@ -187,8 +187,9 @@ def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
         yield Demand(
             package=TORCH,
             spec=f"=={tag.torch}.*",
-            words=f"{words}: a library of one torch's C++ ABI lacks symbols in another",
-            asker=package,
+            words=f"{words}: a library compiled for one C++ ABI of torch lacks symbols with"
+            " another",
+            dependent=package,
         )
 
 
@@ -294,11 +295,11 @@ class _Search:
     def _lead(
         self, demand: Demand, steps: dict[str, None], requests: dict[str, None], seen: set[str]
     ) -> None:
-        if not demand.asker:
+        if not demand.dependent:
             requests[demand.package] = None
-        elif demand.asker not in seen:
-            seen.add(demand.asker)
-            for before in self.fixed.get(demand.asker, ()):
+        elif demand.dependent not in seen:
+            seen.add(demand.dependent)
+            for before in self.fixed.get(demand.dependent, ()):
                 self._lead(before, steps, requests, seen)
         steps[demand.words] = None
 
@@ -336,12 +337,16 @@ class _Search:
 
     def _of_abi(self, demand: Demand) -> str:
         """Why a compiled package requires exactly one torch; "" if `demand` is not of that kind."""
-        left = self.left(demand.asker, self.demands.get(demand.asker, ())) if demand.asker else ()
+        left = (
+            self.left(demand.dependent, self.demands.get(demand.dependent, ()))
+            if demand.dependent
+            else ()
+        )
         if not left or _exact(demand.spec) is None:
             return ""
-        tag = self.facts.compiled_tag(demand.asker, left[0])
+        tag = self.facts.compiled_tag(demand.dependent, left[0])
         return (
-            f"{demand.asker} {left[0]} is compiled ({tag}): with another torch than the one it"
+            f"{demand.dependent} {left[0]} is compiled ({tag}): with another torch than the one it"
             " requires, it may lack symbols of torch's C++ ABI"
             if tag
             else ""
@@ -365,7 +370,7 @@ def conflict(
 
 
 def _of_cuda(cuda: str, row: str) -> str:
-    return f"the target {row} is of CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
+    return f"the target {row} is for CUDA {cuda}" if row else f"you asked for CUDA {cuda}"
 
 
 def _unknown_cuda(

@@ -37,7 +37,7 @@ def contradictions(
             package=pin.package,
             demand=str(pin),
             cause="version",
-            reason=f"requires {needed.name}{needed.specifier}, and {other} is demanded"
+            reason=f"requires {needed.name}{needed.specifier}, and {other} is required"
             f" ({', '.join(map(str, other.places))})",
             places=pin.places,
             version=pin.pin or "",

@@ -21,7 +21,7 @@ from imgbuild.resolve import request
 from imgbuild.resolve.request import RequestedPackage, ResolveRequest
 from imgbuild.solve import uv
 
-MARGIN = datetime.timedelta(days=180)  # others are released within it to work with a version
+MARGIN = datetime.timedelta(days=180)  # compatible releases of others usually appear within it
 
 
 def derived(

@@ -17,7 +17,7 @@ from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import normalize
 
 TORCH = "torch"
-# Each release of these is built for one torch; the first of them that is pinned decides.
+# Each release of these is built for one torch; the first pinned one is used.
 ENGINES = ("vllm", "sglang", "torchvision", "torchaudio", "xformers")
 NEWEST = frozenset({"<", "<=", "!="})  # bounds that imply the newest version that they accept
 BUILDS = 8  # releases of torch of which the CUDA release is read

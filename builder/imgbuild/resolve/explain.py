@@ -59,8 +59,9 @@ def query_of(problem: SolveProblem) -> Query:
 def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTarget) -> NoSolution:
     """The same for a target that extends a published one, whose packages cannot change."""
     hint = (
-        f"{base_target.name} cannot change: add another version, or extend a published target"
-        " that has what it needs"
+        f"{base_target.name} cannot change: add another version, extend a target that meets the"
+        f" requirements, or write `like: {base_target.name}` instead of `extends:` to solve all"
+        " versions again"
     )
     plain = NoSolution(error.message, reasons=error.reasons, hint=hint)
     arch, cuda = problem.arch, problem.target.cuda

@@ -15,7 +15,7 @@ import msgspec
 from packaging.version import Version
 
 from imgbuild.cache.context import Context
-from imgbuild.index.candidates import Rules, best, is_sdist, usable
+from imgbuild.index.candidates import Rules, accepts_python, best, is_sdist, usable
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.pages import IndexAddress, Indexes, IndexFile
 from imgbuild.index.remote_wheel import metadata
@@ -262,9 +262,10 @@ def _number(demand: PackageDemand, newest: Version | None) -> Version:
 
 
 def _cause(files: Sequence[IndexFile], catalogue: Catalogue) -> Cause:
-    wheels = [file for file in files if file.is_wheel]
-    if any(catalogue.rules.tags.fits(file.name) for file in wheels):
-        return "late"
+    rules = catalogue.rules
+    fitting = [file for file in files if file.is_wheel and rules.tags.fits(file.name)]
+    if fitting:
+        return "late" if any(accepts_python(file, rules) for file in fitting) else "python"
     return "source" if any(map(is_sdist, files)) else "python"
 
 

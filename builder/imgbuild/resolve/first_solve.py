@@ -152,9 +152,9 @@ def solve_first(query: Query) -> FirstSolve:
     pins = conflict.pins_of(demands)
     named = {package: pin for package, pin in pins.items() if package != TORCH}
     if memory.see(quick_audit.audit_requested(facts.catalogue, named, named, query.context)):
-        facts = facts.knowing((*memory.seen, *memory.learned_constraints))
+        facts = facts.with_learned((*memory.seen, *memory.learned_constraints))
         refuse(query, facts)
-    chosen = _ask(query, facts)
+    chosen = _solve(query, facts)
     versions = {item.package: item.version for item in chosen}
     torch = next((b for b in facts.torches if str(b.version) == versions.get(TORCH)), None)
     cuda = cuda or (torch.cuda if torch is not None else None)
@@ -210,11 +210,13 @@ def refuse(query: Query, facts: PackageFacts) -> None:
     def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
         named = {package: version for package, version in versions.items() if package != TORCH}
         seen = quick_audit.audit_requested(catalogue, named, (), context)
-        return suggest.QuickLook(clashes=seen.clashes, taught=seen.learned, read=seen.read)
+        return suggest.QuickLook(clashes=seen.clashes, learned=seen.learned, read=seen.read)
 
-    looked = suggest.Suggestions(facts.knowing((*wide, *outside)), demands, clash, _check, retained)
+    looked = suggest.Suggestions(
+        facts.with_learned((*wide, *outside)), demands, clash, _check, retained
+    )
     near = looked.find(cuda)
-    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, apart_from=ask.row)
+    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, excluded=ask.row)
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
@@ -248,7 +250,7 @@ def _provisional(query: Query) -> Target:
     )
 
 
-def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
+def _solve(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     matrix, cuda, demands = query.matrix, query.cuda, query.demands
     specs = {demand.package: demand.spec for demand in demands}
     for package, want in matrix.requires.items():
@@ -268,7 +270,7 @@ def _ask(query: Query, facts: PackageFacts) -> tuple[uv.ChosenPackage, ...]:
     store = query.context.store
     try:
         bounds = uv.ResolverBounds(constraints=(f"{TORCH}{torch_spec}",))
-        return uv.ask(facts.catalogue, requirements, bounds, store, _amend)
+        return uv.resolve(facts.catalogue, requirements, bounds, store, _amend)
     except uv.Unsolvable as error:
         message = f"no set of packages satisfies the request on {query.arch}"
         near = suggest.targets(matrix, demands, cuda, query.arch)
@@ -309,5 +311,5 @@ def warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
     named = {demand.package for demand in first.demands}
     chosen = [item for item in first.chosen if item.package not in named]
     lags = freshness.lags(catalogue, chosen, offers)
-    fallen = gaps.fallen(first.facts, first.demands, versions, first.cuda)
-    return (*fallen, *map(str, lags))
+    behind = gaps.behind_newest(first.facts, first.demands, versions, first.cuda)
+    return (*behind, *map(str, lags))

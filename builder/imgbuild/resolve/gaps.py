@@ -25,7 +25,7 @@ from imgbuild.wheel.tags import Tags
 
 GAP = datetime.timedelta(days=365)
 YEAR = datetime.timedelta(days=365)
-RELEASES = 12  # minor releases that stand for a year where no upload time is known
+RELEASES = 12  # minor releases that count as a year if upload times are unknown
 TRIED = 24  # newer versions of a requested package
 AGE = "age"  # the check of constraints that only keep old versions out
 OF_CUDA = ("nvidia-", "cuda-")  # packages whose version is that of the CUDA release
@@ -76,7 +76,7 @@ class Gaps:
         return last
 
 
-def fallen(
+def behind_newest(
     facts: PackageFacts, demands: Sequence[Demand], versions: Mapping[str, str], cuda: str | None
 ) -> tuple[str, ...]:
     """The requests whose selected version is months behind the newest one, each with the cause."""
@@ -84,7 +84,7 @@ def fallen(
         words
         for requested in demands
         if requested.package in versions and requested.package not in conflict.pins_of(demands)
-        if (words := _fallen(facts, demands, requested, versions, cuda)) is not None
+        if (words := _behind_newest(facts, demands, requested, versions, cuda)) is not None
     )
 
 
@@ -214,7 +214,7 @@ def _ages(current: IndexFile, package: str, newer: IndexFile, via: Sequence[str]
     )
 
 
-def _fallen(
+def _behind_newest(
     facts: PackageFacts,
     demands: Sequence[Demand],
     requested: Demand,

@@ -26,7 +26,7 @@ from imgbuild.lock.published import DIGESTS_FILE, LOCK, PublishedTarget
 from imgbuild.matrix.fields import NAME
 from imgbuild.matrix.notes import nearest
 from imgbuild.matrix.schema import published_extension
-from imgbuild.matrix.settings import leads_out
+from imgbuild.matrix.settings import is_outside
 from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
@@ -121,7 +121,7 @@ def copied(
         except InputError as error:
             message = error.message.replace(scratch, place)
             raise InputError(
-                message, hint="name the folder of another target or release"
+                message, hint="pass the folder of another target or release"
             ) from error
     for name, data in files.items():
         codec.write_bytes(folder / name, data, below=below)
@@ -139,7 +139,7 @@ def _lock_files(place: str, target: str, http: Http) -> tuple[str, dict[str, byt
             return each, {LOCK: lock, DIGESTS_FILE: target_digests}
     message = f"{place} has no {LOCK} and {DIGESTS_FILE} of {target}"
     tried = ", ".join(places)
-    raise InputError(message, hint=f"name the folder that has both; looked in {tried}")
+    raise InputError(message, hint=f"pass the folder that has both; looked in {tried}")
 
 
 def _read(place: str, http: Http) -> bytes | None:
@@ -168,7 +168,7 @@ def begin(
         _, contents = _lock_files(place, extends, http)
         if any(_read(f"{folder / name}", http) != data for name, data in contents.items()):
             message = f"{folder} already exists, with another lock of {extends}"
-            raise InputError(message, hint="remove it, or begin in another folder")
+            raise InputError(message, hint="remove it, or start in another folder")
         below = published.read(folder, extends)
         write(path, first_matrix.text(extension, below, f"{FOLDER}/{extends}", place, image))
         return below
@@ -188,7 +188,7 @@ def refuse_existing(path: Path) -> None:
     """InputError if a matrix already exists at `path`."""
     if path.exists():
         message = f"{path} already exists"
-        hint = "add to it: imgbuild add PACKAGE, or edit it; or begin in another folder"
+        hint = "add to it: imgbuild add PACKAGE, or edit it; or start in another folder"
         raise InputError(message, hint=hint)
 
 
@@ -201,11 +201,11 @@ def write(path: Path, matrix: str) -> None:
         path.unlink()
         file = f"{path.name} (not written)"
         problems = tuple(msgspec.structs.replace(problem, file=file) for problem in error.problems)
-        message = "these options do not give a valid matrix" if problems else error.message
+        message = "these options do not result in a valid matrix" if problems else error.message
         raise InputError(message, problems=problems, hint=error.hint) from error
 
 
-def write_beside(folder: Path) -> list[Path]:
+def write_editor_files(folder: Path) -> list[Path]:
     """Write the schema for editors and a .gitignore into `.imgbuild` if they do not exist."""
     inner = folder / project_paths.FOLDER
     contents = {
@@ -268,8 +268,8 @@ def files_of(words: Sequence[str]) -> tuple[tuple[Path, str], ...]:
             raise InputError(message, hint="create it first; it may be empty")
         place = Path(os.path.relpath(here))
         led = Path(here).resolve()
-        if leads_out(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
+        if is_outside(str(place)) or led != place.resolve() or not led.is_relative_to(Path.cwd()):
             message = f"--file {word}: {here} is outside this folder"
-            raise InputError(message, hint="copy it here: it is part of your repository")
+            raise InputError(message, hint="copy it into your repository")
         pairs.append((place, there))
     return tuple(pairs)

@@ -36,13 +36,18 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_OTHER = 1  # requested packages of which a near target has another version
+ENOUGH = 2  # requested packages that a target with an absent one has
 
 
 class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that almost satisfies a request: package → its version, the requested specifier."""
+    """A target that almost satisfies a request.
+
+    `others`: package → its version, the requested specifier; `missing`: packages that it lacks.
+    """
 
     target: str
     others: Mapping[str, tuple[str, str]]
+    missing: tuple[str, ...] = ()
 
 
 def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
@@ -77,7 +82,7 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
     if any(requested.extras for requested in ask.requests):
         return ()
     for name in project.locked_targets():
-        if name not in matrix.targets or not _suits(ask, matrix, name):
+        if name not in matrix.targets or not _is_suitable(ask, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
         versions = versions_in(ask, lock)
@@ -121,21 +126,36 @@ def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
 def nearest_target(ask: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
     """The current target that has all requested packages, at most MOST_OTHER at another version.
 
-    Targets with the fewest differences come first, then newer ones, as in `satisfying`; None if
-    there is none. `as_of` is ignored.
+    Targets with the fewest differences come first, then newer ones, as in `satisfying`. If there is
+    none: one that only lacks MOST_OTHER of at least three requested packages, requested in any
+    version; those that pin most of the others come first. Else None. `as_of` is ignored.
     """
     wanted = msgspec.structs.replace(ask, as_of=None)
-    near: list[tuple[int, str, NearTarget]] = []
+    near: list[tuple[bool, int, int, str, NearTarget]] = []
     for name in project.locked_targets():
         if name not in matrix.targets or matrix.targets[name].retired:
             continue
-        if not _suits(wanted, matrix, name):
+        if not _is_suitable(wanted, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
-        others = _others(wanted, lock)
-        if others is not None and len(others) <= MOST_OTHER and not lock_file.stale(lock, matrix):
-            near.append((-len(others), lock.as_of, NearTarget(target=name, others=others)))
-    return max(near, key=lambda each: each[:2])[2] if near else None
+        missing = _missing(wanted, lock)
+        requests = tuple(each for each in wanted.requests if each.package not in missing)
+        others = _others(msgspec.structs.replace(wanted, requests=requests), lock)
+        if others is None or len(others) + len(missing) > MOST_OTHER:
+            continue
+        bound = any(each.spec for each in wanted.requests if each.package in missing)
+        if bound or (missing and len(requests) < ENOUGH) or lock_file.stale(lock, matrix):
+            continue
+        pinned = sum(each.package in matrix.targets[name].pins for each in requests)
+        target = NearTarget(target=name, others=others, missing=missing)
+        near.append((not missing, -len(others), pinned if missing else 0, lock.as_of, target))
+    return max(near, key=lambda each: each[:4])[4] if near else None
+
+
+def _missing(ask: ResolveRequest, lock: Lock) -> tuple[str, ...]:
+    """The requested packages that the lock lacks on one of the requested architectures it has."""
+    has = [lock.arch[arch].versions for arch in ask.arches if arch in lock.arch]
+    return tuple(each.package for each in ask.requests if any(each.package not in v for v in has))
 
 
 def _others(ask: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
@@ -157,7 +177,7 @@ def _others(ask: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | Non
     return others
 
 
-def _suits(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
+def _is_suitable(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
     """Whether a target has the requested base, Python, CUDA release, date and indexes."""
     target = matrix.targets[name]
     return (

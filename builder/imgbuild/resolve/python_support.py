@@ -22,7 +22,7 @@ from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
 
 HOW_TO = "docs/howto/python-version.md"
-OTHER = f"a base can take another Python from a standalone build: {HOW_TO}"
+OTHER = f"a base can use another Python from a standalone build: {HOW_TO}"
 
 
 def bases_text(pythons: Collection[str]) -> str:
@@ -117,6 +117,6 @@ def _lacking(package: str, version: Version, release_catalogue: ReleaseCatalogue
         )
         if lacks(release_catalogue, evidence, release):
             bounds = learn.bounds(evidence, release_catalogue)
-            came = f": it came in {bounds.came}" if bounds is not None and bounds.came else ""
+            came = f": it was added in {bounds.came}" if bounds is not None and bounds.came else ""
             yield f"{package} {version} has no {name}{came}"
             return

@@ -18,8 +18,9 @@ from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed
 from imgbuild.index.catalogue import Catalogue
 from imgbuild.index.remote_wheel import Blocks
-from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, lacks, uses_item
+from imgbuild.learn.boundaries import PackageRelease, ReleaseCatalogue, lacks
 from imgbuild.learn.learn import learn, package_range
+from imgbuild.learn.uses import same_use
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 
@@ -176,7 +177,7 @@ def _of_call(evidence: Evidence, release_catalogue: ReleaseCatalogue) -> Evidenc
         return None
     for relation in OF_CALLS:
         candidate = msgspec.structs.replace(evidence, relation=relation)
-        if uses_item(release_catalogue, candidate, release) and lacks(
+        if same_use(release_catalogue, candidate)(release) and lacks(
             release_catalogue, candidate, other
         ):
             return candidate

@@ -71,6 +71,7 @@ def _of(
             pages.context.reporter.detail(f"{wheel.name}: {error.message}")
             return []
         required = engine_torch.required(demand, text, tags.markers)
+        required += facts.requirements_of(demand.package, str(wheel.version))
         changes = changes_for(demand, str(wheel.version), required, versions)
         if not changes:
             return []

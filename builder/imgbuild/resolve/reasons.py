@@ -13,9 +13,9 @@ from imgbuild.values import normalize
 
 
 class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
-    """`asker` requires `package` with `spec`, which is empty for any version."""
+    """`dependent` requires `package` with `spec`, which is empty for any version."""
 
-    asker: str
+    dependent: str
     package: str
     spec: str
 
@@ -27,14 +27,14 @@ def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[Re
     requirement_links: dict[tuple[str, str, str], RequirementLink] = {}
     pending = list(metadata)
     while pending:
-        asker = pending.pop()
-        for requirement in read[asker]:
+        dependent = pending.pop()
+        for requirement in read[dependent]:
             package = normalize(requirement.name)
-            if package not in metadata or not _holds(requirement, extras[asker], markers):
+            if package not in metadata or not _holds(requirement, extras[dependent], markers):
                 continue
             spec = str(requirement.specifier)
-            requirement_links[asker, package, spec] = RequirementLink(
-                asker=asker, package=package, spec=spec
+            requirement_links[dependent, package, spec] = RequirementLink(
+                dependent=dependent, package=package, spec=spec
             )
             requested_extras = {normalize(extra) for extra in requirement.extras}
             if not requested_extras <= extras[package]:
@@ -69,13 +69,15 @@ def reasons_of(
     reasons: dict[str, tuple[str, ...]] = {}
     for package in versions:
         incoming = [
-            link for link in requirement_links if link.package == package and link.asker != package
+            link
+            for link in requirement_links
+            if link.package == package and link.dependent != package
         ]
         exact = [link for link in incoming if "==" in link.spec]
         words = [origins[package]] if package in origins else []
-        words += [f"{link.asker} requires {link.spec}" for link in exact]
+        words += [f"{link.dependent} requires {link.spec}" for link in exact]
         words += [f"learned: {entry}" for entry in relevant if entry.other == package]
-        loose = [f"{link.asker} {link.spec}".strip() for link in incoming if link not in exact]
+        loose = [f"{link.dependent} {link.spec}".strip() for link in incoming if link not in exact]
         if loose:
             words.append(f"for {', '.join(loose)}")
         reasons[package] = tuple(words)

@@ -228,7 +228,7 @@ def arches_of(words: Iterable[str]) -> tuple[Arch, ...]:
             arches.append(Arch.parse(name.strip()))
         except ValueError as error:
             message = f"--arch {name}: no such architecture"
-            raise InputError(message, hint=f"known are {', '.join(Arch)}") from error
+            raise InputError(message, hint=f"supported: {', '.join(Arch)}") from error
     return tuple(dict.fromkeys(arches))
 
 
@@ -268,7 +268,7 @@ def check(ask: ResolveRequest, matrix: Matrix) -> None:
     """
     base_of(ask, matrix)
     if ask.name is not None and ask.name in matrix.targets:
-        message = f"the matrix has a target {ask.name} already"
+        message = f"the matrix already has a target {ask.name}"
         raise InputError(message, hint="choose another --name")
     for package, index in ask.indexes.items():
         if ask.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):

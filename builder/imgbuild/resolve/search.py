@@ -162,7 +162,9 @@ def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple
         versions = done.resolutions[arch].versions
         if with_extras(query, target, first, versions) == whole:
             return whole, done
-    message = f"no set has what the extras of {', '.join(ask.packages)} require at its versions"
+    message = (
+        f"no package set satisfies the requirements of the extras of {', '.join(ask.packages)}"
+    )
     raise NoSolution(message, hint="request exact versions")
 
 

@@ -74,12 +74,12 @@ PROJECTS: Mapping[str, SourceProject] = {
     "transformer-engine": SourceProject(
         releases="https://github.com/NVIDIA/TransformerEngine/releases",
         module="transformer_engine",
-        without=("bf16 in place of fp8 recipes",),
+        without=("bf16 instead of fp8 recipes",),
     ),
     "transformer-engine-torch": SourceProject(
         releases="https://github.com/NVIDIA/TransformerEngine/releases",
         module="transformer_engine",
-        without=("bf16 in place of fp8 recipes",),
+        without=("bf16 instead of fp8 recipes",),
     ),
     "flash-linear-attention": SourceProject(
         releases="https://github.com/fla-org/flash-linear-attention/releases", module="fla"

@@ -31,12 +31,12 @@ UNREAD = "by METADATA; its code was not read"
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
     """A quick audit of packages at some versions.
 
-    `clashes`: they are incompatible; `taught` are constraints that follow from that, if any.
+    `clashes`: they are incompatible; `learned` are constraints that follow from that, if any.
     `read` are the packages whose code was read.
     """
 
     clashes: bool = False
-    taught: tuple[Constraint, ...] = ()
+    learned: tuple[Constraint, ...] = ()
     read: frozenset[str] = frozenset()
 
 
@@ -110,7 +110,7 @@ class Suggestions:
             if fits is None:
                 break
             changed = _changed(self.requests, requested, fits)
-            read = self._get_along(changed)
+            read = self._compatible_code(changed)
             if read is not None:
                 text = self._text_of(f"{requested.package} {fits}", changed, cuda, read)
                 return text, side.index(fits) + 1
@@ -121,11 +121,11 @@ class Suggestions:
         others = {build.cuda for build in self.facts.torches if build.cuda not in (None, cuda)}
         for other in sorted(filter(None, others), key=lambda text: _apart(text, cuda)):
             if conflict.conflict(self.facts, self.requests, other) is None:
-                read = self._get_along(self.requests)
+                read = self._compatible_code(self.requests)
                 if read is None:
                     return []  # on no release, since their code is the same on each
                 return [
-                    self._text_of(f"CUDA {other} in place of {cuda}", self.requests, other, read)
+                    self._text_of(f"CUDA {other} instead of {cuda}", self.requests, other, read)
                 ]
         return []
 
@@ -138,7 +138,7 @@ class Suggestions:
             changed = list(self.requests)
             for requested, version in moved:
                 changed = _changed(changed, requested, version)
-            read = self._get_along(changed)
+            read = self._compatible_code(changed)
             if read is not None:
                 text = " and ".join(
                     f"{requested.package} {version}" for requested, version in moved
@@ -146,7 +146,7 @@ class Suggestions:
                 return [self._text_of(text, changed, None, read)]
         return []
 
-    def _get_along(self, requests: Sequence[Demand]) -> frozenset[str] | None:
+    def _compatible_code(self, requests: Sequence[Demand]) -> frozenset[str] | None:
         """The packages whose code was read; None if it contradicts the pins of `requests`.
 
         Resulting constraints are applied, and these requests are not tried again.
@@ -155,8 +155,8 @@ class Suggestions:
         if not look.clashes:
             return look.read
         self.clashing.add(_key(requests))
-        if look.taught:
-            self.facts = self.facts.knowing((*self.facts.learned, *look.taught))
+        if look.learned:
+            self.facts = self.facts.with_learned((*self.facts.learned, *look.learned))
         return None
 
     def _text_of(
@@ -276,9 +276,9 @@ def targets(
     cuda: str | None,
     arch: Arch,
     *,
-    apart_from: str = "",
+    excluded: str = "",
 ) -> tuple[str, ...]:
     """The target of the matrix on `arch` with most of the requested packages, as text."""
     specs = {requested.package: requested.spec for requested in requests}
-    names = near.ranked(matrix, specs, cuda, arch, apart_from=apart_from)
+    names = near.ranked(matrix, specs, cuda, arch, excluded=excluded)
     return tuple(near.words(matrix, name, arch) for name in names[:1])

@@ -39,7 +39,7 @@ def nearest(
 ) -> list[LockedFacts]:
     """The targets compatible with most wheels required by URL, according to Python and torch."""
     numbers = {
-        each.target: sum(_misses(demand, each, tags(each.python)) for demand in named)
+        each.target: sum(_mismatches(demand, each, tags(each.python)) for demand in named)
         for each in facts
         for named in [demands(each.python)]
     }
@@ -47,7 +47,7 @@ def nearest(
     return [each for each in facts if numbers[each.target] == least]
 
 
-def _misses(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
+def _mismatches(demand: PackageDemand, facts: LockedFacts, tags: Tags) -> int:
     """How many of Python and torch differ between a target and the name of the wheel."""
     name = _file(demand)
     if not name:

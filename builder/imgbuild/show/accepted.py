@@ -125,7 +125,7 @@ class Acceptor:
             if entry.like in LIMITS
         ]
 
-        def _wants(path: str) -> Callable[[bytes], object] | None:
+        def _reader_of(path: str) -> Callable[[bytes], object] | None:
             limit = max((limit for each, limit in limits if each.fullmatch(path)), default=0)
             if not limit:
                 return None
@@ -139,7 +139,7 @@ class Acceptor:
 
             return _keep
 
-        return _wants
+        return _reader_of
 
     def judge(self, differences: Iterable[FileDifference]) -> tuple[FileDifference, ...]:
         """The differences in the same order, with a reason where an entry accepts them."""
@@ -164,11 +164,11 @@ class Acceptor:
     def _judged(
         self,
         difference: FileDifference,
-        ways: tuple[str, ...],
+        comparisons: tuple[str, ...],
         by_path: Mapping[str, FileDifference],
     ) -> FileDifference:
         for place, entry in enumerate(self._accepted):
-            if entry.like not in ways:
+            if entry.like not in comparisons:
                 continue
             if not self._paths[place].fullmatch(difference.path):
                 continue
@@ -176,7 +176,7 @@ class Acceptor:
                 continue
             if entry.only and self._only(difference) not in entry.only:
                 continue
-            if entry.like and not self._alike(entry.like, difference, by_path):
+            if entry.like and not self._is_equivalent(entry.like, difference, by_path):
                 continue
             self._used.add(place)
             return msgspec.structs.replace(difference, reason=entry.reason)
@@ -188,7 +188,7 @@ class Acceptor:
             return self._names[1]
         return self._names[0] if difference.right is None else None
 
-    def _alike(
+    def _is_equivalent(
         self, like: Like, difference: FileDifference, by_path: Mapping[str, FileDifference]
     ) -> bool:
         if like == "folder":

@@ -73,9 +73,12 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a package of a target has its version.
 
     `target_spec` is the target's own specifier, None if the target does not name it; `dependents`
-    are the packages that need it; `bounds` are the combined bounds; `learned` the constraints on
-    it; `as_of` the day before which its file was uploaded; `layer` has the layers that only another
-    version would change, None for a target without digests.
+    are the packages that need it; `bounds` are the combined bounds, `unpinned` those without
+    `target_spec`; `exact` are its own requirements on a single version, which another version of it
+    would change; `learned` the constraints on it; `as_of` the day before which its file was
+    uploaded; `notes` are sentences on it in the target's notes, `refused` the versions that
+    `imgbuild update` refused, with reasons; `layer` has the layers that only another version would
+    change, None for a target without digests.
     """
 
     target: str
@@ -86,7 +89,11 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     target_spec: str | None
     dependents: tuple[Dependency, ...]
     bounds: str
+    unpinned: str = ""
+    exact: tuple[Dependency, ...] = ()
     learned: tuple[Constraint, ...] = ()
+    notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     layer: PackageLayer | None = None
 
 
@@ -126,9 +133,9 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
     name = normalize(package)
     if name not in versions:
         near = nearest(name, versions)
-        ask = f"did you mean {near}? " if near else ""
+        suggestion = f"did you mean {near}? " if near else ""
         message = f"{target} has no package {package}"
-        raise InputError(message, hint=f"{ask}imgbuild show {target} --packages lists all")
+        raise InputError(message, hint=f"{suggestion}imgbuild show {target} --packages lists all")
     return name
 
 
@@ -139,8 +146,7 @@ def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
         for dependent in graph.dependencies
         if dependent.needs == package and dependent.package != package
     )
-    specs = [SpecifierSet(graph.roots.get(package, ""))]
-    specs += [SpecifierSet(dependent.spec) for dependent in dependents]
+    specs = [SpecifierSet(dependent.spec) for dependent in dependents]
     concerned = tuple(
         constraint for constraint in learned if _bounds(constraint, package, graph.packages)
     )
@@ -153,12 +159,18 @@ def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -
         as_of=as_of,
         target_spec=graph.roots.get(package),
         dependents=dependents,
-        bounds=_together(specs),
+        bounds=_intersection([SpecifierSet(graph.roots.get(package, "")), *specs]),
+        unpinned=_intersection(specs),
+        exact=tuple(
+            need
+            for need in graph.dependencies
+            if need.package == package and need.needs != package and "==" in need.spec
+        ),
         learned=concerned,
     )
 
 
-def _together(specs: Iterable[SpecifierSet]) -> str:
+def _intersection(specs: Iterable[SpecifierSet]) -> str:
     """One specifier for all of `specs`, with only the tightest lower and upper bounds."""
     parts = {part for spec in specs for part in spec}
     tightest: list[Specifier] = []
@@ -210,7 +222,8 @@ def layer_of(planned: Plan, layers: Sequence[LayerDigests], package: str) -> Pac
 def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
     """The packages that bound the version, and how: pairs for two columns."""
     if reason.target_spec is not None:
-        yield f"target {reason.target}", reason.target_spec or ANY
+        pinned = ", a pin of the matrix" if reason.target_spec.startswith("==") else ""
+        yield f"target {reason.target}", (reason.target_spec or ANY) + pinned
     for dependent in reason.dependents:
         extra = f"[{dependent.extra}]" if dependent.extra else ""
         yield f"{dependent.package}{extra} {dependent.version}", dependent.spec or ANY
@@ -219,21 +232,21 @@ def why_lines(reason: VersionReason) -> Iterator[tuple[str, str]]:
 
 
 def in_short(reason: VersionReason) -> str:
-    """Each part of the bounds with its packages: "<2.3 (numba), >=1.25 (mistral-common)"."""
+    """The bounds with the packages that set them: ">=1.25 (mistral-common), <2.3,!=2.1 (numba)"."""
     sources = [("target", SpecifierSet(reason.target_spec or ""))]
     sources += [
         (dependent.package, SpecifierSet(dependent.spec)) for dependent in reason.dependents
     ]
     sources += [
-        ("learned", constraint.spec)
+        (f"{constraint.package}, learned", constraint.spec)
         for constraint in reason.learned
         if constraint.other == reason.package
     ]
-    parts = [
-        f"{part} ({', '.join(dict.fromkeys(name for name, spec in sources if part in set(spec)))})"
-        for part in sorted(SpecifierSet(reason.bounds), key=str)
-    ]
-    return ", ".join(parts) or ANY
+    together: dict[str, list[str]] = {}
+    for part in sorted(SpecifierSet(reason.bounds), key=str):
+        names = dict.fromkeys(name for name, spec in sources if part in set(spec))
+        together.setdefault(", ".join(names), []).append(str(part))
+    return ", ".join(f"{','.join(parts)} ({names})" for names, parts in together.items()) or ANY
 
 
 class DependencyTree:
@@ -246,7 +259,7 @@ class DependencyTree:
         self._next: dict[str, list[tuple[str, str]]] = {name: [] for name in graph.packages}
         for dependency in graph.dependencies:
             if dependency.package == dependency.needs:
-                continue  # an extra of its own
+                continue  # its own extra
             start, end = (
                 (dependency.needs, dependency.package)
                 if invert

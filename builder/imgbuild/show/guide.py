@@ -35,15 +35,20 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True):
 
 def guide(readme: str, page: Page, *, user_packages: bool) -> Guide:
     """The guide of a target. In an image without `user_packages`, only root can use pip."""
-    if not user_packages:
-        name = page.row.target
-        text = (
-            "## Add a package\n\n"
-            "The environment belongs to root, and pip in this image has no folder for other users."
-            f"\nimgbuild init --extends {name}, then imgbuild add PACKAGE, make an image with it.\n"
-        )
-        readme = ADDITION.sub(lambda _: text, readme)
-    return Guide(readme=readme, page=page)
+    text = readme_of(readme, page.row.target, user_packages=user_packages)
+    return Guide(readme=text, page=page)
+
+
+def readme_of(readme: str, target: str, *, user_packages: bool) -> str:
+    """The README of an image; without `user_packages` with another section on adding packages."""
+    if user_packages:
+        return readme
+    text = (
+        "## Add a package\n\n"
+        "The environment belongs to root, and pip in this image has no folder for other users."
+        f"\nimgbuild init --extends {target}, then imgbuild add PACKAGE, make an image with it.\n"
+    )
+    return ADDITION.sub(lambda _: text, readme)
 
 
 def lines(guide: Guide) -> Iterator[str]:

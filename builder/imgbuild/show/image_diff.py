@@ -273,7 +273,7 @@ def _kinds(part: ArchDiff) -> Iterator[tuple[str, list[Change]]]:
 
 
 def _change(change: Change) -> str:
-    return f"{change.package} {change.before or '(new)'} → {change.after or '(gone)'}"
+    return f"{change.package} {change.before or '(new)'} → {change.after or '(removed)'}"
 
 
 def _summary(part: ArchDiff) -> Iterator[str]:

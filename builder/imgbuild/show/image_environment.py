@@ -25,10 +25,12 @@ from imgbuild.values import Arch
 USER_PACKAGES = "user_packages"  # the key of a target
 REASONS = {
     plan.USER_BASE: (
-        "Python, pip and uv have here what a user adds, after the packages of the image; the name"
-        " of the folder follows from these, which others would not fit"
+        "Python, pip and uv look here for packages that a user adds, after those of the image;"
+        " the folder name is derived from the packages of the image, since others may be"
+        " incompatible"
     ),
-    "PATH": "pip and uv that add packages for a user come first, commands of these packages last",
+    "PATH": "the pip and uv that install packages for a user come first, the commands of these"
+    " packages last",
 }
 SOURCES = (
     "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONUSERBASE",

@@ -180,7 +180,7 @@ def within_reach(
         if missing:
             reporter.info(f"{item.name} needs {'; '.join(missing)}")
         reachable.append(item)
-    hint = f"to try it, name it: {passed[0]}" if passed else None
+    hint = f"to try it anyway, select it by name: {passed[0]}" if passed else None
     if selected and not reachable:
         message = "every selected target needs more than the default index"
         raise NothingSelected(message, hint=hint)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -22,14 +23,19 @@ from imgbuild.system import quoting
 from imgbuild.system.quoting import Quoted
 from imgbuild.values import Arch, Bytes, Digest
 
-# The packages that have their own column, where any shown target pins them; the rest of the
-# pins stand together in the column "also".
+# The packages that have their own column, where any shown target pins them; the other pins are in
+# the column "also".
 COLUMNS = ("torch", "vllm", "trl", "verl", "tensordict")
 MARK = " *"  # after the name of a recommended target
 RETIRED = " (retired)"  # after the name of a retired one
-# The columns of the narrow table, with their heads.
-SHORT = {"torch": "torch", "vllm": "vLLM", "trl": "trl", "verl": "verl"}
+RETIRED_BRIEF = " (ret.)"
+PLANNED = "plan"  # in the narrowest table, of a target without a lock
+# The narrow table has one column for the engine, and one for these other stacks.
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+STACKS = ("verl", "unsloth", "deepspeed", "ray")
+ENGINE, STACK = "engine", "with"
 OWN_PLACE = (*COLUMNS, "flashinfer-python", "flashinfer-cubin")
+LONG = ("also", "state", "tested")  # columns whose values can be long
 DIGITS = 12  # of a digest that a table shows
 NONE = "-"
 
@@ -113,16 +119,17 @@ def narrow(
     """The cells of a table that fits `width` characters, at least 80; the first line is the header.
 
     A wide terminal gets the columns of `MORE` that fit, after those of `columns_of`. If not
-    everything fits, the months of tests are omitted, and then versions are cut. If `width` is None
-    (no terminal), the usual columns with whole versions are used.
+    everything fits, the months of tests are omitted, then versions are cut, then the versions of
+    STACKS omitted. If `width` is None (no terminal), the usual columns with whole versions are
+    used.
     """
     columns = {
-        "name": [
-            row.target + (MARK if row.recommended else RETIRED if row.retired else "")
-            for row in table
-        ],
+        "name": [_marked(row, RETIRED) for row in table],
         "CUDA": [row.cuda for row in table],
-        **{head: [row.pins.get(name, NONE) for row in table] for name, head in SHORT.items()},
+        "torch": [row.pins.get("torch", NONE) for row in table],
+        ENGINE: [_engine(row) for row in table],
+        "trl": [row.pins.get("trl", NONE) for row in table],
+        STACK: [_stacks(row) for row in table],
         "tested": [record(row) for row in table],
     }
     for head in columns_of:
@@ -132,12 +139,33 @@ def narrow(
         if not _fits(columns, width):
             columns |= {"tested": [record(row, brief=True) for row in table]}
         if not _fits(columns, width):
-            cut = {head: [*map(_brief, columns[head])] for head in SHORT.values()}
-            columns |= cut
+            columns |= {head: [*map(_brief, columns[head])] for head in ("torch", ENGINE, "trl")}
+            columns |= {STACK: [_stacks(row, brief=True) for row in table]}
+        if not _fits(columns, width):
+            columns |= {STACK: [_stacks(row, names=True) for row in table]}
+            columns |= {"name": [_marked(row, RETIRED_BRIEF) for row in table]}
         for head, (before, cell) in MORE.items():
             wider = _with(columns, before, head, [cell(row) for row in table])
             columns = wider if head not in columns and _fits(wider, width) else columns
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+def _marked(row: TableRow, retired: str) -> str:
+    return row.target + (MARK if row.recommended else retired if row.retired else "")
+
+
+def _engine(row: TableRow) -> str:
+    """The engine and its version: "vLLM 0.26.0"."""
+    named = (f"{label} {row.pins[name]}" for name, label in ENGINES.items() if name in row.pins)
+    return ", ".join(named) or NONE
+
+
+def _stacks(row: TableRow, *, brief: bool = False, names: bool = False) -> str:
+    """The pinned packages of STACKS: "verl 0.9.1, ray 2.60.0"; `names`: without versions."""
+    pins = [(name, row.pins[name]) for name in STACKS if name in row.pins]
+    if names:
+        return ", ".join(name for name, _ in pins) or NONE
+    return ", ".join(f"{name} {_brief(pin) if brief else pin}" for name, pin in pins) or NONE
 
 
 def _with(
@@ -171,7 +199,7 @@ def record(row: TableRow, *, brief: bool = False) -> str:
     """
     runs = [run for image in row.images for run in image.runs]
     if not row.images:
-        return "no lock" if brief else "not locked"
+        return PLANNED if brief else "not locked"
     if not runs:
         return NONE if brief or Arch.X86_64 in row.arch else f"- ({', '.join(row.arch)})"
     if any(not run.good for run in runs):
@@ -182,6 +210,24 @@ def record(row: TableRow, *, brief: bool = False) -> str:
     number = f"{len(best.gpu)} " if len(best.gpu) > 1 else ""
     name = best.gpu[0].removeprefix("NVIDIA ").split()[0]
     return f"{number}{name}" if brief else f"{number}{name} {best.started[:7]}"
+
+
+def blocks(table: Sequence[TableRow], width: int) -> list[str]:
+    """The header and values of `cells` as a paragraph for each row, at most `width` wide.
+
+    Long values, such as test records, have lines of their own.
+    """
+    head, *body = cells(table)
+    lines: list[str] = []
+    for name, *values in body:
+        lines += ["", name] if lines else [name]
+        named = [pair for pair in zip(head[1:], values, strict=True) if pair[1] != NONE]
+        short = "; ".join(f"{label} {value}" for label, value in named if label not in LONG)
+        for text in (short, *(f"{label}: {value}" for label, value in named if label in LONG)):
+            lines += textwrap.wrap(
+                text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+            )
+    return lines
 
 
 def markdown(table: Sequence[TableRow]) -> list[str]:
@@ -208,6 +254,7 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
         "recommended": [row.recommended or NONE for row in table],
         "CUDA": [row.cuda for row in table],
         "Python": [row.python for row in table],
+        "base": [row.base for row in table],
     }
     for name in COLUMNS:
         if any(name in row.pins for row in table):

@@ -63,7 +63,7 @@ def read(layout: Layout, arch: Arch, lock: bytes = b"") -> SifSource:
     config = stored.config_data
     document = codec.decode(config, _Document, file=f"{layout.path}: {stored.config.digest}")
     try:
-        # Of a time in Go's format Python 3.11 parses at most six fractional digits.
+        # Python 3.11 parses at most six fractional digits of a time in Go's format.
         created = datetime.datetime.fromisoformat(document.created[:19]).replace(
             tzinfo=datetime.UTC
         )

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.checks import rules
 from imgbuild.doctor.host import Host, HostGpu
@@ -28,6 +30,7 @@ FILE = "data.js"
 VARIABLE = "imgbuildData"
 COMPARED_FILE = "compared.js"
 COMPARED_VARIABLE = "imgbuildCompared"
+SEVERAL = "several"  # GPUs of any type, in the filter of tests
 
 
 def scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
@@ -90,6 +93,11 @@ def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, An
             {"what": item.what, "reason": item.reason, "target": item.target}
             for item in catalogue.refusals
             if item.source == "refused update"
+        ],
+        "notes": [
+            msgspec.to_builtins(note)
+            for note in catalogue.notes
+            if note.stated or len(note.packages) > 1
         ],
     }
 
@@ -218,6 +226,19 @@ def _images(
 def tested_on(image: PageImage) -> list[str]:
     """The types of GPU on which a tier passed."""
     return sorted({name for run in image.runs if run.good for name in names_of_run(run)})
+
+
+def tested_with(image: PageImage) -> list[str]:
+    """The GPUs on which a tier passed, with their number if there are several: "H100", "2 H100".
+
+    SEVERAL stands for several GPUs of any type.
+    """
+    numbers = {
+        f"{len(run.gpu)} {' and '.join(names_of_run(run))}"
+        for run in image.runs
+        if run.good and len(run.gpu) > 1
+    }
+    return [*tested_on(image), *sorted(numbers), *([SEVERAL] if numbers else [])]
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:

@@ -13,22 +13,25 @@ from pathlib import Path
 import msgspec
 
 from imgbuild import codec
-from imgbuild.attest.sbom.packages import Package, recorded
+from imgbuild.attest.sbom import packages
+from imgbuild.attest.sbom.packages import Package
 from imgbuild.cves.check import CveReport
 from imgbuild.errors import LockStale
+from imgbuild.learn import recorded
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.model import Matrix
+from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.select import select
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import FilesRecipe, Recipe, WheelsRecipe, plan
 from imgbuild.project_paths import CATALOGUE, Project
 from imgbuild.registry.image_reference import Repository
-from imgbuild.show import page, status, table
+from imgbuild.render import readme
+from imgbuild.show import guide, page, status, table
 from imgbuild.show.table import TableRow
-from imgbuild.site import commands, grid, neighbours, refusals, requirements
+from imgbuild.site import commands, grid, neighbours, requirements
 from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
@@ -46,6 +49,7 @@ from imgbuild.values import Arch, Sha256
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
+DRAWN = 6  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
 
@@ -72,7 +76,7 @@ def open_sources(project: Project) -> SiteSources:
         project=project,
         matrix=matrix,
         learned=published.known_constraints(matrix, project.images),
-        records=recorded([*folders]),
+        records=packages.recorded([*folders]),
     )
 
 
@@ -115,7 +119,8 @@ def read_catalogue(
         targets=complete,
         debian=debian,
         grid=grid.grid(complete),
-        refusals=refusals.refusals(sources.project, sources.matrix, sources.learned),
+        refusals=recorded.refusals(project.images, sources.matrix, sources.learned),
+        notes=recorded.notes(matrix),
         requires=requirements.requirements(sources.records, complete),
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
         revision=revision(project),
@@ -162,9 +167,17 @@ def _target(
         accepted=(*target.accept_cves, *matrix.accept_cves),
         advisories=tuple(report for report in reports if current and report.target == name),
         learned=tuple(str(entry) for entry in sources.learned if entry.concerns(versions)),
-        incompatible=refusals.incompatible(versions, row.python),
+        incompatible=recorded.incompatible(versions, row.python),
+        guide=_guide(project, target, lock) if current and lock and not row.retired else "",
         history=history.targets.get(name, ()),
     )
+
+
+def _guide(project: Project, target: Target, lock: Lock) -> str:
+    """The README of an image, without its title and its list of versions."""
+    text = lock.settings.readme or readme.readme(lock, target, project.images)
+    applied = guide.readme_of(text, lock.target, user_packages=lock.settings.user_packages is True)
+    return applied[applied.find("\n## ") + 1 :]
 
 
 def _versions(lock: Lock | None) -> dict[str, str]:
@@ -202,17 +215,22 @@ def _layers(lock: Lock, target_digests: TargetDigests) -> Iterable[ImageLayers]:
     for arch, image in sorted(target_digests.arch.items(), reverse=True):
         recipes = [layer.recipe for layer in plan(lock, arch).layers]
         wheels = [_wheels_of(recipe) for recipe in recipes]
+        bars = [
+            DrawnLayer(
+                name=layer.name,
+                size=layer.size,
+                scale=round(100 * layer.size / largest),
+                packages=names if len(names) > 1 else (),
+            )
+            for layer, names in zip(image.layers, wheels, strict=True)
+        ]
+        small = [bar for bar in bars if bar.scale < DRAWN]
         yield ImageLayers(
             arch=arch,
-            bars=tuple(
-                DrawnLayer(
-                    name=layer.name,
-                    size=layer.size,
-                    scale=round(100 * layer.size / largest, 1),
-                    packages=packages if len(packages) > 1 else (),
-                )
-                for layer, packages in zip(image.layers, wheels, strict=True)
-            ),
+            bars=tuple(bar for bar in bars if bar.scale >= DRAWN),
+            number=len(bars),
+            small=len(small),
+            small_size=sum(bar.size for bar in small),
             updates=tuple(_updates(image.layers, recipes, wheels, named)),
         )
 
@@ -239,8 +257,8 @@ def _updates(
         for layer, recipe in zip(layers, recipes, strict=True)
         if isinstance(recipe, FilesRecipe) and (recipe.readme or recipe.user_packages)
     ]
-    for layer, packages in zip(layers, wheels, strict=True):
-        shown = [name for name in packages if name in named]
+    for layer, names in zip(layers, wheels, strict=True):
+        shown = [name for name in names if name in named]
         for package in shown:
             together = [layer, *lists_versions]
             yield UpdateCost(

@@ -6,42 +6,26 @@ import shlex
 from collections.abc import Iterator
 
 from imgbuild.container import settings
+from imgbuild.container.settings import StartOptions
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import TargetDigests
 from imgbuild.registry.image_reference import Repository
+from imgbuild.render import container_yaml, kubernetes
 from imgbuild.site.model import Command
+from imgbuild.values import Digest
 
 PROGRAM = "python train.py"
-# What a page replaces by what a reader chooses: the number of GPUs, and without a registry of the
+# Placeholders for values that readers select: the number of GPUs, and without a registry of the
 # catalogue the repository of the reader. Both are written as elements of HTML by `pages`.
 GPUS = "\ufdd0"
 REPOSITORY = "\ufdd1"
 LAUNCH = f"torchrun --standalone --nproc-per-node {GPUS} train.py"
-JOB = """\
-apiVersion: batch/v1
-kind: Job
-metadata:
-  name: {name}
-spec:
-  backoffLimit: 0
-  template:
-    spec:
-      restartPolicy: Never
-      containers:
-        - name: train
-          image: {image}
-          command: [torchrun, --standalone, --nproc-per-node, "{gpus}", train.py]
-          resources:
-            limits: {{nvidia.com/gpu: {gpus}}}
-          workingDir: {workdir}
-          volumeMounts:
-            - {{name: workspace, mountPath: {workdir}}}
-            - {{name: shm, mountPath: /dev/shm}}
-      volumes:
-        - name: workspace
-          persistentVolumeClaim: {{claimName: workspace}}
-        - name: shm
-          emptyDir: {{medium: Memory, sizeLimit: 16Gi}}"""
+# What YAML has for both, and for the number of GPUs: JSON's escapes.
+_IN_YAML = (
+    ('nvidia.com/gpu: "\\uFDD0"', f"nvidia.com/gpu: {GPUS}"),
+    ("\\uFDD0", GPUS),
+    ("\\uFDD1", REPOSITORY),
+)
 
 
 def commands(
@@ -49,7 +33,7 @@ def commands(
 ) -> tuple[Command, ...]:
     """The commands of a locked target; they pull from `repository`, or build if there is none.
 
-    `rendered`: whether commands that render files for Docker Compose and Ray are among them.
+    Without `rendered` only those of Docker, Apptainer, Slurm and imgbuild.
     """
     return tuple(_commands(lock, target_digests, repository, rendered=rendered))
 
@@ -78,6 +62,7 @@ def _commands(
     lock: Lock, target_digests: TargetDigests, repository: Repository | None, *, rendered: bool
 ) -> Iterator[Command]:
     target, name = lock.target, shlex.quote(lock.target)
+    ray = settings.has_ray_jobs(locked.versions for locked in lock.arch.values())
     exact = str(repository.with_digest(target_digests.digest)) if repository else ""
     image = exact or name
     mount = f'--volume "$PWD":{shlex.quote(lock.settings.workdir)}'
@@ -88,10 +73,10 @@ def _commands(
         title="Docker",
         text=f"{get}\n{run}",
     )
-    get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
-    run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
-    yield Command(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
     if rendered:
+        get = f"podman pull {exact}" if exact else f"imgbuild load {name} --through podman"
+        run = f"podman run --rm -it --device nvidia.com/gpu=all --ipc=host {mount}"
+        yield Command(title="podman", text=f"{get}\n{run}{goes_on}{image} {PROGRAM}")
         yield _compose(target, repository)
     sif = shlex.quote(f"{target}.sif")
     get = f"apptainer pull {sif} docker://{exact}"
@@ -107,10 +92,16 @@ def _commands(
             "sbatch job.sh"
         ),
         note="The job script mounts the folder and the caches. Without imgbuild: srun --nodes 1"
-        f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}",
+        f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}"
+        + (
+            f". Two nodes: imgbuild slurm {name} --job ray --nodes 2 --gpus {GPUS} -- {PROGRAM}"
+            if ray
+            else ""
+        ),
     )
-    yield from _kubernetes(lock, target_digests, exact)
-    if rendered and settings.has_ray_jobs(locked.versions for locked in lock.arch.values()):
+    if rendered:
+        yield from _kubernetes(lock, target_digests, exact)
+    if rendered and ray:
         yield _ray(target, repository)
     yield Command(
         title="imgbuild",
@@ -132,13 +123,21 @@ def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterat
     )
     yield Command(
         title="job.yaml",
-        text=JOB.format(
-            name=job,
-            gpus=GPUS,
-            workdir=lock.settings.workdir,
-            image=exact or f"{REPOSITORY}@{target_digests.digest}",
-        ),
-        note="train.py is in the PersistentVolumeClaim workspace, which must exist. With caches,"
-        " secrets or several nodes:"
-        f" imgbuild render {name} --format k8s-job --gpus {GPUS}",
+        text=_job(lock, exact or f"{REPOSITORY}@{target_digests.digest}", target_digests.digest),
+        note="train.py is in the PersistentVolumeClaim workspace, models are in the claim models;"
+        " both must exist. The keys of the secret tokens may be absent. With other options, such as"
+        f" --env: imgbuild render {name} --format k8s-job. On two nodes: --format jobset --nodes 2",
     )
+
+
+def _job(lock: Lock, image: str, digest: Digest) -> str:
+    """The Job that `imgbuild render --format k8s-job` writes, with GPUS as the number of GPUs."""
+    options = StartOptions(command=(*LAUNCH.split(),))
+    container = settings.settings(lock, sorted(lock.arch), image, digest, options)
+    value = kubernetes.job_value(container)
+    (pod,) = value["spec"]["template"]["spec"]["containers"]
+    pod["resources"]["limits"]["nvidia.com/gpu"] = GPUS
+    text = container_yaml.document(value, compact=True).rstrip("\n")
+    for old, new in _IN_YAML:
+        text = text.replace(old, new)
+    return text

@@ -28,7 +28,7 @@ SENTENCES = {
     "user_packages": (
         "pip and uv install packages for a user, and keep the versions of the image",
         "the settings of pip and uv for packages of users changed",
-        "pip and uv have no settings for packages of users any more",
+        "pip and uv no longer have settings for packages of users",
     ),
     "readme": (
         "a README was added: /opt/imgbuild/README",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from imgbuild.cves.check import CveReport
+from imgbuild.learn.recorded import RecordedRefusal, TargetNote
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.accepted import AcceptedCve, Waiver
 from imgbuild.plan.image_digests import TargetDigests
@@ -35,7 +36,7 @@ class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     size: Bytes
-    scale: float
+    scale: int
     packages: tuple[str, ...] = ()
 
 
@@ -48,10 +49,16 @@ class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of the image on one architecture, bottom first."""
+    """The layers of the image on one architecture, bottom first.
+
+    `bars` are the drawn ones, `small` the numbers of the others and their bytes together.
+    """
 
     arch: Arch
     bars: tuple[DrawnLayer, ...]
+    number: int
+    small: int = 0
+    small_size: Bytes = 0
     updates: tuple[UpdateCost, ...] = ()
 
 
@@ -80,7 +87,8 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     needs in addition to the default index, `stale` is why a lock is out of date. `stacks` are the
     packages for which users choose images, `versions` are those of the packages that the target
     pins, and of others for which users choose images. `incompatible` are the known
-    incompatibilities of its packages. `debian` is the page of its Debian packages.
+    incompatibilities of its packages. `debian` is the page of its Debian packages. `guide` is the
+    README of the image as Markdown, from its second heading on.
     """
 
     row: TableRow
@@ -103,6 +111,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[DigestChange, ...] = ()
     debian: tuple[tuple[Arch, str], ...] = ()
     documents: tuple[tuple[str, str], ...] = ()  # label and link
+    guide: str = ""
 
     @property
     def name(self) -> str:
@@ -151,15 +160,6 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[GridRow, ...]
 
 
-class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
-
-    what: str
-    reason: str
-    source: str
-    target: str = ""
-
-
 class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     """All data of a site. `registry` is "" if nothing is published.
 
@@ -173,6 +173,7 @@ class SiteCatalogue(msgspec.Struct, frozen=True, kw_only=True):
     debian: tuple[DebianList, ...]
     grid: Grid
     refusals: tuple[RecordedRefusal, ...]
+    notes: tuple[TargetNote, ...] = ()
     requires: dict[str, dict[str, tuple[str, ...]]] = {}  # main package → version → lines
     made: str = ""  # the day, year-month-day
     revision: str = ""  # the commit, "" outside of git

@@ -78,12 +78,14 @@ def other_digests(target: SiteTarget) -> list[TestedDigest]:
 
 
 def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
-    """All runs that count, by type of GPU; those without a GPU come last."""
+    """All runs that count, by number and type of GPUs: "H100", "2 H100"; NO_GPU comes last."""
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
         for line in lines(target):
-            groups.setdefault(" and ".join(gpu_names(line.run)) or NO_GPU, []).append(line)
-    names = sorted(groups, key=lambda name: (name == NO_GPU, name))
+            number = f"{len(line.run.gpu)} " if len(line.run.gpu) > 1 else ""
+            name = number + " and ".join(gpu_names(line.run))
+            groups.setdefault(name or NO_GPU, []).append(line)
+    names = sorted(groups, key=lambda name: (name == NO_GPU, name.lstrip("0123456789 "), name))
     return [(name, sorted(groups[name], key=_order)) for name in names]
 
 

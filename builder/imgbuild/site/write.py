@@ -29,7 +29,9 @@ from imgbuild.values import Bytes
 
 MARKER = "imgbuild-site.json"
 NO_JEKYLL = ".nojekyll"  # GitHub Pages serves the files as they are
-DOCUMENTS = ("locks/", "sbom/", history.FILE)  # these do not count towards the size of pages
+ADVISORIES = "advisories.json"
+# These do not count towards the size of pages.
+DOCUMENTS = ("locks/", "sbom/", history.FILE, ADVISORIES)
 ELSEWHERE = "name another folder with --output, or move its contents"
 
 
@@ -68,6 +70,8 @@ def make(
     contents |= pages.pages(made, collected)
     contents |= browser_data.scripts(sources, made)
     contents[history.FILE] = codec.encode(collected)
+    if reports := tuple(report for target in made.targets for report in target.advisories):
+        contents[ADVISORIES] = codec.encode(reports)
     contents[NO_JEKYLL] = b""
     with files.plain_errors(output, hint=files.OUTPUT_HINT):
         _replace(output, contents)

@@ -27,7 +27,7 @@ from imgbuild.values import Digest
 
 ORDER = "order.json"
 # Queries until a task that left the queue without a state counts as lost, since a network disk may
-# show the state late: more, over a minute in all, if Slurm says COMPLETED, since then there is one.
+# show the state late: more, over a minute in all, for COMPLETED, which always has a state.
 GRACE, COMPLETED_GRACE = 5, 15
 TAIL = 30  # lines of a log that are kept
 
@@ -250,7 +250,7 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     with reporter.progress("Slurm", len(left), unit="targets") as bar:
         for queue in commands.poll(lambda: [task.key for task in left], reporter):
             for task in tuple(left):
-                end = _look(task, queue.get(task.key, LOST), seen, missing, reporter)
+                end = _task_end(task, queue.get(task.key, LOST), seen, missing, reporter)
                 if end is not None:
                     left.remove(task)
                     finished.append(end)
@@ -263,7 +263,7 @@ def _follow(followed: Sequence[ArrayTask], reporter: Reporter) -> list[TaskEnd]:
     return finished
 
 
-def _look(
+def _task_end(
     task: ArrayTask, word: str, seen: dict[str, str], missing: dict[str, int], reporter: Reporter
 ) -> TaskEnd | None:
     """The end of `task`, or None if it is not finished; changes are reported."""

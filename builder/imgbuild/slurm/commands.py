@@ -40,8 +40,10 @@ def submit(script: str, folder: Path, options: Sequence[str] = ()) -> str:
     done = process.run([program, "--parsable", *options], stdin=script, cwd=folder, check=False)
     number = done.stdout.strip().partition(";")[0]
     if done.status != 0 or not number.isdecimal():
-        message = f"sbatch refused the job:\n{(done.stderr or done.stdout).strip()}"
-        raise WorkFailed(message, hint="see what the site has with: sinfo, sacctmgr show assoc")
+        message = f"sbatch rejected the job:\n{(done.stderr or done.stdout).strip()}"
+        raise WorkFailed(
+            message, hint="list partitions and accounts with: sinfo, sacctmgr show assoc"
+        )
     return number
 
 
@@ -75,7 +77,7 @@ def poll(
             if silent > SILENCE:
                 raise WorkFailed(error.message, hint=LATER) from error
             if not silent:
-                reporter.warn(f"Slurm does not answer, and is asked again: {error.message}")
+                reporter.warn(f"Slurm does not respond; retrying: {error.message}")
             silent += pause
         else:
             silent = 0.0

@@ -248,20 +248,21 @@ def without_gpus(allocation: Allocation) -> str:
     named = [word for word in allocation.more if SITE_GPUS.fullmatch(word)]
     if named:
         return (
-            f"--sbatch={named[0]} does not give the image GPUs: it runs without the driver's"
+            f"--sbatch={named[0]} does not make GPUs available in the image: it runs without the"
+            " driver's"
             " libraries; use --gpus N, for each node"
         )
     return "the job requests no GPU: use --gpus N, for each node (--gpus 0 if it needs none)"
 
 
-def unseen(job: JobScript, here: Path) -> list[str]:
+def unmounted_paths(job: JobScript, here: Path) -> list[str]:
     """A warning for each value of `--env` that is a path not visible in the image.
 
     `here` is the folder where the script is submitted.
     """
     values = {item.name: item.value for item in job.environment if item.name != "HF_HOME"}
     home = () if job.container.pyxis else (os.path.expanduser("~"),)  # noqa: PTH111
-    return path_variables.unseen(values, (str(here), *home, *job.bound), "--bind {0}")
+    return path_variables.unmounted_paths(values, (str(here), *home, *job.bound), "--bind {0}")
 
 
 def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
@@ -313,7 +314,7 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     ):
         wrong.append(f"--job {job}: accelerate starts Python; name the script only: -- train.py")
     if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(job_script.model):
-        wrong.append("--served-model and --job trl-server need each other")
+        wrong.append("--served-model and --job trl-server require each other")
     if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not allocation.gpus:
         wrong.append(f"--job {job} needs GPUs: --gpus N for each node")
     if job in (ScriptKind.RAY, ScriptKind.VERL) and "RAY_ADDRESS" in job_script.given:

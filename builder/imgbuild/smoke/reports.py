@@ -36,7 +36,7 @@ def image_runs(path: Path) -> tuple[ImageRun, ...]:
         if path.exists():
             message = f"{path} has no test results: it has no {ANSWER}"
         raise InputError(message, hint="pass an output file of `imgbuild smoke --json`")
-    answers = codec.read(file, tuple[SmokeRun, ...], what="answer of imgbuild smoke", hint=AGAIN)
+    answers = codec.read(file, tuple[SmokeRun, ...], what="report of imgbuild smoke", hint=AGAIN)
     runs = [answer for answer in answers if is_run(answer)]
     if not runs:
         refuse(str(file), "it has no report of a run")

@@ -33,7 +33,7 @@ from imgbuild.system.process import Result
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch
 
-# In a checkout this is a link to smoke_tests/ beside builder/; a wheel contains the files.
+# In a checkout this is a link to smoke_tests/ next to builder/; a wheel contains the files.
 TESTS = files.data("smoke_tests")
 PLACE = "/smoke_tests"
 EXPECT = "expect.json"

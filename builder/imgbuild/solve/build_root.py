@@ -44,7 +44,7 @@ def host_root(
     """
 
     @cache
-    def _ask() -> Path:
+    def _unpacked_root() -> Path:
         if not isinstance(base, DebianBase):
             message = "sdists can be built only on Debian bases"
             raise InputError(message, hint="pin a version that has a wheel")
@@ -70,7 +70,7 @@ def host_root(
                 folder = context.store.add_unpacked(folders, kind="roots")[digest]
         return folder / TREE
 
-    return _ask
+    return _unpacked_root
 
 
 def _members(base: DebianBase, recipe: DebianRecipe, context: Context, spool: Path) -> list[Member]:

@@ -127,7 +127,7 @@ def look_up(
             continue
         before = sources.setdefault(each.package, str(address))
         if before != str(address):
-            message = f"{each.place}: {each.package} has two addresses: {before} and {address}"
+            message = f"{each.place}: {each.package} has two URLs: {before} and {address}"
             raise InputError(message, hint="leave one of them out")
         if each.package not in direct:
             direct[each.package] = (
@@ -220,7 +220,7 @@ def _wheel(
     try:
         name, version, _, _ = parse_wheel_filename(address.name)
     except ValueError as error:
-        message = f"{place} @ {address}: not the name of a wheel: {error}"
+        message = f"{place} @ {address}: not a wheel file name: {error}"
         raise InputError(message, hint="some servers require a URL with the file name") from error
     if name != package:
         message = f"{place} @ {address}: the wheel is of the package {name}"

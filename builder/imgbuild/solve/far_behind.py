@@ -91,16 +91,23 @@ def find(
     return None
 
 
-def refusal(name: str, behind: FarBehind, reasons: tuple[str, ...]) -> ImpossibleRequirements:
-    """The error for a target that could only be locked with the old version."""
+def refusal(
+    name: str, behind: FarBehind, reasons: tuple[str, ...], *, extends: str = ""
+) -> ImpossibleRequirements:
+    """The error for a target that could only be locked with the old version.
+
+    `extends`: the published target whose versions limit the others; "" if there is none.
+    """
     lag = behind.lag
     message = (
         f"{name} requires {lag.package}{behind.spec}, of which only {lag.package} {lag.version}"
-        f" of {lag.uploaded:%Y-%m} is installable: {lag.newest} of {lag.newest_uploaded:%Y-%m},"
-        " the newest, is not"
+        f" of {lag.uploaded:%Y-%m} is installable; the newest, {lag.newest} of"
+        f" {lag.newest_uploaded:%Y-%m}, is not"
     )
     hint = (
         "require another version in the project's files, with a lower bound; or, if intended,"
         f" {lag.package}=={lag.version}"
     )
+    if extends:
+        hint += f"; `like: {extends}` instead of `extends:` solves all versions again"
     return ImpossibleRequirements(message, reasons=reasons, hint=hint)

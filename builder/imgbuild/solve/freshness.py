@@ -85,9 +85,9 @@ def has_older_requirement(
     catalogue: Catalogue, item: ChosenPackage, top: IndexFile, offers: Mapping[str, OfferedFile]
 ) -> bool:
     """Whether a chosen package requires `item` in a version older than `top`."""
-    for asker in item.via:
-        offer = offers.get(asker)
-        data = catalogue.metadata(asker, offer.wheel.name) if offer is not None else None
+    for dependent in item.via:
+        offer = offers.get(dependent)
+        data = catalogue.metadata(dependent, offer.wheel.name) if offer is not None else None
         for requirement in active(data or b"", catalogue.rules.tags.markers):
             excluded = top.version not in requirement.specifier if top.version else False
             if normalize(requirement.name) == item.package and excluded:

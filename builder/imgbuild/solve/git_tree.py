@@ -222,7 +222,7 @@ def _files(
         if entry.mode != LINK:
             files[path] = entry
             continue
-        led = _led(path, entry, entries, reader)
+        led = _link_target(path, entry, entries, reader)
         below = [] if led is None or led in entries else _below(led, paths)
         if led is not None and led in entries:
             files[path] = entries[led]
@@ -236,7 +236,7 @@ def _files(
     return files, left_out
 
 
-def _led(
+def _link_target(
     path: str, entry: TreeEntry, entries: Mapping[str, TreeEntry], reader: ObjectReader
 ) -> str | None:
     """The path in the repository to which a link leads; None if it is outside."""

@@ -73,7 +73,7 @@ def suggestion(prepared: PreparedTarget, chosen: Mapping[str, str]) -> str:
 def _solvable(prepared: PreparedTarget, moved: Iterable[LaterRelease]) -> bool:
     lines = (*prepared.requirements, *(each.bound for each in moved))
     try:
-        uv.ask(
+        uv.resolve(
             prepared.catalogue,
             lines,
             solve.bounds_of(prepared),

@@ -63,7 +63,7 @@ class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
     requirements: tuple[DeclaredRequirement, ...] = ()
 
 
-def ask(
+def run_backends(
     packages: Iterable[LocalPackage],
     folder: Path,
     workdir: str,

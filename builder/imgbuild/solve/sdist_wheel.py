@@ -226,11 +226,11 @@ def _fetched(job: SdistJob, name: str) -> Path:
         raise IntegrityError(message, hint=DECEIT)
     (job.folder / "made").mkdir()
     path = job.folder / "made" / name
-    _take(job, job.folder / "out" / name, path, LARGEST)
+    _copy_output(job, job.folder / "out" / name, path, LARGEST)
     return path
 
 
-def _take(job: SdistJob, source: Path, target: Path, limit: int) -> None:
+def _copy_output(job: SdistJob, source: Path, target: Path, limit: int) -> None:
     """Copy an output file of the build; IntegrityError if it is missing or not a regular file."""
     try:
         copy_regular(source, target, limit=limit, hint=DECEIT)
@@ -321,7 +321,7 @@ def _run_hooks(job: SdistJob, user: sandbox.Confined) -> SdistResult:
     if done.status != 0 or not os.path.lexists(job.folder / "answer" / ANSWER):
         raise build_failure(job.package, job.version, (done.stderr or done.stdout).strip())
     answer = job.folder / ANSWER
-    _take(job, job.folder / "answer" / ANSWER, answer, ANSWER_LIMIT)
+    _copy_output(job, job.folder / "answer" / ANSWER, answer, ANSWER_LIMIT)
     with reading(f"{name}: the result of its build", hint=DECEIT):
         result = msgspec.json.decode(answer.read_bytes(), type=SdistResult)
         return msgspec.structs.replace(result, lacking=checked(result.lacking))

@@ -180,7 +180,9 @@ class SdistWheels:
                 f"building {package} needs {', '.join(missing)} at the target's version, but the"
                 " target does not pin it"
             )
-            raise NoSolution(message, hint=f"pin {missing[0]} in the target")
+            raise NoSolution(
+                message, hint=f"pin {missing[0]} in the target, or request a version of it"
+            )
         return [f"{name}=={pins[name]}" for name in required]
 
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:
@@ -205,7 +207,7 @@ class SdistWheels:
 
     def _resolve(self, package: str, lines: Sequence[str]) -> tuple[Wheel, ...]:
         try:
-            chosen = uv.ask(self._catalogue, lines, self._bounds, self._store)
+            chosen = uv.resolve(self._catalogue, lines, self._bounds, self._store)
         except uv.Unsolvable as error:
             message = f"no set of packages satisfies the build requirements of {package}"
             raise NoSolution(message, reasons=of_resolver(str(error))) from error
@@ -299,7 +301,7 @@ def inputs_of(recipe: BuiltWheel) -> tuple[tuple[str, LockedFile], ...]:
     )
 
 
-def bring_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
+def fetch_tree(recipe: BuiltWheel, indexes: Indexes, context: Context) -> None:
     """Fetch the archive of the git tree from which `recipe` is built, if any, into the store.
 
     IntegrityError if it differs from the lock; raises the errors of `git_tree.fetched`.
@@ -324,7 +326,7 @@ def rebuild(
 
     FetchFailed if an input is unavailable, IntegrityError, with `hint`, if the bytes differ.
     """
-    bring_tree(recipe, indexes, context)
+    fetch_tree(recipe, indexes, context)
     requests = [
         FileRequest(locked=locked, urls=partial(indexes.addresses, package, locked))
         for package, locked in inputs_of(recipe)

@@ -87,7 +87,7 @@ def resolve(problem: SolveProblem) -> Resolution:
     index or archive does not respond.
     """
     with opened(problem) as prepared:
-        chosen = ask(prepared, problem.known)
+        chosen = choose_packages(prepared, problem.known)
         report_age(prepared, chosen)
         return lock_answer(prepared, chosen)
 
@@ -180,10 +180,10 @@ def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -
     published_versions = prepared.published.versions if prepared.published is not None else {}
     new = tuple(item for item in chosen if item.package not in published_versions)
     reporter = prepared.problem.context.reporter
-    freshness.report(prepared.catalogue, new, _offers(prepared, new), reporter)
+    freshness.report(prepared.catalogue, new, _catalogue_files(prepared, new), reporter)
 
 
-def _offers(
+def _catalogue_files(
     prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]
 ) -> dict[str, OfferedFile]:
     return {
@@ -199,7 +199,7 @@ def lock_chosen(
     """Lock entries of the chosen packages: wheels, and wheels built from sdists."""
     versions = {item.package: item.version for item in chosen}
     target_cuda.check(prepared.problem, prepared.release, versions)
-    offers = _offers(prepared, chosen)
+    offers = _catalogue_files(prepared, chosen)
     published = prepared.published or Resolution(wheels=())
     offers = {
         package: offer for package, offer in offers.items() if package not in published.versions
@@ -270,7 +270,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     `root` creates the root folder in which wheels are built from sdists.
     """
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
-    backend = asked_backends(problem, python, root)
+    backend = backend_metadata(problem, python, root)
     by_address = (*problem.requirements.direct, *backend.requirements)
     declared = direct.applying(by_address, tags.markers)
     folder = problem.row.folder if problem.row is not None else None
@@ -325,7 +325,7 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
     )
 
 
-def asked_backends(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
+def backend_metadata(problem: SolveProblem, python: str, root: Callable[[], Path]) -> BackendAnswer:
     """Metadata from the build backends of the project's packages, run in the sandbox."""
     row = problem.row
     declared = problem.requirements.declared.packages
@@ -334,7 +334,7 @@ def asked_backends(problem: SolveProblem, python: str, root: Callable[[], Path])
         return BackendAnswer()
     tags = Tags(python=python, glibc=problem.base.glibc, arch=problem.arch)
     wheels = sdist_wheels_of(problem, wheels_only(problem, python), (), root)
-    return project_metadata.ask(
+    return project_metadata.run_backends(
         dynamic,
         row.folder,
         problem.matrix.image.workdir,
@@ -423,7 +423,7 @@ def refuse_pins(prepared: PreparedTarget) -> None:
         raise NoSolution(message, reasons=reasons, hint=_others(problem))
 
 
-def ask(
+def choose_packages(
     prepared: PreparedTarget, learned: Sequence[Constraint] = ()
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv with the constraints `learned`; NoSolution, with the reasons, if there is no solution.
@@ -436,12 +436,12 @@ def ask(
     expected = {*_preferred(problem).items()}
     if prepared.published is not None:
         expected |= {*prepared.published.versions.items()}
-    chosen = _ask_closed(prepared, learned)
+    chosen = _resolve_closed(prepared, learned)
     while specs and (behind := far_behind.find(prepared.catalogue, specs, expected, chosen)):
         lines = (*prepared.requirements, behind.line)
         newer = msgspec.structs.replace(prepared, requirements=lines)
         try:
-            chosen = _ask_closed(newer, learned)
+            chosen = _resolve_closed(newer, learned)
             prepared = newer
         except NoSolution as error:
             _require_installable(prepared, behind)
@@ -457,13 +457,17 @@ def _require_installable(prepared: PreparedTarget, behind: far_behind.FarBehind)
     )
     lines = (f"{behind.lag.package}{behind.spec}", behind.line)
     try:
-        uv.ask(prepared.catalogue, lines, bounds, prepared.problem.context.store)
+        uv.resolve(prepared.catalogue, lines, bounds, prepared.problem.context.store)
     except uv.Unsolvable as error:
         reasons = (*refusal.of_resolver(str(error)), *_torch_notes(prepared, str(error)))
-        raise far_behind.refusal(prepared.problem.name, behind, reasons) from error
+        overlay = prepared.problem.overlay
+        raise far_behind.refusal(
+            prepared.problem.name, behind, reasons,
+            extends=overlay.published.name if overlay is not None else "",
+        ) from error  # fmt: skip
 
 
-def _ask_closed(
+def _resolve_closed(
     prepared: PreparedTarget, learned: Sequence[Constraint]
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv until all learned constraints that apply to its result are included.
@@ -473,7 +477,7 @@ def _ask_closed(
     """
     present = {package_of(line) for line in prepared.requirements}
     while True:
-        chosen = _ask(prepared, learned, present)
+        chosen = _resolve_once(prepared, learned, present)
         versions = {item.package: item.version for item in chosen}
         broken = constraints.violations(learned, versions)
         arrived = {entry.other for entry in broken} - present
@@ -482,7 +486,7 @@ def _ask_closed(
         present |= arrived
 
 
-def _ask(
+def _resolve_once(
     prepared: PreparedTarget, learned: Sequence[Constraint], present: set[str]
 ) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
@@ -492,7 +496,7 @@ def _ask(
     problem = prepared.problem
     bounds, store = bounds_of(prepared), problem.context.store
     try:
-        return _ask_uv(prepared, bounds, store, amend)
+        return _run_uv(prepared, bounds, store, amend)
     except uv.AddressRequired as error:
         message = f"{problem.name} cannot be solved for {problem.arch}"
         addressed = prepared.catalogue.addressed.items()
@@ -513,7 +517,7 @@ def _ask(
         ) from error
 
 
-def _ask_uv(
+def _run_uv(
     prepared: PreparedTarget, bounds: uv.ResolverBounds, store: Store, amend: Amend
 ) -> tuple[uv.ChosenPackage, ...]:
     """Run uv, ignoring requirements of `--no-deps` packages that make the set unsolvable.
@@ -522,12 +526,12 @@ def _ask_uv(
     """
     catalogue, alone = prepared.catalogue, prepared.problem.requirements.no_deps
     try:
-        return uv.ask(catalogue, prepared.requirements, bounds, store, amend)
+        return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
     except uv.Unsolvable:
         if not alone or catalogue.alone:
             raise
         catalogue.alone = alone
-        return uv.ask(catalogue, prepared.requirements, bounds, store, amend)
+        return uv.resolve(catalogue, prepared.requirements, bounds, store, amend)
 
 
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:

@@ -105,7 +105,7 @@ class AddressRequired(Exception):
         self.package = package
 
 
-def ask(
+def resolve(
     catalogue: Catalogue,
     requirements: Sequence[str],
     bounds: ResolverBounds,

@@ -266,9 +266,12 @@ def amount_text(task: Task) -> str:
 
 
 def time_text(task: Task) -> str:
-    """The elapsed time of a task and, if known, the estimated remaining time."""
+    """The elapsed time of a task and, if known, the estimated remaining time.
+
+    A task that shows its total still works on its last items, or on what follows them: no estimate.
+    """
     elapsed = f"elapsed {_clock(task.elapsed or 0)}"
-    if task.total is None or task.time_remaining is None:
+    if task.total is None or task.time_remaining is None or task.time_remaining < 1:
         return elapsed
     return f"{elapsed}, remaining {_clock(task.time_remaining)}"
 

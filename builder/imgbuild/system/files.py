@@ -160,7 +160,7 @@ def is_own(folder: Path, *, hint: str) -> bool:
     except FileNotFoundError:
         return True
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        message = f"{folder} is not a folder of this user (user id {os.geteuid()})"
+        message = f"{folder} does not belong to this user (user id {os.geteuid()})"
         raise InputError(message, hint=hint)
     return not status.st_mode & OTHERS
 

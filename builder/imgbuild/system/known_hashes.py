@@ -143,7 +143,7 @@ class KnownHashes:
         if (recorded := self._in_memory(status)) is None:
             # Another process may have recorded it since.
             query = "select file, state, sha256 from known where file = ?"
-            self._remember(self._ask([(query, (_file(status),))]))
+            self._remember(self._execute([(query, (_file(status),))]))
             recorded = self._in_memory(status)
         return recorded
 
@@ -151,7 +151,7 @@ class KnownHashes:
         with self._lock:
             loaded, self._loaded = self._loaded, True
         if not loaded:
-            self._remember(self._ask([("select file, state, sha256 from known", ())]))
+            self._remember(self._execute([("select file, state, sha256 from known", ())]))
 
     def _in_memory(self, status: os.stat_result) -> Sha256 | None:
         with self._lock:
@@ -166,9 +166,9 @@ class KnownHashes:
         if _is_recorded(status):
             values = (_file(status), _state(status), sha256)
             self._remember([values])
-            self._ask([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
+            self._execute([(_TABLE, ()), (_INSERT, values), (_DROP_OLDEST, (LIMIT,))], make=True)
 
-    def _ask(
+    def _execute(
         self, statements: Sequence[tuple[str, tuple[object, ...]]], *, make: bool = False
     ) -> list[tuple[str, ...]]:
         """Run `statements` in one transaction; returns the rows of the last, or none on failure.

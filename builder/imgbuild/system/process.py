@@ -189,10 +189,10 @@ def feed(
         for reader in readers:
             reader.start()
         try:
-            _pour(process, chunks)
+            _write_stdin(process, chunks)
         except BaseException:
             process.kill()
-            _pour(process, ())
+            _write_stdin(process, ())
             raise
         finally:
             for reader in readers:
@@ -204,7 +204,7 @@ def feed(
     return result
 
 
-def _pour(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
+def _write_stdin(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
     """Write `chunks` to the stdin of `process` until it stops reading, and close it."""
     if process.stdin is None:
         return
@@ -240,7 +240,7 @@ def follow(
         stdin=subprocess.DEVNULL,
         stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
         stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
-        start_new_session=True,  # else the terminal interrupts it too, and twice means at once
+        start_new_session=True,  # or the terminal interrupts it, too; two end it at once
     ) as process:
         try:
             for raw in process.stdout or process.stderr or ():

@@ -19,7 +19,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints, load, tried_updates
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.matrix.tried_updates import MadeRow
+from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.matrix.yaml_nodes import content
 from imgbuild.plan import records
 from imgbuild.plan.plan import installed_wheels, plan
@@ -41,9 +41,9 @@ def require_regular(project: Project) -> None:
 
 
 def place(
-    project: Project, scratch: Project, tried: Tried, made: MadeRow, inputs: Inputs
+    project: Project, scratch: Project, tried: Tried, derived_row: DerivedRow, inputs: Inputs
 ) -> tuple[Constraint, ...]:
-    """Write the row `tried`, described by `made`, from the scratch folder into the project.
+    """Write the row `tried`, described by `derived_row`, from the scratch folder into the project.
 
     Returns the learned constraints that are not written, because a lock of the project violates
     them.
@@ -55,12 +55,12 @@ def place(
         if row.name in matrix.targets:
             message = f"{project.matrix} already has a row {row.name}"
             raise InputError(message, hint="run the same command again")
-        base_of = matrix.targets[made.of].base
-        text = row_text.with_row(before, str(project.matrix), made.of, row, base_of)
+        base_of = matrix.targets[derived_row.of].base
+        text = row_text.with_row(before, str(project.matrix), derived_row.of, row, base_of)
         whole = load.located(load.loads(text, str(project.matrix)), project.root)
         write.keep_new(scratch, whole, [row.name], inputs.context.reporter)
         left_out = _merge(project, scratch, tried, inputs)
-        updates = tried_updates.read(project.images).making(row.name, made, row.target.pins)
+        updates = tried_updates.read(project.images).making(row.name, derived_row, row.target.pins)
         tried_updates.write(
             project.images, updates, project.root
         )  # without the row it has no effect

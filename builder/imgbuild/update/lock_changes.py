@@ -15,7 +15,7 @@ from imgbuild.system.quoting import code_span
 from imgbuild.update.run import RowUpdate
 from imgbuild.values import Arch
 
-NOTHING = "No newer version could be taken."
+NOTHING = "No newer version could be used."
 LIMIT = 60_000  # letters; GitHub takes 65,536
 CUT = "\n\nThe rest is omitted: the text is too long.\n"
 
@@ -42,7 +42,7 @@ def markdown(updates: Sequence[RowUpdate]) -> str:
 def _new_row(item: RowUpdate) -> Iterator[str]:
     yield f"## {code_span(item.row)}"
     yield ""
-    yield f"Made of {code_span(item.source)}, which is unchanged. No image of it was run."
+    yield f"Derived from {code_span(item.source)}, which is unchanged. No image of it was run."
     yield ""
     yield from _table(
         ("package", "before", "after", "fixes"),

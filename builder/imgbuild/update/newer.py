@@ -7,6 +7,7 @@ kept package prevents it; packages that are only required by others may have to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from packaging.requirements import Requirement
@@ -61,12 +62,12 @@ class VersionSet(msgspec.Struct, frozen=True, kw_only=True):
     sdists: frozenset[str] = frozenset()
 
 
-class NewerVersion(msgspec.Struct, frozen=True, kw_only=True):
+class NewerVersion(msgspec.Struct, frozen=True, kw_only=True, rename={"allowed": "takes"}):
     """A package: its version, the newest final one on its index, and the newest allowed one.
 
-    `newest` is the package's own version if there is no newer one. `takes` is "" if no newer
+    `newest` is the package's own version if there is no newer one. `allowed` is "" if no newer
     version is allowed; `moves` are packages that have to change with it. `reasons` are the reasons
-    against `newest`; `elsewhere` are the engines of locked targets with `takes`, if none has the
+    against `newest`; `elsewhere` are the engines of locked targets with `allowed`, if none has the
     engine of the set; `error` is why nothing is known. `required` is false for a package that only
     other packages require.
     """
@@ -74,7 +75,7 @@ class NewerVersion(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     version: str
     newest: str = ""
-    takes: str = ""
+    allowed: str = ""
     moves: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     elsewhere: str = ""
@@ -111,7 +112,7 @@ def look(
     return threads.each(names, _newer, threads=THREADS)
 
 
-class _Stops(msgspec.Struct, frozen=True, kw_only=True):
+class _Obstacles(msgspec.Struct, frozen=True, kw_only=True):
     """The reasons against a version, and the packages to change with it; was its METADATA read."""
 
     reasons: tuple[str, ...]
@@ -135,15 +136,15 @@ class _Lookup:
             self._extras.setdefault(other, set()).update(need.requirement.extras)
         self._violated = set(constraints.violations(packages.known, packages.versions))
 
-    def row(self, package: str, **fields: object) -> NewerVersion:
+    def row(self, package: str, **fields: Any) -> NewerVersion:
         """A row of `package` with its version and `fields`."""
-        values = {
+        values: dict[str, Any] = {
             "package": package,
             "version": self._set.versions.get(package, ""),
             "required": package in self._set.wanted,
             **fields,
         }
-        return msgspec.convert(values, NewerVersion)
+        return NewerVersion(**values)
 
     def newer(self, package: str) -> NewerVersion:
         """The newer versions of `package` on its index."""
@@ -156,7 +157,7 @@ class _Lookup:
         if not later:
             return self.row(package, newest=self._set.versions[package])
         first = self._stops(package, later[0], releases[later[0]], whole=True)
-        takes, tried = "", 0
+        allowed, tried = "", 0
         moves: tuple[str, ...] = ()
         for version in later:
             stops = first
@@ -164,36 +165,36 @@ class _Lookup:
                 stops = self._stops(package, version, releases[version], whole=False)
                 tried += stops.metadata
             if not stops.reasons:
-                takes, moves = str(version), stops.moves
+                allowed, moves = str(version), stops.moves
                 break
             if tried >= TRIED:
                 break
         return self.row(
-            package, newest=str(later[0]), takes=takes, moves=moves, reasons=first.reasons
+            package, newest=str(later[0]), allowed=allowed, moves=moves, reasons=first.reasons
         )
 
     # -- reasons against a version
 
     def _stops(
         self, package: str, version: Version, files: Sequence[IndexFile], *, whole: bool
-    ) -> _Stops:
+    ) -> _Obstacles:
         """The reasons against a version; METADATA is read if there are no others, or if `whole`.
 
         If the package is kept, this is the only reason.
         """
         if package in self._set.kept:
-            return _Stops(reasons=(self._set.kept[package],), moves=(), metadata=False)
+            return _Obstacles(reasons=(self._set.kept[package],), moves=(), metadata=False)
         built = package in self._set.sdists and any(map(is_sdist, files))
         reasons = [] if built else list(file_reasons(files, self._set.tags))
         wanted = self._set.wanted.get(package, RequiredVersion())
         spec = SpecifierSet(wanted.spec)
-        if not self._hard(package) and not spec.contains(version, prereleases=True):
+        if not self._is_fixed(package) and not spec.contains(version, prereleases=True):
             reasons.append(f"{wanted.place} requires {package}{wanted.spec}".strip())
         moves: list[str] = []
         for other, requirement in self._bounds.get(package, ()):
             if other == package or requirement.specifier.contains(version, prereleases=True):
                 continue
-            if self._hard(other):
+            if self._is_fixed(other):
                 has = self._set.versions[other]
                 reasons.append(f"{other} {has} requires {package}{requirement.specifier}")
             else:
@@ -202,13 +203,13 @@ class _Lookup:
         wheel = _readable(files, self._set.tags[0]) if whole or not reasons else None
         if wheel is not None:
             self._read(package, version, wheel, reasons, moves)
-        return _Stops(
+        return _Obstacles(
             reasons=tuple(dict.fromkeys(reasons)),
             moves=tuple(dict.fromkeys(moves)),
             metadata=wheel is not None,
         )
 
-    def _hard(self, package: str) -> bool:
+    def _is_fixed(self, package: str) -> bool:
         """Whether a package is pinned by the user, or kept."""
         if package in self._set.kept:
             return True
@@ -233,7 +234,7 @@ class _Lookup:
                 continue
             if each.specifier.contains(has, prereleases=True):
                 continue
-            if self._hard(other):
+            if self._is_fixed(other):
                 reasons.append(f"{version} requires {other}{each.specifier}, not {has}")
             else:
                 moves.append(other)
@@ -251,7 +252,11 @@ class _Lookup:
         reasons = []
         plain = active(data, self._markers)
         for other, has in self._set.versions.items():
-            if other == package or other in self._extras.get(package, ()) or not self._hard(other):
+            if (
+                other == package
+                or other in self._extras.get(package, ())
+                or not self._is_fixed(other)
+            ):
                 continue
             for each in active(data, self._markers, [other]):
                 if each in plain or normalize(each.name) != other:

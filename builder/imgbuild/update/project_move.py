@@ -24,8 +24,10 @@ from imgbuild.lock.project_requirements import (
     requirements_of,
 )
 from imgbuild.lock.published import LAYOUT, PublishedTarget
+from imgbuild.matrix import constraints
 from imgbuild.matrix.extension import Extension, Extensions
 from imgbuild.matrix.model import Matrix
+from imgbuild.project_paths import CATALOGUE
 from imgbuild.resolve import engine_torch, first_matrix
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand, demands
@@ -73,8 +75,8 @@ def rows_of(value: Extensions, names: Sequence[str]) -> tuple[str, ...]:
     chosen = tuple(names) or tuple(value.targets)
     below = {value.targets[name].below for name in chosen}
     if len(below) > 1:
-        message = f"the rows {', '.join(chosen)} are on several targets: {', '.join(sorted(below))}"
-        raise InputError(message, hint="name rows that are on the same one")
+        message = f"the rows {', '.join(chosen)} use several targets: {', '.join(sorted(below))}"
+        raise InputError(message, hint="name rows that use the same target")
     return chosen
 
 
@@ -192,7 +194,7 @@ def _on(
     if row.extends is not None:
         facts = LockedFacts(
             target=new.name, arch=arch, versions=versions, python=tags.python, cuda=lock.cuda,
-            as_of=lock.as_of,
+            as_of=lock.as_of, learned=constraints.read(CATALOGUE / "images"),
         )  # fmt: skip
         reasons += _of_additions(left, facts, pages, tags)
     return reasons
@@ -238,6 +240,7 @@ def _of_additions(
         if wheel is None:
             return []
         needed = engine_torch.required(demand, pages.metadata(wheel), tags.markers)
+        needed += facts.requirements_of(demand.package, str(demand.pin))
         return changes_for(demand, str(demand.pin), needed, facts.versions)
 
     pins = [each for each in added if each.pin is not None]

@@ -19,7 +19,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.matrix.tried_updates import MadeRow, RefusedVersion, Updates
+from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
 from imgbuild.plan import image_digests
 from imgbuild.project_paths import Project
 from imgbuild.show import image_diff
@@ -163,7 +163,9 @@ def _require_pinned(targets: Mapping[str, Target], options: UpdateSettings) -> N
     unknown = [name for name in options.packages if name not in {*pinned, *BASE_PARTS}]
     if unknown:
         message = f"no selected row pins {', '.join(unknown)}"
-        raise InputError(message, hint="a package that a row does not pin follows from its as_of")
+        raise InputError(
+            message, hint="versions of packages that a row does not pin are determined by its as_of"
+        )
 
 
 def _indexes(target: Target, inputs: Inputs) -> Indexes:
@@ -274,7 +276,7 @@ class Updater:
         reporter = self._inputs.context.reporter
         reporter.info(
             f"{self._start.source}: trying {axis.package} {release.version}"
-            f" in place of {self._present(axis)}"
+            f" instead of {self._present(axis)}"
         )
         processes = self._options.processes
         outcome = trial.attempt(self._scratch, row, axis.package, self._inputs, processes=processes)
@@ -308,7 +310,7 @@ class Updater:
         tried_updates.write(self._project.images, updates, self._project.root)
         first = outcome.reasons[0] if outcome.reasons else "the reason is unknown"
         self._inputs.context.reporter.info(
-            f"{self._start.source}: refused {package} {release.version}: {first}"
+            f"{self._start.source}: rejected {package} {release.version}: {first}"
         )
 
     def _settings(self) -> str:
@@ -331,8 +333,8 @@ class Updater:
         named = trial.locked(self._scratch, row, self._inputs, processes=processes)
         self._accepted = named
         moved = {package: after for package, _, after in row_text.changes(start.target, target)}
-        made = MadeRow(of=start.source, made=today, moved=moved)
-        unwritten = catalogue.place(self._project, self._scratch, named, made, self._inputs)
+        derived_row = DerivedRow(of=start.source, made=today, moved=moved)
+        unwritten = catalogue.place(self._project, self._scratch, named, derived_row, self._inputs)
         return name, unwritten
 
     def _result(self, row: str, unwritten: tuple[Constraint, ...]) -> RowUpdate:

@@ -118,7 +118,7 @@ def solved(
         problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, known)
         try:
             with solve.opened(problem) as prepared:
-                chosen = solve.ask(prepared, known)
+                chosen = solve.choose_packages(prepared, known)
                 resolution = solve.lock_answer(prepared, chosen)
                 audit, findings = _audited(prepared, resolution, context)
         except NoSolution as error:
@@ -152,7 +152,7 @@ def _audited(
     lacking = _lacking(resolution, context)
     if lacking:
         number = count(len(lacking), "package")
-        return f"not done, {number} never read: {', '.join(lacking[:SHOWN])}", ()
+        return f"not done, {number} not read before: {', '.join(lacking[:SHOWN])}", ()
     with Library(context.store, Blocks(context.http)) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
         published = prepared.published.versions if prepared.published is not None else {}

@@ -66,7 +66,7 @@ def of_lock(
         published = overlay.published.lock.arch.get(arches[0])
         for package, version in (published.versions if published is not None else {}).items():
             kept[package] = _kept(package, version, overlay.published.name, others)
-    wanted = _wanted(overlay) if overlay is not None else _of_target(lock)
+    wanted = _required_versions(overlay) if overlay is not None else _of_target(lock)
     return VersionSet(
         name=lock.target,
         tags=tuple(Tags(python=python, glibc=lock.base.glibc, arch=arch) for arch in arches),
@@ -113,7 +113,7 @@ def _of_target(lock: Lock) -> dict[str, RequiredVersion]:
     }
 
 
-def _wanted(item: Overlay) -> dict[str, RequiredVersion]:
+def _required_versions(item: Overlay) -> dict[str, RequiredVersion]:
     """The requirements of a project's files and its row, each with its place."""
     required = item.requirements
     wanted = {

@@ -90,7 +90,7 @@ def name(tag: str, digest: Digest, expected: Expected, today: datetime.date) -> 
         )
         raise Unchecked(message)
     if not expected.as_of <= day.isoformat() <= last.isoformat():
-        message = f"{tag}: not a possible date of a push (expected {expected.as_of} to {today})"
+        message = f"{tag}: not a possible push date (expected {expected.as_of} to {today})"
         raise Failed(message)
     return f"{tag} is the tag of {expected.target} for {', '.join(arches)}, pushed on {day}"
 

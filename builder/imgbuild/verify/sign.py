@@ -55,7 +55,7 @@ def sign(
         lock_bundle.lock, lock_bundle.target_digests, arches, _circumstances(signer_lock)
     )
     if key is not None:
-        return pushed.sign_made(client, reference.repository, lock_bundle, arches, statement, key)
+        return pushed.sign_image(client, reference.repository, lock_bundle, arches, statement, key)
     return pushed.sign_all(lock_bundle, arches, (statement,), _how(place, key))
 
 

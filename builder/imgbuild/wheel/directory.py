@@ -128,7 +128,7 @@ def _records(data: bytes, count: int, label: str) -> list[DirectoryEntry]:
         records.append(record)
     if len(records) != count or at != len(data):
         refuse(
-            label, None, f"its directory has {len(records)} entries, its end record says {count}"
+            label, None, f"its directory has {len(records)} entries, its end record states {count}"
         )
     return records
 
@@ -211,7 +211,7 @@ def check_local(files: Files, path: Path, record: DirectoryEntry, limit: int, la
     extra_at = fixed_end + name_length
     offset: int = extra_at + extra_length
     if offset + member.compressed > limit:
-        refuse(label, name, f"its data overlap what starts at byte {limit}")
+        refuse(label, name, f"its data overlaps the record at byte {limit}")
     extra = extra_fields(files.read(path, extra_at, extra_length), label, name)
     if FULL32 in (size, compressed):
         size, compressed = wide_values(extra, (size, compressed), label, name)

@@ -133,7 +133,7 @@ for item in \
 done
 host_only 'its files are links to other folders; SSL_CERT_FILE names one file instead' \
   SSL_CERT_DIR
-host_only 'code compiled on the host may not load in the image, which has a folder of its own' \
+host_only 'code compiled on the host may not load in the image, which has its own folder' \
   TRITON_CACHE_DIR TRITON_HOME TRITON_OVERRIDE_DIR TORCHINDUCTOR_CACHE_DIR \
   TORCH_EXTENSIONS_DIR PYTORCH_KERNEL_CACHE_PATH VLLM_CACHE_ROOT VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR \
   FLASHINFER_WORKSPACE_BASE DG_JIT_CACHE_DIR NUMBA_CACHE_DIR CUPY_CACHE_DIR \

@@ -74,12 +74,12 @@ def test_layers_are_copied_from_layout_and_checked(tmp_path: Path) -> None:
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
     due = {planned.layers[0].id: known[planned.layers[0].id]}
     with pytest.raises(FetchFailed, match="has no layer sha256:") as caught:
-        inputs(matrix, tmp_path).take_published(lock, due)
+        inputs(matrix, tmp_path).link_published_layers(lock, due)
     assert "remove `image` from the matrix" in str(caught.value.hint)
     blob = image / "blobs/sha256" / known[planned.layers[0].id].digest.removeprefix("sha256:")
     blob.write_bytes(b"something else")
     with pytest.raises(IntegrityError, match="has the digest sha256:"):
-        inputs(matrix, tmp_path).take_published(lock, due)
+        inputs(matrix, tmp_path).link_published_layers(lock, due)
 
 
 def test_registry_is_not_queried_offline(tmp_path: Path) -> None:
@@ -92,5 +92,5 @@ def test_registry_is_not_queried_offline(tmp_path: Path) -> None:
     planned = plan(extended.published(), Arch.X86_64)
     known = extended.records([planned])
     with pytest.raises(FetchFailed, match=r"layers of registry\.example\.org/small@sha256:"):
-        inputs(matrix, tmp_path).take_published(lock, known)
-    inputs(matrix, tmp_path).take_published(lock, {})
+        inputs(matrix, tmp_path).link_published_layers(lock, known)
+    inputs(matrix, tmp_path).link_published_layers(lock, {})

@@ -320,8 +320,8 @@ def test_published_layers_are_fetched_from_mirror_or_built_from_inputs(registry,
     only = mirror_of(registry, only=True)
     inputs = Inputs(matrix, Context(store, Http()), mirror=only)
     lock = make_extension(matrix, extended.OWN, extended.resolved(matrix))
-    inputs.take_published(lock, records)
+    inputs.link_published_layers(lock, records)
     assert store.blob(f"sha256:{sha256(data)}") is None
     registry.blobs[NAME, f"sha256:{sha256(data)}"] = data
-    inputs.take_published(lock, records)
+    inputs.link_published_layers(lock, records)
     assert store.blob(f"sha256:{sha256(data)}") is not None

@@ -67,12 +67,15 @@ def test_report_formats_as_table_markdown_and_issue(sample, tmp_path):
     )
     gone = SkippedTarget(target="third", digest="", outcome="impossible", reason="no machine")
     overview = report.overview(tmp_path, JobPlan(targets=(target_jobs,), passed=(done, gone)))
-    assert [target.target for target in overview.wrong(strict=False)] == [TARGET]
-    assert [target.target for target in overview.wrong(strict=True)] == [TARGET, "third"]
+    assert [target.target for target in overview.needing_attention(strict=False)] == [TARGET]
+    assert [target.target for target in overview.needing_attention(strict=True)] == [
+        TARGET,
+        "third",
+    ]
     text = report.markdown(overview)
     assert f"| {TARGET} | ❌ failed | `{TARGET}@x86_64` audit | one \\| two three |" in text
     assert "| other | ✅ published |" in text
-    issue = report.issue(overview.wrong(strict=False)[0])
+    issue = report.issue(overview.needing_attention(strict=False)[0])
     assert "exit status 4" in issue
     assert "    one | two\n    three" in issue
     line = f"imgbuild ci script {TARGET}@x86_64 --no-push > job.sh && bash job.sh"
@@ -122,7 +125,7 @@ def test_nightly_report_requires_published_images(sample, command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a part"),
+        (("jobs", TARGET, "--shard", "3/2"), "--shard 3/2: not a shard"),
         (
             ("script", f"{TARGET}@moon", "--no-push", "--no-gpu"),
             f"{TARGET} has no job {TARGET}@moon; its jobs are",
@@ -132,7 +135,7 @@ def test_nightly_report_requires_published_images(sample, command):
             ("script", TARGET, "--registry", "h/n", "--sign-key", "k", "--keyless"),
             "cannot be combined",
         ),
-        (("script", TARGET, "--no-gpu"), "no repository is named"),
+        (("script", TARGET, "--no-gpu"), "no repository to push images to"),
         (
             ("script", TARGET, f"{TARGET}@publish", "--no-push"),
             "jobs and targets cannot be combined",

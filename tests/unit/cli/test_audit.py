@@ -17,7 +17,7 @@ from imgbuild.errors import InputError
 from tests.support.audited_project import TARGET, Project
 from tests.support.inprocess_project import SECOND, UNLOCKED, Command
 
-# Checks that ask for no Debian package, of which this project has no file.
+# Checks that need no Debian package, since this project has no file of one.
 CODE = ("--select", "imports", "--select", "calls", "--select", "metadata")
 LOOSE = ("--requirements", "loose.txt", "--python", "3.11", "--arch", "x86_64")
 TRL = """\
@@ -46,7 +46,7 @@ def test_the_checks_of_the_command_line_are_those_of_the_audit() -> None:
     assert tuple(check.value for check in Check) == CHECKS
 
 
-def test_an_error_has_its_place_and_ends_with_4(folder: Path, imgbuild: Command) -> None:
+def test_error_has_location_and_exit_status_4(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, *CODE)
     assert done.status == 4
@@ -66,7 +66,7 @@ def test_notes_are_counted_and_shown_where_requested(folder: Path, imgbuild: Com
     assert "note: trl 1.0 imports AlsoGone" in noted.stdout
 
 
-def test_a_healthy_package_set_is_clean(folder: Path, imgbuild: Command) -> None:
+def test_valid_package_set_has_no_findings(folder: Path, imgbuild: Command) -> None:
     Project(folder, HEALTHY)
     done = imgbuild("audit", TARGET, *CODE)
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64: 0 errors, 0 warnings, 0 notes\n")
@@ -82,7 +82,7 @@ def test_json_is_one_document_for_all_findings(folder: Path, imgbuild: Command) 
     assert [finding["evidence"]["subject"] for finding in errors] == ["vllm:Gone"]
 
 
-def test_a_check_that_is_not_requested_finds_nothing(folder: Path, imgbuild: Command) -> None:
+def test_check_that_is_not_requested_is_not_run(folder: Path, imgbuild: Command) -> None:
     Project(folder, BAD)
     done = imgbuild("audit", TARGET, "--select", "metadata")
     assert (done.status, done.stdout.count("\n")) == (0, 1)
@@ -103,7 +103,7 @@ def test_a_second_audit_reads_no_wheel(folder: Path, imgbuild: Command) -> None:
     assert other.status == 7
 
 
-def test_a_waiver_makes_a_note_of_an_error(folder: Path, imgbuild: Command) -> None:
+def test_waiver_turns_error_into_note(folder: Path, imgbuild: Command) -> None:
     project = Project(folder, BAD)
     assert imgbuild("audit", TARGET, *CODE).status == 4
     waiver = textwrap.indent(
@@ -172,7 +172,7 @@ def test_requirements_that_are_not_text_are_refused(folder: Path, imgbuild: Comm
     assert "loose.txt is not a UTF-8 text file: invalid byte at offset 12" in done.stderr
 
 
-def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(
+def test_pins_use_glibc_of_matrix_base(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Project(folder, GOOD).edit('glibc: "2.36"', 'glibc: "2.41"')
@@ -184,9 +184,7 @@ def test_the_glibc_of_pins_is_that_of_the_matrix_s_base(
         project_glibc("3.11", elsewhere)
 
 
-def test_a_target_without_a_lock_is_passed_over_unless_it_is_named(
-    folder: Path, imgbuild: Command
-) -> None:
+def test_target_without_lock_is_skipped_unless_named(folder: Path, imgbuild: Command) -> None:
     Project(folder, HEALTHY)
     matrix = folder / "matrix.yaml"
     matrix.write_text(matrix.read_text(encoding="utf-8") + SECOND.lstrip("\n"), encoding="utf-8")

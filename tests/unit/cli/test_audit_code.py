@@ -30,7 +30,7 @@ PASSES = "train.py:2:17: IMG102 passes tokenizer= to trl.SFTTrainer, which trl 1
 IMPORTS = (
     "train.py:4:5: IMG101 warning: imports wandb, which no package in this package set provides"
 )
-# What SARIF 2.1.0 says of the objects that are written, with nothing else allowed.
+# The schema of SARIF 2.1.0 for the objects that are written, without additional keys.
 TEXT = {
     "type": "object",
     "properties": {"text": {"type": "string", "minLength": 1}},
@@ -140,7 +140,7 @@ def imgbuild(
     return Command(monkeypatch, capsys)
 
 
-def test_errors_are_lines_with_place_and_code_and_end_with_4(imgbuild: Command) -> None:
+def test_errors_have_location_code_and_exit_status_4(imgbuild: Command) -> None:
     answer = imgbuild("audit", TARGET, "--code", "train.py")
     assert answer.status == 4
     assert answer.stdout.splitlines() == [
@@ -173,7 +173,7 @@ def test_json_has_all_parts_of_a_finding(imgbuild: Command, words: tuple[str, ..
     }
 
 
-def test_sarif_has_the_form_of_2_1_0_with_the_rules_that_results_name(imgbuild: Command) -> None:
+def test_sarif_is_valid_2_1_0_with_rules_of_results(imgbuild: Command) -> None:
     answer = imgbuild("audit", TARGET, "--code", "train.py", "--output-format", "sarif")
     import jsonschema  # loading it takes a second
 
@@ -219,9 +219,7 @@ def test_a_path_that_does_not_exist_is_an_error(imgbuild: Command) -> None:
     assert "gone.py: no such file or folder" in answer.stderr
 
 
-def test_a_fork_takes_the_place_of_its_package_and_is_audited(
-    imgbuild: Command, tmp_path: Path
-) -> None:
+def test_fork_replaces_its_package_and_is_audited(imgbuild: Command, tmp_path: Path) -> None:
     fork = tmp_path / "fork" / "trl" / "__init__.py"
     fork.parent.mkdir(parents=True)
     fork.write_text(TRL.replace("processing_class", "tokenizer") + "from vllm import Gone\n")
@@ -252,7 +250,7 @@ def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
-    assert unknown.stdout.splitlines() == [f"{TARGET}  not known: trl not read"]
+    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl not read"]
     imgbuild("audit", TARGET, "--code", "train.py")
     assert imgbuild("list", "--runs", "train.py", "--arch", "x86_64").stdout.splitlines() == [
         f"{TARGET}  fails: 1 error",
@@ -296,7 +294,7 @@ def test_audit_reads_the_code_of_a_project(project: Command) -> None:
     ]
 
 
-def test_errors_in_a_projects_code_are_warnings_once_the_packages_are_known(
+def test_lock_warns_of_errors_in_project_code(
     project: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = open_session(None)
@@ -307,7 +305,7 @@ def test_errors_in_a_projects_code_are_warnings_once_the_packages_are_known(
     assert "train.py:2:17: IMG102 passes tokenizer=" in capsys.readouterr().err
 
 
-def test_a_command_and_its_variables_are_compared_before_they_run(
+def test_command_and_variables_are_checked_before_run(
     project: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project("audit", "--select", "imports")

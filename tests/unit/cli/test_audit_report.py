@@ -43,7 +43,7 @@ REPORT = Report(
 def test_findings_come_first_and_counts_last() -> None:
     output_lines = list(audit_lines([REPORT], notes=False))
     starts = [line.partition(":")[0] for line in output_lines if not line.startswith(" ")]
-    assert starts == ["error", "error", "not read", "not looked at", "pins x86_64"]
+    assert starts == ["error", "error", "not read", "not checked", "pins x86_64"]
     assert output_lines[1].endswith("grpo_trainer.py:3 and 1 more place; --json lists them")
     assert output_lines[-1] == "pins x86_64: 3 errors, 0 warnings, 1 note"
 
@@ -53,7 +53,7 @@ def test_notes_are_shown_where_requested() -> None:
     assert "note: trl 1.0 imports vllm:Corner" in "\n".join(audit_lines([REPORT], notes=True))
 
 
-def test_of_several_reports_each_has_a_heading() -> None:
+def test_each_of_several_reports_has_a_heading() -> None:
     output_lines = list(audit_lines([REPORT, REPORT], notes=False))
     assert (
         output_lines[0]

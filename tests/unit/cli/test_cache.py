@@ -104,7 +104,7 @@ def test_prune() -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_prune_to_the_cap_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_uses_size_limit_of_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no size is given") as caught:
         said("prune")
     assert "IMGBUILD_CACHE_SIZE" in str(caught.value.hint)
@@ -114,7 +114,7 @@ def test_prune_to_the_cap_of_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("root")
-def test_a_size_that_is_none() -> None:
+def test_invalid_size_is_refused() -> None:
     with pytest.raises(InputError, match="--max-size: invalid size 'big'"):
         said("prune", "--max-size", "big")
 
@@ -140,5 +140,5 @@ def test_verify(root: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3_940_000_000, "3.9 GB")]
 )
-def test_sizes_for_people(size: int, text: str) -> None:
+def test_sizes_have_units(size: int, text: str) -> None:
     assert size_text(size) == text

@@ -43,14 +43,14 @@ def test_requirements_are_known_without_network_and_cache(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_matrix_that_is_named_must_exist(imgbuild: Command) -> None:
+def test_given_matrix_must_exist(imgbuild: Command) -> None:
     done = imgbuild("list", "--matrix", "absent.yaml")
     assert done.status == 2
     assert "absent.yaml: no such file" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["build", "run"])
-def test_a_target_without_a_lock_names_one_that_has_one(imgbuild: Command, verb: str) -> None:
+def test_target_without_lock_suggests_a_locked_one(imgbuild: Command, verb: str) -> None:
     done = imgbuild(verb, "cu124-flashinfer", "--json")
     assert done.status == 5
     hint = json.loads(done.stdout)["hint"]
@@ -71,7 +71,7 @@ def test_a_target_without_a_lock_names_one_that_has_one(imgbuild: Command, verb:
         (["registry", "gc", "registry.example.org/rl"], "--matrix FILE"),
     ],
 )
-def test_a_verb_that_would_write_to_it_is_refused(
+def test_verb_that_would_modify_catalogue_is_refused(
     imgbuild: Command, tmp_path: Path, arguments: list[str], remedy: str
 ) -> None:
     done = imgbuild(*arguments, "--json")
@@ -149,7 +149,7 @@ def test_a_target_of_the_catalogue_is_not_locked_in_a_project(
     )
 
 
-def test_packages_of_no_target_suggest_nothing_unrelated(imgbuild: Command) -> None:
+def test_unknown_packages_get_no_unrelated_suggestion(imgbuild: Command) -> None:
     done = imgbuild("list", "--with", "nosuch")
     assert (done.status, done.stderr.splitlines()[1]) == (3, "hint: leave out a filter")
     assert "did you mean --with vllm?" in imgbuild("list", "--with", "vlm").stderr
@@ -158,7 +158,7 @@ def test_packages_of_no_target_suggest_nothing_unrelated(imgbuild: Command) -> N
 
 
 @pytest.mark.parametrize(("name", "near"), [("A B", "a-b"), ("__", "my-image"), ("x:1", "x-1")])
-def test_an_image_name_that_is_not_a_tag_is_refused_by_itself(
+def test_invalid_image_name_is_refused(
     imgbuild: Command, tmp_path: Path, name: str, near: str
 ) -> None:
     done = imgbuild("init", name, "--extends", TARGET)

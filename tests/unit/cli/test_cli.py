@@ -52,7 +52,7 @@ def _kinds(kind: type[ImgbuildError]) -> list[type[ImgbuildError]]:
     return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
 
 
-def test_digest_is_the_locked_one_and_nothing_else(imgbuild: Command, sample: Sample) -> None:
+def test_digest_prints_only_the_locked_digest(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("digest", TARGET)
     assert (done.status, done.stdout, done.stderr) == (0, sample.target_digests.digest + "\n", "")
     (answer,) = json.loads(imgbuild("digest", "--all", "--json").stdout)
@@ -87,7 +87,7 @@ def test_lock_check_of_a_current_lock(imgbuild: Command, sample: Sample) -> None
     assert (done.status, done.stdout) == (0, f"{TARGET} {sample.target_digests.digest}\n")
 
 
-def test_build_leaves_the_locked_image(imgbuild: Command, sample: Sample) -> None:
+def test_build_writes_the_locked_image(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild(*BUILD, TARGET)
     assert done.status == 0, done.stderr
     out = sample.folder / "build" / TARGET
@@ -107,9 +107,7 @@ def test_build_writes_one_file(imgbuild: Command, sample: Sample) -> None:
     assert (sample.folder / "one.tar").stat().st_size > 10_000
 
 
-def test_a_bad_matrix_is_reported_with_the_place_of_every_problem(
-    imgbuild: Command, sample: Sample
-) -> None:
+def test_invalid_matrix_is_reported_with_all_locations(imgbuild: Command, sample: Sample) -> None:
     sample.edit('    cuda: "12.4"\n', '    cuda: "twelve"\n')
     sample.edit("  groups: 4\n", "  groups: four\n")
     lines = sample.matrix.read_text().splitlines()
@@ -133,7 +131,7 @@ def test_a_bad_matrix_is_reported_with_the_place_of_every_problem(
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["list", "show", "digest", "build", "lock", "load", "smoke"])
-def test_an_unknown_target_is_reported_with_the_nearest(imgbuild: Command, verb: str) -> None:
+def test_unknown_target_error_suggests_the_nearest(imgbuild: Command, verb: str) -> None:
     result = error(
         imgbuild, [verb, "cu124"], 3, "no target matches cu124", f"did you mean {TARGET}"
     )
@@ -144,7 +142,7 @@ def test_an_unknown_target_is_reported_with_the_nearest(imgbuild: Command, verb:
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize("verb", ["show", "digest", "build", "lock", "load", "smoke", "run"])
-def test_no_target_at_all(imgbuild: Command, verb: str) -> None:
+def test_missing_target_is_an_error(imgbuild: Command, verb: str) -> None:
     error(imgbuild, [verb], 3, "no target was selected", "imgbuild list", "--all")
 
 
@@ -163,7 +161,7 @@ def test_an_architecture_that_is_excluded_is_refused_with_its_reason(
 @pytest.mark.parametrize(
     "words", [["show", "--layers"], ["digest"], ["lock", "--check"], list(BUILD), ["smoke"]]
 )
-def test_a_target_without_a_lock(imgbuild: Command, words: list[str]) -> None:
+def test_target_without_lock_is_an_error(imgbuild: Command, words: list[str]) -> None:
     if words == ["smoke"]:
         error(imgbuild, [*words, UNLOCKED], 2, f"{UNLOCKED} is not built", "imgbuild build")
         return
@@ -189,13 +187,13 @@ def test_a_stale_lock_is_reported_with_every_reason(imgbuild: Command, sample: S
     assert not (sample.folder / "build").exists()
 
 
-def test_digests_of_another_lock(imgbuild: Command, sample: Sample) -> None:
+def test_digests_of_other_lock_are_refused(imgbuild: Command, sample: Sample) -> None:
     path = sample.folder / "images" / TARGET / "digests.json"
     path.write_text(path.read_text().replace(sample.target_digests.digest, OTHER))
     error(imgbuild, ["digest", TARGET], 5, str(path), f"imgbuild lock {TARGET}")
 
 
-def test_offline_with_missing_inputs(imgbuild: Command, sample: Sample) -> None:
+def test_missing_inputs_are_reported_offline(imgbuild: Command, sample: Sample) -> None:
     store = Store.open()
     store.drop_file(sample.wheels["trl"].sha256)
     store.drop_file(sample.wheels["vllm"].sha256)
@@ -206,7 +204,7 @@ def test_offline_with_missing_inputs(imgbuild: Command, sample: Sample) -> None:
     assert not (sample.folder / "build").exists()
 
 
-def test_a_layer_that_is_not_as_it_was_recorded(imgbuild: Command, sample: Sample) -> None:
+def test_layer_that_differs_from_record_is_refused(imgbuild: Command, sample: Sample) -> None:
     inprocess_project.relock(sample, OTHER)
     result = error(imgbuild, [*BUILD, TARGET], 9, "layer trl", OTHER)
     assert result["error"] == "IntegrityError"
@@ -228,7 +226,7 @@ def test_an_interrupt_is_reported(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_has_a_path_though_the_error_has_none(
+def test_full_disk_error_names_path(
     imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -287,23 +285,25 @@ def test_a_full_disk_has_a_path_though_the_error_has_none(
         (["cache", "nope"], "'nope'"),
         (["lock", TARGET, "--check", "--again"], "--again and --check cannot be combined"),
         (["audit", TARGET, "--python", "3.11"], "--python 3.11 does not apply to locked targets"),
-        (["slurm", TARGET, "--job", "check", "train.py"], "--job check takes no command"),
+        (["slurm", TARGET, "--job", "check", "train.py"], "--job check accepts no command"),
         (["digest", TARGET, "--all"], "cannot be combined"),
     ],
 )
-def test_an_invalid_command_line(imgbuild: Command, arguments: list[str], result: str) -> None:
+def test_invalid_command_line_is_refused(
+    imgbuild: Command, arguments: list[str], result: str
+) -> None:
     document = error(imgbuild, arguments, 2, result)
     assert document["error"] == "InputError"
 
 
 @pytest.mark.usefixtures("sample")
-def test_no_engine_answers(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engine_is_reported(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     error(imgbuild, ["load", TARGET], 6, "no container engine found", "start Docker or podman")
     error(imgbuild, ["load", TARGET, "--through", "podman"], 6, "cannot connect to podman")
 
 
-def test_a_folder_that_cannot_be_written(imgbuild: Command, tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(imgbuild: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     place = tmp_path / "file" / "sbom.json"
     command = ["show", TARGET, "--sbom", "spdx", "--output", str(place)]
@@ -330,7 +330,7 @@ def test_colours_follow_the_environment(imgbuild: Command, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("sample")
-def test_a_reader_that_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `imgbuild list | head -1`: no error is reported, and the exit status is 0."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -340,12 +340,12 @@ def test_a_reader_that_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 0
-        pipe.write("more")  # and the flush at the end of the process says nothing either
+        pipe.write("more")  # nor does the flush at the end of the process print anything
         pipe.flush()
 
 
 @pytest.mark.parametrize("words", [["--help"], ["lock", "-h"], []])
-def test_a_reader_of_the_help_that_leaves_early(
+def test_closed_pipe_during_help_is_not_an_error(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()
@@ -389,7 +389,7 @@ def test_files_that_are_not_text_are_refused(imgbuild: Command, sample: Sample) 
 
 
 @pytest.mark.usefixtures("sample")
-def test_digest_loads_little(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_imports_few_modules(imgbuild: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = ("requests", "rich", "yaml", "elftools", "typer.rich_utils", "packaging", *HEAVY)
     for name in list(sys.modules):
         if name in heavy or name.startswith(tuple(f"{each}." for each in heavy)):

@@ -58,18 +58,18 @@ def test_vulnerabilities_of_the_lock(imgbuild: Command, site: OsvSite) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_bound_of_severity(imgbuild: Command, site: OsvSite) -> None:
+def test_severity_option_sets_threshold(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--severity", "medium")
     assert "CVE-2025-48887" in done.stdout
     assert done.stdout.count("fixed in") == 4
     done = imgbuild("cves", TARGET, "--severity", "critical", "--osv", f"{site.url}/")
     assert (done.status, done.stdout.count("fixed in")) == (AuditFailed.exit_code, 1)
     queries = site.asked.count("/v1/querybatch")
-    assert queries == 1  # the second answer is of the cache
+    assert queries == 1  # the second result is from the cache
 
 
 @pytest.mark.usefixtures("folder")
-def test_json_has_everything(imgbuild: Command, site: OsvSite) -> None:
+def test_json_has_all_fields(imgbuild: Command, site: OsvSite) -> None:
     done = imgbuild("cves", TARGET, "--json")
     assert done.status == AuditFailed.exit_code
     (report,) = json.loads(done.stdout)
@@ -157,7 +157,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert "accepted until 2999-12-31, not checked: CVE-2025-48956: only we send requests" in text
     assert "critical" not in text
     assert "no package has" not in text
-    assert "the result is incomplete: nothing is known about 4 packages" in done.stderr
+    assert "the result is incomplete: there is no data about 4 packages" in done.stderr
     assert "--offline is set" in done.stderr
     [report] = json.loads(imgbuild(*words[:3], "--json").stdout)
     assert (len(report["unasked"]), len(report["unchecked"]), report["unused"]) == (4, 3, [])
@@ -170,7 +170,7 @@ def test_accepted_and_cached_vulnerabilities_are_listed_without_the_server(
     assert done.status == FetchFailed.exit_code
     assert "2 accepted (3 of 4 packages)" in text
     assert "accepted until 2999-12-31: we load no files of others" in text
-    assert "not asked: vllm" in text
+    assert "not queried: vllm" in text
     assert "not checked: CVE-2025-48956" in text
     assert f"advisories in the cache: {site.url}" in done.stderr
 
@@ -184,13 +184,13 @@ def test_a_report_of_a_scanner_needs_no_server(
     assert done.status == AuditFailed.exit_code
     assert "1 critical, 1 high, 0 medium, 0 low, 1 unknown" in done.stdout
     assert "CVE-2025-32434  torch 2.5.1" in done.stdout
-    assert f"not looked at: report.json ({scanner}): 1 package not in the lock" in (
+    assert f"not checked: report.json ({scanner}): 1 package not in the lock" in (
         " ".join(done.stdout.split())
     )
 
 
 @pytest.mark.usefixtures("folder")
-def test_vulnerabilities_without_a_fix_can_be_left_out(imgbuild: Command, folder: Path) -> None:
+def test_vulnerabilities_without_fix_can_be_ignored(imgbuild: Command, folder: Path) -> None:
     (folder / "report.json").write_bytes(scanner_reports.REPORTS["trivy"])
     words = ("cves", TARGET, "--report", "report.json", "--severity", "unknown")
     assert "CVE-2025-27587" in imgbuild(*words).stdout
@@ -241,7 +241,7 @@ def test_an_openvex_document(imgbuild: Command, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_options_that_do_not_go_together(imgbuild: Command) -> None:
+def test_conflicting_options_are_refused(imgbuild: Command) -> None:
     done = imgbuild("cves", TARGET, "--report", "absent", "--osv", "https://osv.example.org")
     assert (done.status, "cannot be combined" in done.stderr) == (InputError.exit_code, True)
     done = imgbuild("cves", TARGET, "--report", "absent")

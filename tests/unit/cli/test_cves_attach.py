@@ -121,7 +121,7 @@ def test_signed_documents_are_verified_and_unsigned_ones_do_not_count(
     assert statement["predicateType"] == "https://openvex.dev/ns"
     assert statement["subject"] == [{"digest": {"sha256": digest.removeprefix("sha256:")}}]
     assert [statement["predicate"]] == attached(registry)
-    # The same of another key, and newer, is not taken for its own.
+    # A newer one, signed with another key, is not used.
     image = attach.pushed(Client(), repository, digest, TARGET)
     later = statement["predicate"] | {"timestamp": "2999-01-01T00:00:00Z"}
     later_statement = statements.of([digest], in_toto.OPENVEX, later)
@@ -180,7 +180,7 @@ def test_a_reference_that_is_not_a_repository_is_refused_first(registry, monkeyp
     assert (done.status, "a repository is expected" in done.stderr) == (InputError.exit_code, True)
 
 
-def test_an_image_that_was_not_pushed(registry, cves):
+def test_unpushed_image_is_refused(registry, cves):
     registry.manifests.clear()
     done = cves()
     assert done.status == InputError.exit_code
@@ -188,7 +188,7 @@ def test_an_image_that_was_not_pushed(registry, cves):
     assert f"imgbuild push {TARGET}" in done.stderr
 
 
-def test_a_key_needs_a_repository(registry, key, monkeypatch, capsys):
+def test_key_requires_repository(registry, key, monkeypatch, capsys):
     done = Command(monkeypatch, capsys)("cves", TARGET, "--sign-key", str(key))
     assert (done.status, "--sign-key needs --attach-to" in done.stderr) == (
         InputError.exit_code,

@@ -14,7 +14,7 @@ from tests.support.inprocess_project import TARGET, Command, Sample
 BUILD = ("build", "--offline", "--jobs", "1")
 
 
-def test_a_damaged_wheel_in_the_cache(imgbuild: Command, sample: Sample) -> None:
+def test_damaged_cached_wheel_is_replaced(imgbuild: Command, sample: Sample) -> None:
     """It is removed, so that it can be fetched again; here, no server may be used."""
     wheel = inprocess_project.damage(sample, "trl")
     done = imgbuild(*BUILD, TARGET)
@@ -35,7 +35,7 @@ def flip(path: Path) -> None:
     path.chmod(0o444)
 
 
-def test_a_damaged_layer_in_the_cache_is_made_again(imgbuild: Command, sample: Sample) -> None:
+def test_damaged_cached_layer_is_rebuilt(imgbuild: Command, sample: Sample) -> None:
     assert imgbuild(*BUILD, TARGET).status == 0
     built = images.verified(sample.folder / "build" / TARGET)
     shutil.rmtree(sample.folder / "build")
@@ -74,6 +74,6 @@ def test_a_layout_with_another_image_is_not_written_to(imgbuild: Command, sample
     layout.write(sample.folder / "out", {Arch.X86_64: images.summary(layers)}, "mine")
     done = imgbuild(*BUILD, TARGET, "--output", "out")
     assert done.status == 2
-    assert "out has other images than cu124-vllm: mine" in done.stderr
+    assert "out contains images other than cu124-vllm: mine" in done.stderr
     assert "--output" in done.stderr
     assert images.verified(sample.folder / "out").name == "mine"

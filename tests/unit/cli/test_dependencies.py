@@ -26,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("project")
-def test_a_target_before_the_package_is_refused_with_the_right_order(imgbuild: Command) -> None:
+def test_target_before_package_is_refused_with_hint(imgbuild: Command) -> None:
     done = imgbuild("why", TARGET, "torch")
     assert (done.status, done.stdout) == (2, "")
     assert f"hint: imgbuild why torch {TARGET}\n" in done.stderr
@@ -39,11 +39,12 @@ def test_why_lists_the_dependents_of_a_package(imgbuild: Command) -> None:
     *lines, layer, _ = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [
         f"torch 2.6.0 in {TARGET} (x86_64)",
-        f"target {TARGET} ==2.6.0",
+        f"target {TARGET} ==2.6.0, a pin of the matrix",
         "trl 0.18.2 >=2.5",
         "vllm 0.8.5.post1 ==2.6.0",
         "as_of uploaded before 2025-06-20",
         "all of these together: >=2.5,==2.6.0",
+        "newer in the matrix: 2.11.0 in cu130-vllm",
     ]
     assert layer == "layer 5, group-3, with 1 other package: another version of torch alone changes"
     (explanation,) = json.loads(imgbuild("why", "Torch", TARGET, "--json").stdout)
@@ -63,6 +64,28 @@ def test_an_extra_that_another_package_requires(imgbuild: Command) -> None:
     assert "trl[bar] 0.18.2" in done.stdout
 
 
+def test_a_pin_has_the_bounds_without_it_and_what_it_requires(
+    imgbuild: Command, project: Path
+) -> None:
+    """vllm is bound by its pin alone, and another version of it would need another torch."""
+    entry = {"package": "vllm", "version": "0.9.2", "reasons": ["no"], "tried": "2026-11-28"}
+    content = {"version": 1, "rows": {}, "refused": {TARGET: [entry]}}
+    (project / "images" / "updates.json").write_text(json.dumps(content))
+    matrix = project / "matrix.yaml"
+    text = matrix.read_text()
+    note = "    tested: vLLM is the newest for torch 2.6.\n"
+    place = text.index("    summary:")
+    matrix.write_text(text[:place] + note + text[place:])
+    lines = [" ".join(line.split()) for line in imgbuild("why", "vllm", TARGET).stdout.splitlines()]
+    assert "without the pin: any version" in lines
+    assert "it requires, each in one version: torch==2.6.0" in lines
+    assert "note: vLLM is the newest for torch 2.6" in lines
+    assert f"refused: vllm 0.9.2 in {TARGET}: no" in lines
+    (reason,) = json.loads(imgbuild("why", "vllm", TARGET, "--json").stdout)
+    assert reason["notes"] == ["vLLM is the newest for torch 2.6"]
+    assert [need["needs"] for need in reason["exact"]] == ["torch"]
+
+
 def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Path) -> None:
     entry = '{package: vllm, versions: "<1", needs: "torch<2.7", file: vllm/a.py, line: 7}'
     path = project / "images" / "constraints.yaml"
@@ -73,7 +96,7 @@ def test_learned_constraints_have_their_evidence(imgbuild: Command, project: Pat
 
 
 @pytest.mark.usefixtures("project")
-def test_a_tree_and_its_inverse(imgbuild: Command) -> None:
+def test_tree_and_inverted_tree_are_printed(imgbuild: Command) -> None:
     done = imgbuild("tree", TARGET, "vllm")
     assert done.stdout.splitlines() == [
         "vllm 0.8.5.post1",
@@ -99,7 +122,7 @@ def test_impossible_requests_are_refused(imgbuild: Command) -> None:
     assert done.status == NothingSelected.exit_code
 
 
-def test_all_targets_in_short_fit_80_columns(imgbuild: Command, project: Path) -> None:
+def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path) -> None:
     matrix = load(project / "matrix.yaml")
     names = [TARGET, inprocess_project.UNLOCKED]
     store = Store.open()

@@ -21,7 +21,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_text_has_the_cause_the_lines_and_the_cure(command: Command, tmp_path: Path) -> None:
+def test_text_has_cause_lines_and_cure(command: Command, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(LOG)
     answer = command("diagnose", str(tmp_path / "run.log"))
     assert answer.status == 0

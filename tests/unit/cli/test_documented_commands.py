@@ -16,7 +16,7 @@ from tests.support.source_code import ROOT
 
 LINES = (ROOT / "tests/data/documented-commands.txt").read_text().splitlines()
 REMOVED = (ROOT / "CHANGELOG.md").read_text().partition("### Removed")[2]
-# A removed verb takes its options along, except where the row names them.
+# The options of a removed verb are removed, except for those in its row.
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -50,7 +50,7 @@ def test_a_documented_command_works_or_its_replacement_is_listed(line: str) -> N
     assert works(line.split()) or is_listed(line.split())
 
 
-def test_missing_commands_are_noticed() -> None:
+def test_missing_commands_are_detected() -> None:
     for line in ("build --never", "never", "registry never", "cache never --all"):
         assert not works(line.split())
         assert not is_listed(line.split())

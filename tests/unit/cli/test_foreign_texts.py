@@ -28,7 +28,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize(("name", "words"), VERBS)
-def test_templates_of_a_checkout_run_nothing_and_are_named_first(
+def test_templates_of_checkout_are_named_and_run_no_code(
     name: str, words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
     local_template(name, EVIL)
@@ -66,7 +66,7 @@ def test_a_text_with_control_characters_is_not_a_matrix(
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_lock_with_control_characters_is_named_without_them(
+def test_lock_error_escapes_control_characters(
     words: tuple[str, ...], imgbuild: Command, sample: Sample
 ) -> None:
     path = Path("images", TARGET, "lock.json")

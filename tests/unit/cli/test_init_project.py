@@ -50,7 +50,7 @@ def row() -> dict[str, object]:
     return dict(found)
 
 
-def test_a_target_that_has_everything_is_extended(imgbuild: Command) -> None:
+def test_target_that_meets_all_requirements_is_extended(imgbuild: Command) -> None:
     require(MET)
     done = imgbuild("init")
     assert done.status == 0, done.stderr
@@ -76,7 +76,7 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-def test_the_target_is_one_of_a_checkout(imgbuild: Command, tmp_path: Path) -> None:
+def test_target_of_checkout_can_be_used(imgbuild: Command, tmp_path: Path) -> None:
     require(MET)
     clone = checkout(tmp_path / "clone")
     done = imgbuild("init", "--lock", str(clone))
@@ -89,7 +89,7 @@ def test_the_target_is_one_of_a_checkout(imgbuild: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("select", ["--target", "--extends"])
-def test_a_target_that_is_not_locked(imgbuild: Command, tmp_path: Path, select: str) -> None:
+def test_unlocked_target_is_refused(imgbuild: Command, tmp_path: Path, select: str) -> None:
     clone = str(checkout(tmp_path / "clone"))
     if select == "--target":
         require(MET)
@@ -104,7 +104,7 @@ def test_a_target_that_is_not_locked(imgbuild: Command, tmp_path: Path, select: 
     assert not Path("matrix.yaml").exists()
 
 
-def test_nothing_that_exists_is_touched(imgbuild: Command) -> None:
+def test_existing_files_are_not_changed(imgbuild: Command) -> None:
     require(MET)
     before = {name: f"{name} of the project\n" for name in ("README.md", ".gitignore", "Makefile")}
     for name, text in before.items():
@@ -122,7 +122,7 @@ def test_nothing_that_exists_is_touched(imgbuild: Command) -> None:
     assert Path("matrix.yaml").read_bytes() == matrix
 
 
-def test_another_version_makes_it_like(imgbuild: Command, index: LocalIndex) -> None:
+def test_different_version_makes_a_row_with_like(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("transformers", "4.52.3")
     require(MET.replace("4.51.3", "4.52.3"))
     done = imgbuild("init", "my-image")
@@ -150,7 +150,9 @@ def test_the_table_fits_80_columns(imgbuild: Command, index: LocalIndex) -> None
     assert max(map(len, _project_report.table([widest]))) <= 80
 
 
-def test_all_that_is_impossible_is_listed_at_once(imgbuild: Command, index: LocalIndex) -> None:
+def test_all_impossible_requirements_are_listed_at_once(
+    imgbuild: Command, index: LocalIndex
+) -> None:
     index.wheel("peft", "0.15.0")
     index.wheel("old", "1.0", tag=folder_index.OLD_PYTHON)
     index.add("nat", "nat-1.0.tar.gz", sdist_bytes("nat", "1.0", {"setup.py": b"ext_modules"}))
@@ -179,13 +181,13 @@ def test_pins_that_contradict_each_other_are_named(imgbuild: Command, index: Loc
     message = unwrapped(done.stderr)
     assert (
         "requirements.txt:2: trainer[lora]==1.0: requires transformers<4.50, and"
-        " transformers==4.51.3 is demanded (requirements.txt:1)"
+        " transformers==4.51.3 is required (requirements.txt:1)"
     ) in message
-    assert "requires peft>=0.15, and peft==0.14.0 is demanded (requirements.txt:3)" in message
+    assert "requires peft>=0.15, and peft==0.14.0 is required (requirements.txt:3)" in message
     assert not Path("matrix.yaml").exists()
 
 
-def test_an_override_may_contradict(imgbuild: Command, index: LocalIndex) -> None:
+def test_override_may_contradict_a_requirement(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("trainer", "1.0", ["transformers<4.50"])
     require(
         '[project]\nname = "x"\nversion = "1"\ndependencies = ["trainer==1.0"]\n'
@@ -195,7 +197,7 @@ def test_an_override_may_contradict(imgbuild: Command, index: LocalIndex) -> Non
     assert imgbuild("init").status == 0
 
 
-def test_a_package_of_cuda_source_is_left_out_plainly(imgbuild: Command, index: LocalIndex) -> None:
+def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: LocalIndex) -> None:
     sdist = sdist_bytes("flash_attn", "2.7.4", {"setup.py": b"CUDAExtension"})
     index.add("flash-attn", "flash_attn-2.7.4.tar.gz", sdist)
     require(f"{MET}flash-attn==2.7.4\n")
@@ -223,12 +225,12 @@ def test_dependents_of_cuda_source_packages_are_named(imgbuild: Command, index: 
     assert needed in unwrapped(done.stderr)
 
 
-def test_a_daily_build_is_named_as_such(imgbuild: Command, index: LocalIndex) -> None:
+def test_nightly_build_is_reported_as_such(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("vllm", "0.8.5")
     require("torch\nvllm==0.8.6.dev31+g1234567\n")
     done = imgbuild("init")
     assert done.status == 8
-    assert "it is a daily build; require its wheel by URL" in unwrapped(done.stderr)
+    assert "it is a nightly build; require its wheel by URL" in unwrapped(done.stderr)
 
 
 def test_a_package_of_python_source_is_built(imgbuild: Command, index: LocalIndex) -> None:
@@ -285,7 +287,7 @@ def test_a_target_is_extended_if_an_older_version_of_an_addition_fits_it(
     assert row()["extends"] == TARGET
 
 
-def test_a_pin_is_moved_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
+def test_pin_is_changed_only_on_request(imgbuild: Command, index: LocalIndex) -> None:
     require(MET.replace("4.51.3", "4.51.9"))
     refused = imgbuild("init")
     assert refused.status == 8
@@ -298,7 +300,7 @@ def test_a_pin_is_moved_only_on_request(imgbuild: Command, index: LocalIndex) ->
     assert index.published == []
 
 
-def test_a_named_target_is_taken(imgbuild: Command) -> None:
+def test_requested_target_is_used(imgbuild: Command) -> None:
     require("torch\n")
     assert imgbuild("init", "--target", "cu126-vllm").status == 0
     assert row()["extends"] == "cu126-vllm"
@@ -312,7 +314,7 @@ def test_requested_target_is_extended_regardless_of_python(imgbuild: Command) ->
     assert "as_of" not in row()
 
 
-def test_extras_of_one_file_are_none_of_another(imgbuild: Command, index: LocalIndex) -> None:
+def test_extras_apply_only_to_their_file(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("first", "1.0")
     index.wheel("second", "1.0")
     require(
@@ -331,7 +333,7 @@ def test_extras_of_one_file_are_none_of_another(imgbuild: Command, index: LocalI
     assert "added: first, second\n" in done.stdout
 
 
-def test_a_target_to_extend_does_not_change(imgbuild: Command, index: LocalIndex) -> None:
+def test_extended_target_does_not_change(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("transformers", "4.52.3")
     require("transformers==4.52.3\n")
     done = imgbuild("init", "--extends", "cu126-vllm")
@@ -349,7 +351,7 @@ def test_a_target_to_extend_does_not_change(imgbuild: Command, index: LocalIndex
         (["--driver", "580", "--gpu", "sm_121"], "1"),
     ],
 )
-def test_only_targets_that_run_on_the_described_machine(
+def test_only_targets_for_described_machine_are_used(
     imgbuild: Command, options: list[str], cuda: str
 ) -> None:
     require("torch\n")
@@ -382,7 +384,7 @@ def test_invalid_options(imgbuild: Command, options: list[str], status: int, mes
     assert not Path("matrix.yaml").exists()
 
 
-def test_the_result_as_json(imgbuild: Command) -> None:
+def test_result_is_printed_as_json(imgbuild: Command) -> None:
     require(f"{MET}-e ./elsewhere\n")
     Path("elsewhere").mkdir()
     document = json.loads(imgbuild("init", "--json").stdout)
@@ -392,7 +394,7 @@ def test_the_result_as_json(imgbuild: Command) -> None:
     assert document["read"]["files"] == ["requirements.txt"]
 
 
-def test_another_python_is_reported_immediately(imgbuild: Command, index: LocalIndex) -> None:
+def test_incompatible_python_is_reported_immediately(imgbuild: Command, index: LocalIndex) -> None:
     index.wheel("gadget", "0.15.0")
     require(
         '[project]\nname = "x"\nversion = "1"\nrequires-python = "==3.12.*"\n'
@@ -402,7 +404,7 @@ def test_another_python_is_reported_immediately(imgbuild: Command, index: LocalI
     index.wheel("transformers", "4.51.99")
     refused = imgbuild("init")
     assert refused.status == 8
-    assert "pyproject.toml:4 requires Python ==3.12.*; --relax python takes" in refused.stderr
+    assert "pyproject.toml:4 requires Python ==3.12.*; --relax python uses" in refused.stderr
     assert "of the nearest target:\n    like cu" in refused.stderr
     assert "\n    added: gadget\n    changed: transformers 4." in refused.stderr
     assert "-> ==4.51.99 (pyproject.toml:5)" in refused.stderr
@@ -429,7 +431,7 @@ def test_files_of_another_folder_are_copied(imgbuild: Command, tmp_path: Path) -
     assert Path(".imgbuild/read/other/bounds.txt").read_text() == "numpy<3\n"
 
 
-def test_a_file_that_others_name_is_not_named_twice(imgbuild: Command) -> None:
+def test_included_file_is_listed_once(imgbuild: Command) -> None:
     require(f"{MET}-c bounds.txt\n-r more.txt\n")
     require("numpy<3\n", "bounds.txt")
     require("einops\n", "more.txt")
@@ -437,7 +439,7 @@ def test_a_file_that_others_name_is_not_named_twice(imgbuild: Command) -> None:
     assert row()["requirements"] == ["requirements.txt"]
 
 
-def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) -> None:
+def test_file_extended_by_dockerfile_is_reported(imgbuild: Command) -> None:
     require(MET)
     require(
         "FROM verlai/verl:app-verl0.4-vllm0.8.5-mcore0.12.1\nCOPY requirements.txt .\n"
@@ -448,7 +450,8 @@ def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) 
     assert done.status == 0, done.stderr
     assert row()["extends"] == TARGET
     assert row()["requirements"] == ["requirements.txt", "Dockerfile"]
-    assert "left out Dockerfile:1: megatron-core==0.12.1" in done.stderr
+    (left_out,) = (line for line in done.stderr.splitlines() if "left out Dockerfile:1" in line)
+    assert "megatron-core==0.12.1" in left_out
 
 
 @pytest.mark.parametrize(
@@ -459,7 +462,7 @@ def test_a_file_of_which_a_dockerfile_installs_more_is_named(imgbuild: Command) 
         (["install_verl.sh", "scripts/setup.sh"], "one of several scripts"),
     ],
 )
-def test_a_project_whose_files_are_alternatives_is_refused(
+def test_project_with_alternative_files_is_refused(
     imgbuild: Command, files: list[str], reason: str
 ) -> None:
     for file in files:
@@ -481,9 +484,7 @@ def test_a_project_whose_files_are_alternatives_is_refused(
         ("Makefile", "VENV = .venv\nsetup:\n\t@pip install torch==2.6.0\n"),
     ],
 )
-def test_the_only_file_of_a_folder_that_installs_packages_is_read(
-    imgbuild: Command, file: str, text: str
-) -> None:
+def test_only_install_file_of_folder_is_read(imgbuild: Command, file: str, text: str) -> None:
     Path(file).parent.mkdir(exist_ok=True)
     require(text, file)
     done = imgbuild("init")
@@ -491,14 +492,14 @@ def test_the_only_file_of_a_folder_that_installs_packages_is_read(
     assert row()["requirements"] == [file]
 
 
-def test_a_package_of_conda_that_the_index_lacks_is_left_out(imgbuild: Command) -> None:
+def test_conda_package_missing_on_index_is_excluded(imgbuild: Command) -> None:
     require(
         "dependencies:\n  - pytorch=2.6.0\n  - some-tool=1.2\n  - pip:\n    - trl\n",
         "environment.yml",
     )
     done = imgbuild("init")
     assert done.status == 0, done.stderr
-    assert row()["exclude"] == {"some-tool": "a package of conda that the index does not have"}
+    assert row()["exclude"] == {"some-tool": "a conda package that is not on the index"}
     require("dependencies:\n  - pytorch=2.6.0\n  - pip:\n    - some-tool\n", "environment.yml")
     Path("matrix.yaml").unlink()
     assert "some-tool: the index has no such package" in imgbuild("init").stderr
@@ -513,19 +514,17 @@ def test_a_package_of_conda_that_the_index_lacks_is_left_out(imgbuild: Command) 
         ("--from", "~nouser/requirements.txt", "no such file or folder"),
     ],
 )
-def test_a_value_that_is_none_is_refused(
-    imgbuild: Command, option: str, value: str, message: str
-) -> None:
+def test_invalid_value_is_refused(imgbuild: Command, option: str, value: str, message: str) -> None:
     refused = imgbuild("init", option, value)
     assert refused.status == 2
     assert f"{option} {value}: {message}" in refused.stderr
 
 
-def test_files_of_pipenv_are_named_and_nothing_is_written(imgbuild: Command) -> None:
+def test_pipenv_files_are_reported_and_nothing_is_written(imgbuild: Command) -> None:
     require('[packages]\ntorch = "~=2.6.0"\n', "Pipfile")
     refused = imgbuild("init")
     assert refused.status == 2
-    assert "Pipfile: files of pipenv are not read" in unwrapped(refused.stderr)
+    assert "Pipfile: pipenv files are not read" in unwrapped(refused.stderr)
 
 
 def test_extras_and_groups_that_can_still_be_chosen_are_named(imgbuild: Command) -> None:

@@ -86,7 +86,7 @@ def test_a_build_replaces_only_files(
     assert state(elsewhere) == before
 
 
-def test_a_place_that_the_user_names_may_be_reached_through_links(
+def test_user_given_path_may_contain_links(
     imgbuild: Command, sample: Sample, tmp_path: Path
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -201,7 +201,7 @@ def test_rendering_removes_nothing_through_a_link(project, tmp_path, name):
     assert state(elsewhere) == before
 
 
-def test_rendering_leaves_a_folder_of_another_name_alone(project, tmp_path):
+def test_rendering_does_not_change_other_folders(project, tmp_path):
     linked(project.images / LOCK.target / "files-x86", outside(tmp_path))
     committed.write(project, LOCK.target, {"Dockerfile": b"new"})
     assert state(tmp_path / "outside") == {"c.json": b"mine", "deep/notes": b"mine"}
@@ -217,14 +217,14 @@ def test_rendering_removes_only_rendered_files(project):
     (folder / "files/notes.txt").write_text("mine")
     assert len(expected) > 3
     assert committed.stale(project, LOCK.target, expected) == [
-        f"{folder / 'files/notes.txt'} belongs to no step: remove it"
+        f"{folder / 'files/notes.txt'} is not used by any step: remove it"
     ]
     assert committed.write(project, LOCK.target, {})
     left = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     assert left == ["files/notes.txt"]
 
 
-def test_a_lock_or_target_that_leads_out_is_an_error(project):
+def test_lock_or_target_link_outside_project_is_an_error(project):
     for name in ("../../outside", "/etc"):
         with pytest.raises(InputError, match="is not a relative path below it"):
             committed.write(project, name, {"Dockerfile": b"new"})
@@ -233,7 +233,7 @@ def test_a_lock_or_target_that_leads_out_is_an_error(project):
 
 
 @pytest.mark.parametrize("part", ["build", "build/wheels", f"build/wheels/{LOCK.target}"])
-def test_folders_of_wheels_are_not_reached_through_links(project, tmp_path, part):
+def test_wheel_folders_are_not_reached_through_links(project, tmp_path, part):
     linked(project.root / part, outside(tmp_path))
     with pytest.raises(InputError, match="symbolic link"):
         contexts.wheels_folder(project, LOCK.target)
@@ -295,7 +295,7 @@ def test_a_pipe_in_place_of_a_matrix_is_refused(
         read(tmp_path / "matrix.yaml")
 
 
-def test_the_project_of_a_link_is_used(project, tmp_path):
+def test_project_behind_link_is_used(project, tmp_path):
     (project.root / "matrix.yaml").write_text("")
     (tmp_path / "link").symlink_to(project.root)
     linked_project = project_paths.find(tmp_path / "link")

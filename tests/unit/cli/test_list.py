@@ -53,7 +53,7 @@ def test_matrix_as_markdown() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_matrix_of_an_unknown_target() -> None:
+def test_unknown_target_is_refused() -> None:
     done = CliRunner().invoke(app, ["list", "cu124"])
     assert isinstance(done.exception, NothingSelected)
 
@@ -92,7 +92,7 @@ def test_a_retired_target_is_listed_last_and_only_if_requested() -> None:
 
 
 @pytest.mark.usefixtures("retired")
-def test_a_filter_leaves_retired_targets_out_and_a_line_counts_them() -> None:
+def test_filter_excludes_and_counts_retired_targets() -> None:
     assert _names("--json", "--with", "vllm") == ["cu124-vllm"]
     assert "retired: 1, listed by: imgbuild list --all" in CliRunner().invoke(app, ["list"]).stderr
 

@@ -24,7 +24,7 @@ def problem(source: str, value: str | None, marked_text: str) -> Problem:
     )
 
 
-def test_carets_are_below_the_value() -> None:
+def test_carets_mark_the_value() -> None:
     assert excerpt(problem("    pinns:", "pinns", "pinns")) == [
         "   |",
         "12 |     pinns:",
@@ -32,7 +32,7 @@ def test_carets_are_below_the_value() -> None:
     ]
 
 
-def test_one_caret_where_the_value_is_not_written_so() -> None:
+def test_single_caret_marks_derived_value() -> None:
     assert excerpt(problem("a: [1, 2]", "a list", "[")) == [
         "   |",
         "12 | a: [1, 2]",
@@ -54,7 +54,7 @@ def test_a_long_line_is_cut_around_the_place() -> None:
     assert len(line) <= WIDTH + 5
 
 
-def test_no_excerpt_without_a_source() -> None:
+def test_excerpt_requires_a_source() -> None:
     assert excerpt(Problem(file="m.yaml", message="wrong", line=3, column=1)) == []
 
 
@@ -81,6 +81,6 @@ def test_a_failed_build_ends_with_its_likely_cause(capsys) -> None:
     assert "; cure: " in last
 
 
-def test_a_failed_build_without_a_known_cause_has_none(capsys) -> None:
+def test_failed_build_without_known_cause_names_none(capsys) -> None:
     report(build_failure("acme", "1.0", "slots: 3"))
     assert "cure: " not in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_missing_value_leads_to_the_help_of_the_verb(
+def test_missing_value_error_refers_to_help(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also for subcommands, and for the short form of an option."""
@@ -94,7 +94,7 @@ def _first(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
-def test_options_are_defined_in_one_way() -> None:
+def test_options_are_defined_consistently() -> None:
     """With `option` and `Definition`, which ensure that a name has one meaning."""
     named = [
         path.name
@@ -131,7 +131,7 @@ def _typer(function: Any) -> typer.Typer:
     return typer_app
 
 
-# The verbs, and what they are grouped in: () is the program.
+# The verbs and their groups; () is the program.
 NAMES = [tuple(name.split()) for name in VERBS]
 HELPED = sorted({name[:end] for name in NAMES for end in range(len(name) + 1)})
 
@@ -165,7 +165,7 @@ def test_the_first_panel_has_few_options_and_all_panels_have_each_option(
             assert len(re.findall(rf"^  {re.escape(flags)}(?= |$)", text, re.MULTILINE)) == 1, flags
 
 
-def test_the_first_screen_has_every_verb_in_its_group(imgbuild: Command) -> None:
+def test_main_help_lists_every_verb_in_its_group(imgbuild: Command) -> None:
     lines = imgbuild("--help").stdout.splitlines()
     assert len(lines) <= 54
     program: Any = typer.main.get_command(app)
@@ -173,10 +173,10 @@ def test_the_first_screen_has_every_verb_in_its_group(imgbuild: Command) -> None
         assert any(line.split()[:1] == [name] for line in lines) is not command.hidden, name
 
 
-def test_an_option_of_the_command_without_two_dashes(imgbuild: Command, sample: Sample) -> None:
+def test_option_of_command_requires_two_dashes(imgbuild: Command, sample: Sample) -> None:
     done = imgbuild("run", TARGET, "--verson")
     assert done.status == 2
-    hint = "options of the command go after --: imgbuild run TARGET -- COMMAND"
+    hint = "pass options of the command after --: imgbuild run TARGET -- COMMAND"
     assert f"hint: {hint}; see: imgbuild help run" in done.stderr
     assert sample.matrix.is_file()
 
@@ -215,7 +215,7 @@ RUN = ("run", "--through", "root", "--dry-run")
 def test_one_target_is_positional_or_an_option(
     words: tuple[str, ...], imgbuild: Command, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HOME", str(sample.folder))  # a folder that lacks is named once a day
+    monkeypatch.setenv("HF_HOME", str(sample.folder))  # a missing folder is reported once a day
     positional, named = (imgbuild(*words, *more) for more in ((TARGET,), ("--target", TARGET)))
     assert (positional.status, positional.stdout) == (named.status, named.stdout)
     assert positional.stderr == named.stderr

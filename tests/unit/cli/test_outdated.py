@@ -61,7 +61,7 @@ def test_all_lines_of_one_package_count(imgbuild: Command) -> None:
     assert packages["engine"]["moves"] == ["torch"]
 
 
-def test_pins_stop_each_other(imgbuild: Command) -> None:
+def test_pins_block_each_other(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.6.0\nengine==1.0\narm==1.0\nold\nnosuch==1\n")
     packages = rows(imgbuild, "-r", "requirements.txt", "--arch", "x86_64")
     assert packages["engine"]["reasons"] == ["3.0 requires torch==2.8.0, not 2.6.0"]
@@ -76,12 +76,12 @@ def test_pins_stop_each_other(imgbuild: Command) -> None:
     lines = imgbuild("outdated", "-r", "requirements.txt", "--arch", "x86_64").stdout.splitlines()
     assert lines[0] == (
         "requirements.txt (x86_64, Python 3.11): 3 of 5 packages have newer versions,"
-        " METADATA allow 0"
+        " METADATA allows 0"
     )
     assert lines[1].split("  ")[0] == "package"
 
 
-def test_a_file_without_anything_newer(imgbuild: Command) -> None:
+def test_file_without_newer_versions(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("torch==2.8.0\n")
     done = imgbuild("outdated", "-r", "requirements.txt")
     assert done.status == 0
@@ -118,12 +118,12 @@ REPORT = OutdatedReport(
     cuda="12.4",
     looked_up=30,
     packages=(
-        NewerVersion(package="a", version="1.0", newest="2.0", required=False, takes="2.0"),
+        NewerVersion(package="a", version="1.0", newest="2.0", required=False, allowed="2.0"),
         NewerVersion(
             package="vllm",
             version="0.8.5",
             newest="0.33.0",
-            takes="0.9.0",
+            allowed="0.9.0",
             moves=("x", "y", "z", "w"),
             reasons=("0.33.0 requires torch==2.14.0, not 2.6.0", "second", "third"),
         ),
@@ -183,7 +183,7 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
     assert below is (width < _outdated_report.WIDE)
 
 
-def test_newer_targets_and_a_reason_for_retiring_come_last() -> None:
+def test_newer_targets_and_retirement_reason_come_last() -> None:
     newer_target = NewerTarget(
         target="cu130-new", cuda="13.0", driver="580.65.06", versions={"vllm": "0.33.0"}
     )

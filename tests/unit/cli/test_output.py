@@ -21,7 +21,7 @@ WORD = st.text(st.sampled_from("abc-/:."), min_size=1, max_size=90)
 CELL = st.lists(WORD, max_size=6).map(" ".join)
 
 
-def test_a_word_that_is_too_long_is_below_its_row() -> None:
+def test_too_long_word_is_printed_below_its_row() -> None:
     assert aligned(ROWS, right=frozenset({1}), width=80) == [
         "blob          size  digest",
         "layer   4,110.5 MB",
@@ -31,7 +31,7 @@ def test_a_word_that_is_too_long_is_below_its_row() -> None:
     ]
 
 
-def test_words_are_folded_in_their_column() -> None:
+def test_words_wrap_in_their_column() -> None:
     rows = [("a", "x" * 20, "one two three four five"), ("b", "y", "six")]
     assert aligned(rows, width=40) == [
         "a  " + "x" * 20 + "  one two three",
@@ -40,7 +40,7 @@ def test_words_are_folded_in_their_column() -> None:
     ]
 
 
-def test_a_first_column_that_is_too_long_is_above_the_others() -> None:
+def test_too_long_first_column_is_printed_above() -> None:
     rows = [("image", "MB", "digest"), (f"registry/{'a' * 50}:first,second,third", "1", DIGEST)]
     assert aligned(rows, right=frozenset({1}), width=76) == [
         "image",
@@ -52,7 +52,7 @@ def test_a_first_column_that_is_too_long_is_above_the_others() -> None:
     ]
 
 
-def test_words_are_folded_at_hyphens_before_a_column_is_moved() -> None:
+def test_words_wrap_at_hyphens_before_column_is_moved() -> None:
     rows = [("layer", "digest"), ("nvidia-cutlass-dsl-libs-cu13", "0123456789ab")]
     assert aligned(rows, width=36) == [
         "layer                   digest",
@@ -77,14 +77,14 @@ def test_every_line_fits_and_nothing_is_lost(rows: list[tuple[str, ...]], width:
     assert words <= {word for line in lines for word in line.split()}
 
 
-def test_output_to_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_pipe_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     monkeypatch.setenv("COLUMNS", "80")
     assert aligned(ROWS)[1].endswith(ROWS[1][2])
     assert folded(["word " * 40]) == ["word " * 40]
 
 
-def test_lines_are_folded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_wrap_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     assert folded(["  error: one two three", "short", f"name {DIGEST}"]) == [

@@ -39,13 +39,13 @@ def page(name: str) -> str:
     return folders()["reference"][name]
 
 
-def test_committed_pages_follow_from_the_code(golden: Callable[[Path, str], None]) -> None:
+def test_committed_pages_are_current(golden: Callable[[Path, str], None]) -> None:
     for folder, texts in folders().items():
         for name, text in texts.items():
             golden(DOCS / folder / name, text)
 
 
-def test_no_page_is_left_over() -> None:
+def test_no_obsolete_page_exists() -> None:
     for folder, texts in folders().items():
         assert {path.name for path in (DOCS / folder).iterdir()} == texts.keys(), REMEDY
 
@@ -61,7 +61,7 @@ def test_every_recommended_target_has_a_page_that_is_linked() -> None:
     assert linked == named
 
 
-def test_the_terminal_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_do_not_depend_on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("HOME", "/elsewhere")
@@ -97,7 +97,7 @@ def test_every_option_and_argument_has_help(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_its_section_with_every_option(verb: str) -> None:
+def test_every_verb_has_a_section_with_all_options(verb: str) -> None:
     _, _, rest = page("cli.md").partition(f"\n## {verb}\n")
     section = rest.partition("\n## ")[0]
     assert section.strip()
@@ -106,14 +106,14 @@ def test_every_verb_has_its_section_with_every_option(verb: str) -> None:
     assert missing <= REFERENCE.SHARED
 
 
-def test_every_error_has_its_row() -> None:
+def test_every_error_has_a_row() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", page("errors.md"), re.MULTILINE)
     assert sorted(rows) == sorted(
         (str(kind.exit_code), kind.__name__) for kind in ImgbuildError.__subclasses__()
     )
 
 
-def test_every_key_of_a_schema_has_its_row() -> None:
+def test_every_schema_key_has_a_row() -> None:
     for name, schema in (("matrix.md", "matrix"), ("extension.md", "extension")):
         document = json.loads((ROOT / f"{schema}.schema.json").read_text(encoding="utf-8"))
         for part in (document, *document["$defs"].values()):
@@ -130,7 +130,7 @@ def test_every_key_is_explained(name: str) -> None:
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
-def test_links_within_a_page_lead_to_its_sections() -> None:
+def test_links_within_pages_are_valid() -> None:
     for name, text in folders()["reference"].items():
         heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
         anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}

@@ -37,7 +37,7 @@ def registry() -> Iterator[Registry]:
         yield server
 
 
-def test_use_writes_the_setting_of_the_project(sample, command):
+def test_use_writes_project_setting(sample, command):
     answer = command("registry", "mirror", "use", PLACE)
     assert answer.status == 0
     assert answer.stdout.strip() == str(sample.folder / "mirror.json")
@@ -52,7 +52,7 @@ def test_use_writes_the_setting_of_the_project(sample, command):
     assert "'nonsense' does not contain a registry host" in " ".join(nowhere.stderr.split())
     assert "no mirror is set" in command("registry", "mirror", "use", "--off").stderr
     assert not (sample.folder / "mirror.json").exists()
-    assert command("registry", "mirror", "use", "--off").status == 0  # there is none any more
+    assert command("registry", "mirror", "use", "--off").status == 0  # it was removed
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_use_writes_the_setting_of_the_project(sample, command):
         (["use"], "a repository or --off is needed"),
         (["use", PLACE, "--off"], "a repository or --off is needed"),
         (["use", "team/inputs:tag"], "team/inputs:tag"),
-        (["push", TARGET], "no mirror is named, and none is set"),
+        (["push", TARGET], "no mirror is given, and none is set"),
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )
@@ -71,7 +71,7 @@ def test_an_invalid_command_line_is_refused(sample, command, words, message):
     assert message in answer.stderr
 
 
-def test_the_setting_is_the_place_when_none_is_named(sample, command, registry):
+def test_setting_is_the_default_location(sample, command, registry):
     place = f"{registry.host}/team/inputs"
     command("registry", "mirror", "use", place)
     answer = command("registry", "mirror", "status", TARGET, "--json")
@@ -94,7 +94,7 @@ def test_a_build_reports_the_inputs_missing_in_the_mirror(sample, command, regis
     assert "pip-25.0-py3-none-any.whl, " in answer.stderr
 
 
-def test_only_without_a_mirror_is_refused(sample, command):
+def test_mirror_only_requires_a_mirror(sample, command):
     answer = command("build", TARGET, "--mirror-only")
     assert answer.status == 2
     assert "--mirror-only needs a mirror" in answer.stderr

@@ -65,7 +65,7 @@ def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
             with pytest.raises(InputError) as caught:
                 _parsed(verb, *words)
             assert caught.value.message == (
-                f"imgbuild {verb}: {flag} takes one value, not {value} and {value}"
+                f"imgbuild {verb}: {flag} accepts one value, not {value} and {value}"
             )
         return
     last = _parsed(verb, flag, value)
@@ -82,7 +82,7 @@ def test_settings_do_not_name_inputs_or_outputs() -> None:
     }  # fmt: skip
 
 
-def test_the_last_value_of_a_setting_holds() -> None:
+def test_last_value_of_setting_applies() -> None:
     assert _parsed("lock", "--jobs", "2", "-j3")["jobs"] == 3
     assert _parsed("lock", "-j3", "--jobs=2")["jobs"] == 2
 
@@ -93,16 +93,16 @@ def test_both_values_and_the_remedy_are_named(
     imgbuild = Command(monkeypatch, capsys)
     done = imgbuild("audit", "--environment", "A", "--environment=B")
     assert (done.status, done.stdout) == (2, "")
-    assert "imgbuild audit: --environment takes one value, not A and B" in done.stderr
+    assert "imgbuild audit: --environment accepts one value, not A and B" in done.stderr
     assert "run the command once for each" in done.stderr
     done = imgbuild("build", "--help", "-o", "A", "-oB")
     assert done.status == 0  # help comes first
     done = imgbuild("build", "t", "-o", "A", "-oB", "--output", "C")
     assert done.status == 2
-    assert "--output takes one value, not A and B and C" in done.stderr
+    assert "--output accepts one value, not A and B and C" in done.stderr
 
 
-def test_words_of_a_user_s_command_are_not_options_of_the_verb() -> None:
+def test_words_of_user_command_are_not_options() -> None:
     words = ("x", "--", "prog", "--output", "1", "--output", "2")
     assert "--output" in _parsed("slurm", *words)["command"]
     assert _parsed("run", "x", "prog", "--layout", "1", "--layout", "2")["name"] == "x"

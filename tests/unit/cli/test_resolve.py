@@ -31,7 +31,7 @@ def command(
         (["vllm=="], "invalid requirement"),
         (["torch", "--cuda", "12"], "two numbers"),
         (["torch", "--base", "alpine"], "no base alpine"),
-        (["torch", "--name", "cu124-vllm"], "has a target cu124-vllm already"),
+        (["torch", "--name", "cu124-vllm"], "already has a target cu124-vllm"),
         (["torch", "--as-of", "yesterday"], "invalid date for --as-of"),
         (["torch", "--arch", "sparc"], "is not an architecture"),
         (["torch", "--index", "torch=nowhere"], "no index nowhere"),

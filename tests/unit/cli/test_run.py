@@ -52,7 +52,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workdir", ["", "/"])
-def test_the_root_of_an_image_is_not_hidden(workdir: str) -> None:
+def test_image_root_is_not_hidden_by_mounts(workdir: str) -> None:
     request = container_request(CommandConfig(workdir=workdir))
     assert (request.workdir, request.mounts[0].target) == ("/workspace", "/workspace")
 
@@ -62,7 +62,7 @@ def test_the_whole_file_system_is_not_mounted(monkeypatch: pytest.MonkeyPatch) -
     assert container_request().mounts == ()
 
 
-def test_home() -> None:
+def test_home_folder_is_mounted() -> None:
     assert container_request(CommandConfig(entrypoint=("/other",))).home == "/tmp"
     assert container_request(user="0").home is None
     assert container_request(user="1000").home is None
@@ -80,7 +80,7 @@ def test_a_printed_command_without_gpus_is_reported(
     assert "no GPU is visible" not in capsys.readouterr().err
 
 
-def test_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_machine_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvidia0").touch()
     assert container_request().gpus is True
     assert container_request(gpus="0").gpus == 0
@@ -89,7 +89,7 @@ def test_gpus_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert container_request(gpus="1").env == {}
 
 
-def test_the_hugging_face_cache(
+def test_hugging_face_cache_is_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual = tmp_path / "home/.cache/huggingface"
@@ -123,11 +123,11 @@ def test_a_missing_hugging_face_cache_is_reported_once_a_day(
     store.put_fact(run.NOTICE, text, b"2026-01-01")  # another day
     assert [reported(), reported()] == [True, False]
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "file"))  # nothing can be remembered
+    monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "file"))  # nothing can be stored
     assert [reported(), reported()] == [True, True]
 
 
-def test_variables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY", "WANDB_DIR", "OTHER"):
         monkeypatch.setenv(name, "secret")
     assert container_request().env == {"HF_TOKEN": None, "WANDB_API_KEY": None}
@@ -146,11 +146,11 @@ def test_path_variables_are_mounted_or_reported(
     assert (request.mounts[1:], request.env) == ((mount,), {"HF_HUB_CACHE": hub})
     assert "TRITON_CACHE_DIR=/triton is not passed: " in capsys.readouterr().err
     assert container_request(hf_cache=False).env == {}
-    # A value that is typed is passed as it is, without a mount.
+    # A given value is passed unchanged, without a mount.
     request = container_request(env=["HF_HUB_CACHE=/elsewhere", "TRITON_CACHE_DIR"])
     assert (request.mounts[1:], request.env["HF_HUB_CACHE"]) == ((), "/elsewhere")
     assert request.env["TRITON_CACHE_DIR"] is None
-    # The own name alone is the value of this machine, which is mounted as it is without -e.
+    # A name alone passes the value of this machine, which is mounted as without -e.
     assert container_request(env=["HF_HUB_CACHE"]).mounts[1:] == (mount,)
     # Volumes come first.
     (tmp_path / "other").mkdir()
@@ -158,15 +158,15 @@ def test_path_variables_are_mounted_or_reported(
     assert container_request(volume=[f"{tmp_path}/other:{hub}"]).mounts[1:] == (volume,)
 
 
-def test_a_file_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_read_from_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     path = tmp_path / "env"
     path.write_text("# comment\n\nA='b' \n  B=c=d\nHF_TOKEN\nNOT_SET_HERE\n")
     request = container_request(env_file=[path])
     assert request.env_files == {path: {"A": "'b' ", "B": "c=d", "HF_TOKEN": "secret"}}
-    assert request.env == {}  # the file's own has its place
+    assert request.env == {}  # the value in the file is kept
     path.write_text("A=1\nexport B=2\n")
-    with pytest.raises(InputError, match=r"env:2: invalid name of a variable: 'export B'"):
+    with pytest.raises(InputError, match=r"env:2: invalid variable name: 'export B'"):
         container_request(env_file=[path])
     path.write_bytes(b"\xff")
     with pytest.raises(InputError, match="not UTF-8 text"):

@@ -49,7 +49,7 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
     assert [each["layers"] for each in page["images"]] == [len(image.layers)]
 
 
-def test_a_page_of_two_architectures_has_the_digest_that_the_history_has(
+def test_page_of_two_architectures_has_digest_of_history(
     imgbuild: Command,
 ) -> None:
     words = ("cu130-vllm", "--matrix", str(ROOT / "matrix.yaml"))
@@ -59,7 +59,7 @@ def test_a_page_of_two_architectures_has_the_digest_that_the_history_has(
     assert lines[place + 3] == "x86_64"
 
 
-def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
+def test_page_of_image_without_torch_does_not_import_it(sample: Sample) -> None:
     lock = sample.lock
     arch = {
         name: msgspec.structs.replace(
@@ -76,7 +76,7 @@ def test_a_page_of_an_image_without_torch_imports_none(sample: Sample) -> None:
 
 
 @pytest.mark.usefixtures("sample")
-def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
+def test_target_without_lock_has_a_page(imgbuild: Command) -> None:
     done = imgbuild("show", UNLOCKED)
     assert done.status == 0
     assert "not locked" in done.stdout
@@ -96,9 +96,7 @@ def test_a_target_without_a_lock_has_a_page_too(imgbuild: Command) -> None:
     ],
     ids=lambda words: " ".join(words[:2]),
 )
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(
-    imgbuild: Command, words: list[str]
-) -> None:
+def test_unwritable_output_file_is_refused_early(imgbuild: Command, words: list[str]) -> None:
     done = imgbuild(*words)
     assert (done.status, done.stdout) == (2, "")
     first, hint = done.stderr.splitlines()
@@ -153,7 +151,7 @@ def test_a_guide_is_the_readme_and_data_of_the_catalogue(imgbuild: Command, samp
     assert imgbuild("show", UNLOCKED, "--guide").status == LockStale.exit_code
 
 
-def test_an_image_for_root_alone_has_no_pip_for_users_in_its_guide(imgbuild: Command) -> None:
+def test_guide_of_image_without_user_packages_has_no_pip(imgbuild: Command) -> None:
     done = imgbuild("show", TARGET, "--guide", "--matrix", str(ROOT / "matrix.yaml"))
     assert "    pip install PACKAGE" not in done.stdout
     assert f"imgbuild init --extends {TARGET}, then imgbuild add PACKAGE" in done.stdout
@@ -161,9 +159,7 @@ def test_an_image_for_root_alone_has_no_pip_for_users_in_its_guide(imgbuild: Com
 
 
 @pytest.mark.parametrize("part", [(), ("--guide",)])
-def test_a_gpu_for_which_the_driver_compiles_is_one_that_the_image_runs_on(
-    imgbuild: Command, part: tuple[str, ...]
-) -> None:
+def test_gpus_supported_by_ptx_are_listed(imgbuild: Command, part: tuple[str, ...]) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
     text = " ".join(imgbuild("show", "cu130-vllm", *part, *matrix_options).stdout.split())
     lock = lock_file.read_lock(ROOT / "images", "cu130-vllm")
@@ -194,7 +190,7 @@ def test_notes_of_tests_are_distinct_messages() -> None:
     ]
 
 
-def test_names_of_files_are_whole_or_left_out_on_a_terminal(
+def test_file_names_are_complete_or_omitted_on_terminal(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
@@ -205,14 +201,14 @@ def test_names_of_files_are_whole_or_left_out_on_a_terminal(
     assert [line.split() for line in screen.lines] == [
         line.split()[:2] for line in whole.splitlines()
     ]
-    assert "file names: " in done.stderr
+    assert "to see file names, " in done.stderr
     with terminal.stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", "200")
         imgbuild("show", "cu124-vllm", "--packages", *matrix_options)
     assert [line.split()[-1] for line in screen.lines] == files
 
 
-def test_needs_of_a_target_are_shown_once(imgbuild: Command) -> None:
+def test_requirements_of_target_are_shown_once(imgbuild: Command) -> None:
     done = imgbuild("show", "cu128-verl0.7", "--matrix", str(ROOT / "matrix.yaml"))
     assert "  State          needs a wheel of flash-attn in wheels/\n" in done.stdout
 
@@ -235,38 +231,89 @@ def test_pages_and_the_list_of_this_repository_fit_80_columns(imgbuild: Command)
     assert [line for line in layers if len(line) > 80] == []
 
 
+USUAL = ["name", "CUDA", "torch", "engine", "trl", "with", "tested"]
+
+
 @pytest.mark.parametrize(
-    ("width", "more", "month"),
+    ("width", "more", "month", "stacks"),
     [
-        (80, [], False),
-        (88, [], True),
-        (100, ["Python"], True),
-        (120, ["Python", "driver", "pull"], True),
-        (200, ["for", "Python", "driver", "also", "arch", "pull", "date"], True),
+        (80, [], False, False),
+        (100, [], False, True),
+        (120, ["Python"], True, True),
+        (200, ["Python", "driver", "also", "arch", "pull"], True, True),
     ],
 )
 def test_the_list_uses_the_width_of_the_terminal(
-    imgbuild: Command, monkeypatch: pytest.MonkeyPatch, width: int, more: list[str], month: bool
+    imgbuild: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    more: list[str],
+    *,
+    month: bool,
+    stacks: bool,
 ) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     with terminal.stdout(monkeypatch) as screen:
         monkeypatch.setenv("COLUMNS", str(width))
-        imgbuild("list", *matrix_options)
+        imgbuild("list", "--all", *matrix_options)
     head, *rows = screen.lines
-    usual = ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
-    assert [name for name in head.split() if name not in more] == usual
-    assert [name for name in head.split() if name not in usual] == more
+    assert [name for name in head.split() if name not in more] == USUAL
+    assert [name for name in head.split() if name not in USUAL] == more
     assert max(map(len, screen.lines)) <= width
-    assert "…" not in "".join(rows)
-    assert "0.8.5.post1" in "".join(rows)
+    text = "\n".join(rows)
+    # Every stack has its name in the narrowest table, too.
+    for stack in ("SGLang 0.5.23", "vLLM 0.33.0", "verl", "unsloth", "deepspeed", "ray"):
+        assert stack in text
+    assert ("verl 0.9.1, ray 2.60.0" in text) == stacks
+    assert ("verl, ray " in text) == (not stacks)
+    assert ("(retired)" in text) == stacks
     assert any(" H200 2026-" in row for row in rows) == month
     assert any(row.endswith(" H200") for row in rows) == (not month)
+
+
+def test_all_columns_are_paragraphs_on_a_narrow_terminal(
+    imgbuild: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("list", "--wide", "--matrix", str(ROOT / "matrix.yaml"))
+    with terminal.stdout(monkeypatch) as screen:
+        monkeypatch.setenv("COLUMNS", "80")
+        imgbuild(*words)
+    assert max(map(len, screen.lines)) <= 80
+    start = screen.lines.index("cu130-verl-sglang")
+    text = " ".join(line.strip() for line in screen.lines[start:]).partition("  ")[0]
+    assert "arch x86_64, arm64" in text
+    assert "also: sglang 0.5.13.post1, ray 2.60.0" in text
+    assert "state: locked tested: x86_64 " in text
+    # Without a terminal: a table, one line for each target.
+    table = imgbuild(*words).stdout.splitlines()
+    assert table[0].split()[:2] == ["target", "recommended"]
+    assert len({line.split()[0] for line in table}) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "has", "lacks"),
+    [
+        ("H200", "cu126-vllm", "cu130-sglang0.5.23"),
+        ("2 H100", "cu130-sglang0.5.23", "cu126-vllm"),
+        ("nvidia h200", "cu126-vllm", "cu130-trl1.16.0"),
+        ("80GB HBM3", "cu130-sglang0.5.23", "cu126-vllm"),
+    ],
+)
+def test_targets_that_passed_on_a_gpu(imgbuild: Command, gpu: str, has: str, lacks: str) -> None:
+    matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
+    lines = imgbuild("list", "--tested", gpu, *matrix_options).stdout.splitlines()
+    names = {line.split()[0] for line in lines}
+    assert has in names
+    assert lacks not in names
+    done = imgbuild("list", "--tested", "RTX 4090", *matrix_options)
+    assert done.status == NothingSelected.exit_code
+    assert "--tested RTX 4090" in done.stderr
 
 
 def test_list_has_whole_versions_without_a_terminal(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     table = imgbuild("list", *matrix_options).stdout.splitlines()
-    assert table[0].split() == ["name", "CUDA", "torch", "vLLM", "trl", "verl", "tested"]
+    assert table[0].split() == USUAL
     assert "…" not in "".join(table)
     assert any("0.8.5.post1" in line for line in table)
 
@@ -322,7 +369,7 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert _names("--gpu", "GH200") == _names("--gpu", "GH200", "--arch", "arm64")
 
 
-def test_no_match_names_the_filters_and_the_nearest_target(imgbuild: Command) -> None:
+def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"))
     done = imgbuild("list", "--with", "verl", "--cuda", "12.6", *matrix_options)
     assert done.status == NothingSelected.exit_code
@@ -381,7 +428,7 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
 
 
-def test_layers_are_bars_in_a_terminal_and_a_table_elsewhere(
+def test_layers_are_bars_on_terminal_and_a_table_otherwise(
     imgbuild: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("show", "cu124-vllm", "--layers", "--matrix", str(ROOT / "matrix.yaml"))

@@ -92,7 +92,7 @@ def whole_word(line: str) -> bool:
     return len(line.removeprefix("    source: ").split()) == 1
 
 
-def test_tables_fit_and_names_are_whole(
+def test_tables_fit_with_complete_names(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imgbuild = Command(monkeypatch, capsys)
@@ -115,7 +115,7 @@ def test_the_table_of_cases_fits_the_terminal(
     name = "a-case-with-a-long-name-of-its-own/"
     cases = (Case(name=name * 3, outcome="failed", seconds=1234.5, message="x"), PASSED)
     report = Report(target=TARGET, arch=Arch.X86_64, tier="gpu", cases=cases)
-    # A console of its own: it looks at the terminal once.
+    # A separate console, since it reads the terminal's size once.
     monkeypatch.setattr(smoke, "console", Console())
     smoke.print_report(report)
     table, counts, _ = capsys.readouterr().err.partition("tier gpu: ")
@@ -124,7 +124,7 @@ def test_the_table_of_cases_fits_the_terminal(
     assert table.count(name) == 3
 
 
-def test_a_failed_case_ends_with_the_cause_that_its_log_shows(
+def test_failed_case_ends_with_cause_from_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable\n"

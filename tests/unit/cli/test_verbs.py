@@ -40,7 +40,7 @@ def shared(verb: str) -> dict[str, tuple[str, ...]]:
 VERBS = verbs(typer.main.get_command(app))
 
 
-def test_all_verbs_are_walked() -> None:
+def test_all_verbs_are_tested() -> None:
     assert {"build", "lock", "run", "cache info", "cache verify"} <= set(VERBS)
     assert len(VERBS) > 14
 
@@ -73,7 +73,7 @@ def test_help_shows_options_and_an_example(
         command_words = itertools.takewhile(lambda word: word != "--", words)
         assert {word for word in command_words if word.startswith("-")} <= all_flags, example
         given = list(itertools.takewhile(lambda word: word not in (">", ">>", "&&"), words))
-        # As they are typed: what takes a value has one, and one that it takes.
+        # As typed: each option with a value has a valid one.
         assert VERBS[verb].make_context(verb, given[1 + len(verb.split()) :]), example
 
 
@@ -100,5 +100,5 @@ def test_a_removed_verb_names_its_replacement(
 
 
 @pytest.mark.parametrize("name", _app.VERBS)
-def test_a_row_of_the_first_screen_has_the_summary_of_the_verb(name: str) -> None:
+def test_main_help_has_summary_of_each_verb(name: str) -> None:
     assert _app.VERBS[name].summary == _help.summary(_app.Commands()[name])

@@ -91,7 +91,7 @@ def test_second_signing_writes_nothing(place, imgbuild, pair):
     assert place.writes()[written:] == []
 
 
-def test_failures_are_reported_and_have_their_status(place, imgbuild, pair):
+def test_failures_are_reported_with_exit_status(place, imgbuild, pair):
     verification = imgbuild("verify", ref(place), "--key", pair[1])
     assert verification.status == 9
     assert "it is not signed" in verification.stdout
@@ -99,7 +99,7 @@ def test_failures_are_reported_and_have_their_status(place, imgbuild, pair):
 
 
 @pytest.mark.parametrize("words", [(), ("--target", BOTH)])
-def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, words):
+def test_image_that_differs_from_lock_is_not_signed(place, imgbuild, pair, words):
     expected = expected_lock.of_project(place.work().project, BOTH).contents
     digest = expected.manifest(Arch.ARM64)
     data, kind = place.registry.manifests[NAME, digest]
@@ -116,7 +116,7 @@ def test_an_image_that_is_not_its_locks_is_not_signed(place, imgbuild, pair, wor
 
 
 @pytest.mark.parametrize("lock", ["attached", "none"])
-def test_without_a_lock_of_ones_own_the_digest_is_signed_alone(signed, place, imgbuild, pair, lock):
+def test_only_digest_is_signed_without_own_lock(signed, place, imgbuild, pair, lock):
     if lock == "none":
         signed.remove(bundle.ARTIFACT_TYPE, signed.top)
     answer = imgbuild("sign", ref(place), "--sign-key", pair[0], "--json")
@@ -147,7 +147,7 @@ def forge(signed: Sample) -> None:
 
 
 @pytest.mark.parametrize("lock", ["target", "file", "none"])
-def test_a_foreign_provenance_is_never_signed(signed, place, imgbuild, pair, tmp_path, lock):
+def test_provenance_of_others_is_never_signed(signed, place, imgbuild, pair, tmp_path, lock):
     forge(signed)
     project_lock = expected_lock.of_project(place.work().project, BOTH)
     words = {"target": ("--target", BOTH), "file": ("--lock", str(tmp_path / "own")), "none": ()}
@@ -172,7 +172,7 @@ def test_a_foreign_provenance_is_never_signed(signed, place, imgbuild, pair, tmp
     assert answer.status == (0 if words[lock] else 9), answer.stdout
 
 
-def test_ones_own_lock_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
+def test_own_lock_is_given_by_target_or_file(place, imgbuild, tmp_path, monkeypatch):
     verification = imgbuild("verify", ref(place), "--target", BOTH, "--json")
     assert (verification.status, outcomes(verification)["lock"]) == (0, "passed")
     folder = tmp_path / "pulled"
@@ -288,14 +288,14 @@ def test_deleted_attachments_do_not_pass(signed, place, imgbuild, pair):
         (("verify", "localhost/name"), 2, "the tag or digest is missing"),
     ],
 )
-def test_impossible_requests_report_the_reason(place, imgbuild, pair, words, status, message):
+def test_impossible_requests_are_refused_with_reason(place, imgbuild, pair, words, status, message):
     names = {"PRIVATE": pair[0], "PUBLIC": pair[1]}
     answer = imgbuild(*(names.get(word, word.replace("REF", ref(place))) for word in words))
     assert answer.status == status, answer.stderr
     assert message in answer.stderr
 
 
-def test_offline_no_registry_gets_a_request(place, imgbuild):
+def test_no_registry_request_is_sent_offline(place, imgbuild):
     before = len(place.registry.requests)
     assert imgbuild("verify", ref(place), "--offline").status == 7
     assert len(place.registry.requests) == before

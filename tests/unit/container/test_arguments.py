@@ -98,7 +98,7 @@ def test_outputs_belong_to_caller() -> None:
 
 
 def test_apptainer_changes_user_only_for_root() -> None:
-    with pytest.raises(InputError, match="--user 7: Apptainer runs commands as you"):
+    with pytest.raises(InputError, match="--user 7: Apptainer runs commands as the current user"):
         arguments.apptainer(changed(PLAIN, user="7"), "apptainer", Path("x.sif"))
     root = changed(PLAIN, user="7:8", caller=(0, 0))
     words = arguments.apptainer(root, "apptainer", Path("x.sif")).command

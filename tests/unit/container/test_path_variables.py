@@ -8,7 +8,7 @@ import pytest
 
 from imgbuild.container import arguments, path_variables
 from imgbuild.container.engine import Kind
-from imgbuild.container.path_variables import PathVariables, passed, unseen
+from imgbuild.container.path_variables import PathVariables, passed, unmounted_paths
 from imgbuild.container.request import ContainerRequest, Mount
 
 MOUNTED = [
@@ -44,7 +44,7 @@ def test_path_of_variable_is_mounted_at_same_path(
     writable = row.holds != "file"
     assert variables.mounts == (Mount(source=mounted, target=str(mounted), writable=writable),)
     assert variables.messages == ()
-    assert unseen({name: str(value)}, [str(mounted)]) == []
+    assert unmounted_paths({name: str(value)}, [str(mounted)]) == []
 
 
 @pytest.mark.parametrize("name", [name for _, name in MOUNTED])
@@ -167,16 +167,18 @@ def test_hugging_face_cache_variables_are_omitted_together(tmp_path: Path) -> No
 
 def test_path_outside_mounts_is_a_warning(tmp_path: Path) -> None:
     env = {"HF_HUB_CACHE": "/x/hub", "TRITON_CACHE_DIR": "/opt/venv/y", "OUT": "/z"}
-    (warning,) = unseen(env, ["/workspace"])
+    (warning,) = unmounted_paths(env, ["/workspace"])
     assert warning == (
         "HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted in the container; to mount it:"
         " -v /x/hub:/x/hub"
     )
-    assert unseen(env, ["/x"]) == []
-    assert unseen({"NCCL_DEBUG_FILE": "/x/nccl.%h"}, [], "--bind {0}")[0].endswith("--bind /x")
+    assert unmounted_paths(env, ["/x"]) == []
+    assert unmounted_paths({"NCCL_DEBUG_FILE": "/x/nccl.%h"}, [], "--bind {0}")[0].endswith(
+        "--bind /x"
+    )
     # A container has a separate /tmp.
-    assert len(unseen({"WANDB_DIR": str(tmp_path)}, [])) == 1
-    assert unseen({"WANDB_DIR": f"{tmp_path}/absent"}, []) == []
+    assert len(unmounted_paths({"WANDB_DIR": str(tmp_path)}, [])) == 1
+    assert unmounted_paths({"WANDB_DIR": f"{tmp_path}/absent"}, []) == []
 
 
 def test_read_only_command_gets_only_settings_files(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_archive_with_other_layout_is_refused(tmp_path, name):
 def test_archive_without_licence_is_refused(tmp_path):
     entries = sample()
     del entries["python/lib/python3.12/LICENSE.txt"]
-    with pytest.raises(IntegrityError, match="has no licence"):
+    with pytest.raises(IntegrityError, match="has no license"):
         described(tmp_path, entries)
     entries["python/licenses/LICENSE.cpython.txt"] = b"PSF"
     assert described(tmp_path, entries) == "3.12.11"

@@ -114,7 +114,7 @@ def test_committed_locks_have_source_package_for_every_deb() -> None:
     assert {pair for pair in folders if pair[0] != pair[1]} == set()
 
 
-def test_a_standalone_python_is_known_by_its_repository() -> None:
+def test_standalone_python_is_identified_by_its_repository() -> None:
     (source,) = (
         source
         for source in installed(standalone_matrix.lock(), ARCH, {})

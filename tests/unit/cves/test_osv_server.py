@@ -12,7 +12,7 @@ import pytest
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.cves.installed import InstalledSource
-from imgbuild.cves.osv_server import QUESTION, OsvServer
+from imgbuild.cves.osv_server import QUERY, OsvServer
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import ImgbuildError
 from imgbuild.http.client import Http
@@ -144,8 +144,8 @@ def test_invalid_cached_response_is_requested_again(asking: Asking) -> None:
     store = Store.open(asking.folder)
     for key in (package.key for package in PACKAGES):
         question = msgspec.json.encode((asking.site.url, *key)).decode()
-        assert store.fact(QUESTION, question) is not None
-        store.put_fact(QUESTION, question, b"[]")
+        assert store.fact(QUERY, question) is not None
+        store.put_fact(QUERY, question, b"[]")
     assert named(asking().find(PACKAGES).advisories) == FOUND
     assert asking.site.asked.count("/v1/querybatch") == 2
 

@@ -18,7 +18,7 @@ def test_control_paragraphs_are_split_at_empty_lines() -> None:
 
 
 def test_invalid_control_line_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a field of a control file: 'nonsense'"):
+    with pytest.raises(ValueError, match="not a control file field: 'nonsense'"):
         fields("Package: demo\nnonsense\n")
 
 

@@ -57,7 +57,7 @@ def test_prefixes_are_stripped(prefix: str, source: str) -> None:
     assert first(text) == "IMG904"
 
 
-def test_ranks_that_write_at_the_same_time_have_a_traceback_each() -> None:
+def test_interleaved_ranks_have_separate_tracebacks() -> None:
     other = TRACE.replace("TypeError", "ValueError").replace("train.py", "other.py")
     text = "".join(
         f"[rank0]: {a}\n[rank1]: {b}\n"
@@ -105,7 +105,7 @@ def test_a_ray_task_error_is_not_the_cause() -> None:
     assert "/workspace/reward.py:7" in findings[0].cause
 
 
-def test_an_exception_of_a_lookup_that_was_handled_is_not_the_first() -> None:
+def test_handled_lookup_exception_is_not_the_first() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/workspace/a.py", line 3, in load\n    return table[name]\n'
@@ -130,12 +130,12 @@ def test_a_traceback_in_boxes_of_pip_is_read() -> None:
     assert read(text).exceptions[0].type == "TypeError"
 
 
-def test_a_message_of_several_lines_is_whole() -> None:
+def test_message_of_several_lines_is_complete() -> None:
     text = "ValidationError: 1 validation error for ModelConfig\n  Value error, no architectures\n"
     assert read(text).exceptions[0].message.endswith("Value error, no architectures")
 
 
-def test_a_warning_is_no_exception() -> None:
+def test_warning_is_not_an_exception() -> None:
     text = "x.py:3: FutureWarning: old\nDeprecationWarning: ValueError: no\n"
     assert diagnose(io.BytesIO(text.encode()), "log").findings == ()
 
@@ -148,6 +148,6 @@ def test_a_failure_without_a_rule_has_its_first_exception() -> None:
     assert [line.number for line in finding.lines] == [2, 4]
 
 
-def test_text_is_cleared_of_escapes() -> None:
+def test_escape_sequences_are_removed() -> None:
     line = parse(1, "\x1b[1;31m\x1b]0;title\x07ValueError\x00: x\x1b[0m")
     assert line.text == "ValueError: x"

@@ -27,6 +27,6 @@ def test_a_failure_at_its_end_is_found(path: Path) -> None:
     assert diagnose(io.BytesIO(text), path.name).findings[0].code == "IMG504"
 
 
-def test_all_healthy_logs_together_have_no_finding() -> None:
+def test_concatenated_healthy_logs_have_no_finding() -> None:
     text = b"".join(path.read_bytes() for path in HEALTHY for _ in range(20))
     assert diagnose(io.BytesIO(text), "log").findings == ()

@@ -35,7 +35,7 @@ def code(text: bytes) -> str | None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-8-sig"])
-def test_encodings(encoding: str) -> None:
+def test_encodings_are_detected(encoding: str) -> None:
     assert code(("训练 start\n" * 9 + FAILURE.decode()).encode(encoding)) == "IMG504"
 
 
@@ -61,7 +61,7 @@ def test_an_empty_log_has_no_finding() -> None:
     assert code(b"") is None
 
 
-def test_a_line_without_an_end_is_cut() -> None:
+def test_endless_line_is_truncated() -> None:
     assert code(b"x" * (5 << 20) + b"\n" + FAILURE) == "IMG504"
     (line,) = lines.read(io.BytesIO(b"y" * (5 << 20)), "log")
     assert len(line.text) <= lines.LONGEST
@@ -74,7 +74,7 @@ def test_repeated_lines_are_read_a_few_times_only() -> None:
     assert read[-1].number == 100_000
 
 
-def test_lines_that_all_differ_are_read_up_to_a_bound() -> None:
+def test_distinct_lines_are_read_up_to_a_limit() -> None:
     numbers = random.Random(7)
     block = b"".join(b"error %x\n" % numbers.getrandbits(200) for _ in range(20_000))
     stream = Repeated(block, 12, FAILURE)
@@ -110,6 +110,6 @@ def test_memory_does_not_grow_with_the_log() -> None:
         b"[E",
     ],
 )
-def test_hostile_lines_do_no_harm(piece: bytes) -> None:
+def test_hostile_lines_are_handled(piece: bytes) -> None:
     assert code(piece * 200_000 + b"\n" + FAILURE) == "IMG504"
     assert code((piece * 900 + b"\n") * 40 + FAILURE) == "IMG504"

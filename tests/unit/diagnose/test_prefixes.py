@@ -71,7 +71,7 @@ def test_a_traceback_below_a_prefix_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMING)
-def test_a_level_is_read(name: str) -> None:
+def test_log_level_is_read(name: str) -> None:
     text = "RuntimeError: CUDA out of memory, lower the batch size"
     assert cause([NAMING[name]("WARNING", text)] + [NAMING[name]("INFO", "step")] * 50) == ""
     assert "GPU ran out of memory" in cause([NAMING[name]("ERROR", text)])
@@ -88,7 +88,7 @@ def test_tracebacks_of_two_processes_below_prefixes_that_no_rule_has() -> None:
     assert findings[0].cause.endswith("in /workspace/train.py:12")
 
 
-def test_words_of_a_message_are_no_prefix() -> None:
+def test_words_of_message_are_not_a_prefix() -> None:
     assert prefixes.parse(1, "Nov 20 18:55:24 attempt failed: X").text == "attempt failed: X"
 
 
@@ -109,11 +109,11 @@ def test_a_traceback_in_a_record_is_read() -> None:
         {"role": "user", "content": "torch.OutOfMemoryError: CUDA out of memory"},
     ],
 )
-def test_data_in_json_is_no_log(data: dict[str, str]) -> None:
+def test_json_data_is_not_a_log(data: dict[str, str]) -> None:
     assert cause([json.dumps(data)]) == ""
 
 
-def test_an_answer_of_a_server_in_json_is_read() -> None:
+def test_json_response_of_server_is_read() -> None:
     answer = {"object": "error", "message": "CUDA out of memory. Tried to allocate 2.00 GiB"}
     assert "2.00 GiB" in cause([json.dumps(answer)])
 

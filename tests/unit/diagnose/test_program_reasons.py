@@ -81,7 +81,7 @@ def test_an_exception_precedes_a_missing_program() -> None:
     assert "power of two" in finding.cause
 
 
-def test_each_row_has_a_cure() -> None:
+def test_every_row_has_a_cure() -> None:
     names = set(program_reasons.cures())
     for row, pattern in program_reasons.load()[0]:
         assert "message" in pattern.groupindex or row.cure
@@ -156,7 +156,7 @@ def test_the_message_of_nccl_is_not_lost_in_a_wrapper() -> None:
     assert "NCCL_DEBUG=INFO" in finding.cure
 
 
-def test_git_in_a_build_follows_the_compiler() -> None:
+def test_compiler_error_precedes_git_error_of_build() -> None:
     finding = first(
         "fatal: not a git repository (or any of the parent directories): .git\n"
         "error: command '/opt/cuda/bin/nvcc' failed with exit code 255\n"

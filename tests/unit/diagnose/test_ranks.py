@@ -99,7 +99,7 @@ def test_dumps_show_collectives_that_differ(tmp_path: Path) -> None:
     assert "broadcast" in cause
 
 
-def test_dumps_of_ranks_that_agree_have_no_finding(tmp_path: Path) -> None:
+def test_dumps_of_matching_ranks_have_no_finding(tmp_path: Path) -> None:
     for rank in range(3):
         dump(tmp_path, rank, [entry(1), entry(2)])
     assert of_paths([tmp_path]).findings == ()
@@ -144,7 +144,7 @@ def test_a_dump_with_ranks_of_another_kind_is_an_error(groups: dict[str, Any]) -
         flight.read(pickle.dumps({"entries": [], "pg_config": groups}), "rank_0")
 
 
-def test_entries_of_another_kind_are_left_out() -> None:
+def test_entries_of_other_kinds_are_ignored() -> None:
     entries = [
         {"collective_seq_id": 10**5000, "process_group": "a"},
         {"collective_seq_id": "1", "process_group": "a"},
@@ -158,7 +158,7 @@ def test_entries_of_another_kind_are_left_out() -> None:
     assert flight.findings(dumps) == []
 
 
-def test_pipes_in_a_folder_are_left_out(tmp_path: Path) -> None:
+def test_pipes_in_folder_are_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "run.log").write_text("RuntimeError: CUDA error: device-side assert triggered\n")

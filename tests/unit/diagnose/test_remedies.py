@@ -36,7 +36,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
         ("Users were counted. Settings are fine.", ""),
     ],
 )
-def test_the_advice_of_a_message(message: str, advice: str) -> None:
+def test_advice_in_message_is_used(message: str, advice: str) -> None:
     assert remedies.advice(message) == advice
 
 
@@ -73,9 +73,9 @@ def test_a_message_of_an_unknown_kind_has_the_general_cure() -> None:
 
 
 def test_placeholders_of_cures_are_known() -> None:
-    for pattern, text in remedies.load():
+    for pattern, remedy in remedies.load():
         names = {*pattern.groupindex, "package", "call"}
-        assert set(rules.PLACEHOLDER.findall(text)) <= names
+        assert set(rules.PLACEHOLDER.findall(remedy.cure + remedy.means)) <= names
 
 
 def test_code_below_a_frame_is_not_the_message() -> None:

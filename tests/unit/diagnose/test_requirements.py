@@ -65,7 +65,7 @@ def test_an_unknown_version_of_the_user_gives_the_newest_as_an_example() -> None
         ("loading needs slots >= 1.1.0, but 0.9.0 is installed", "slots>=1.1.0"),
     ],
 )
-def test_a_requirement_in_words_is_a_pin(message: str, spec: str) -> None:
+def test_requirement_in_prose_is_a_pin(message: str, spec: str) -> None:
     finding = first(
         f'Traceback (most recent call last):\n  File "a.py", line 1\nError: {message}\n'
     )
@@ -73,7 +73,7 @@ def test_a_requirement_in_words_is_a_pin(message: str, spec: str) -> None:
     assert f"'{spec}'" in finding.cure
 
 
-def test_a_version_of_python_is_no_package() -> None:
+def test_python_version_is_not_a_package() -> None:
     assert requirements.reason("acme requires Python 3.10 or newer") is None
 
 
@@ -89,7 +89,7 @@ def test_the_name_of_a_wheel_shows_its_torch() -> None:
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp310" in finding.cure
 
 
-def test_pip_leaves_out_versions_for_another_python() -> None:
+def test_pip_ignores_versions_for_other_python() -> None:
     finding = first(
         "ERROR: Ignored the following versions that require a different python version: 1.4.0"
         " Requires-Python <3.13,>=3.9; 1.5.0 Requires-Python <3.13,>=3.9\n"
@@ -137,7 +137,7 @@ TypeError: __init__() missing 1 required positional argument: 'cmd'
     assert "CalledProcessError" in " ".join(line.text for line in finding.lines) + finding.cause
 
 
-def test_a_symptom_is_of_a_description_only() -> None:
+def test_symptom_is_only_in_description() -> None:
     sentence = "训练了 200 步 reward 一直是 0\n"
     assert first(sentence).code == "IMG861"
     log = sentence + 'Traceback (most recent call last):\n  File "a.py", line 1\nOddity: slots\n'
@@ -166,7 +166,7 @@ Oddity: slots do not fit
     assert "delete unsloth_compiled_cache" in finding.cure
 
 
-def test_a_model_of_vllm_is_no_class_of_transformers() -> None:
+def test_vllm_model_is_not_a_transformers_class() -> None:
     """transformers has a class of this name whose attributes are others."""
     finding = first(f"""\
 Traceback (most recent call last):
@@ -185,14 +185,14 @@ def test_torchaudio_has_the_version_of_torch() -> None:
     assert "torchaudio==2.8.0" in finding.cure
 
 
-def test_the_line_names_the_package_of_a_function() -> None:
+def test_line_has_package_of_function() -> None:
     finding = first(f"""\
 Traceback (most recent call last):
   File "{SITE}/vllm/sampler.py", line 14, in sample
     rows = flashinfer.sampling.slots_from_rows(rows, fair=True)
 TypeError: slots_from_rows() got an unexpected keyword argument 'fair'
 """)
-    assert "of the installed flashinfer-python does not take the argument fair" in finding.cause
+    assert "of the installed flashinfer-python does not accept the argument fair" in finding.cause
     assert "which vllm passes to it" in finding.cause
 
 

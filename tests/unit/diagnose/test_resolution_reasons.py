@@ -40,7 +40,7 @@ def test_a_version_that_no_index_has() -> None:
     assert "add the index with these builds" in finding.cure
 
 
-def test_the_environment_of_a_split_is_named() -> None:
+def test_environment_of_forked_resolution_is_named() -> None:
     finding = first(
         "  x No solution found when resolving dependencies for split (sys_platform == 'darwin'):\n"
         "  ╰─▶ Because there is no version of slots==2.6.0+cpu and your project depends on\n"
@@ -51,7 +51,7 @@ def test_the_environment_of_a_split_is_named() -> None:
     assert "environments in [tool.uv]" in finding.cure
 
 
-def test_a_pre_release_is_named_as_that() -> None:
+def test_pre_release_is_reported_as_such() -> None:
     finding = first(
         f"{UV}Because there is no version of slots==0.2.9rc2 and acme-rl==4 depends on"
         " slots==0.2.9rc2, we can conclude that acme-rl==4 cannot be used.\n"
@@ -72,7 +72,7 @@ def test_the_conflict_that_pip_explains() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3000])
-def test_an_explanation_is_bounded(count: int) -> None:
+def test_explanation_has_a_length_limit(count: int) -> None:
     text = UV + "".join(
         f"Because acme-{n} depends on slots=={n}, we can\n      conclude that\n"
         for n in range(count)

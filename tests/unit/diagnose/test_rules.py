@@ -50,14 +50,14 @@ def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
         assert not rules.PLACEHOLDER.search(answer.cause + answer.cure)
 
 
-def test_codes_are_of_one_rule_each() -> None:
+def test_every_code_belongs_to_one_rule() -> None:
     every = [rule.code for rule in RULES]
     assert len(set(every)) == len(every)
     assert not set(every) & set(rules.kinds())
     assert all(re.fullmatch(r"IMG[5-9]\d\d", code) for code in [*every, *rules.kinds()])
 
 
-def test_patterns_do_not_repeat_without_a_bound() -> None:
+def test_patterns_have_bounded_repetition() -> None:
     """With `.*` or `.+` in the middle, the search for a pattern in a long line is quadratic."""
     wrong = [
         f"{rule.code}: {pattern}"
@@ -94,7 +94,7 @@ def test_a_sentence_has_cause_and_cure_or_is_empty() -> None:
     assert sentence("") == ""
 
 
-def test_a_bus_error_after_a_warning_of_ray_is_one_of_shared_memory() -> None:
+def test_bus_error_after_ray_warning_is_about_shared_memory() -> None:
     warning = (
         "WARNING: The object store is using /tmp instead of /dev/shm because /dev/shm has only"
         " 67108864 bytes available.\n"
@@ -103,7 +103,7 @@ def test_a_bus_error_after_a_warning_of_ray_is_one_of_shared_memory() -> None:
     assert first_code(f"{warning}Bus error (core dumped)\n") == "IMG530"
 
 
-def test_a_type_that_a_quantization_refuses_is_no_matter_of_the_gpu() -> None:
+def test_type_refused_by_quantization_is_not_a_gpu_error() -> None:
     text = "ValueError: torch.bfloat16 is not supported for quantization method awq."
     assert first_code(text) == "IMG810"
 
@@ -131,7 +131,7 @@ def test_an_index_finds_the_patterns_whose_words_are_in_a_text() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=code_ids)
-def test_a_pattern_that_matches_is_a_candidate(rule: FailureRule) -> None:
+def test_matching_pattern_is_a_candidate(rule: FailureRule) -> None:
     index = literals.WordIndex(rule.match)
     for line in rule.example.splitlines():
         matching = {at for at, each in enumerate(rule.patterns) if each.search(line)}

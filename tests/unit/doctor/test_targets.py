@@ -73,7 +73,7 @@ def verdict(on: Host, of: TargetNeeds) -> tuple[bool, str]:
     return judgement.fits, "; ".join((*judgement.reasons, *judgement.remarks))
 
 
-def test_a_new_machine_runs_all_and_the_newest_is_reported() -> None:
+def test_new_machine_runs_all_targets() -> None:
     diagnosis = targets.diagnose(MACHINE, [CU124, CU130])
     assert [
         (target_verdict.target, target_verdict.fits) for target_verdict in diagnosis.verdicts
@@ -100,17 +100,17 @@ def test_drivers_are_compared_by_their_numbers() -> None:
     assert not verdict(host(driver="99.99.99"), CU124)[0]
 
 
-def test_a_driver_between_the_floors_fits_with_a_remark() -> None:
+def test_driver_between_limits_fits_with_a_note() -> None:
     fits, why = verdict(host(driver="535.104.05"), CU124)
     assert fits
     assert why == (
         "runs on driver 535.104.05 by minor version compatibility, from 525.60.13 on, with one"
-        " restriction: code fails that has the driver compile PTX or calls functions new in CUDA"
-        " 12.4; 550.54.14 or newer has no restriction"
+        " restriction: code that relies on the driver to compile PTX, or that calls functions added"
+        " in CUDA 12.4, fails; 550.54.14 or newer has no restriction"
     )
 
 
-def test_ptx_newer_than_the_release_has_a_number_of_its_own() -> None:
+def test_newer_ptx_has_a_separate_requirement() -> None:
     floors = msgspec.structs.replace(
         CU124.floors[Arch.X86_64], driver_full="575.51.03", gpu=("8.0",), gpu_ptx=("9.0",)
     )
@@ -122,7 +122,7 @@ def test_ptx_newer_than_the_release_has_a_number_of_its_own() -> None:
     assert remark.endswith("; 550.54.14 or newer has all functions, 575.51.03 compiles all PTX")
     judged = targets.judge(host(driver="560.35.03"), offered)
     assert (judged.fits, judged.limited) == (True, True)
-    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX alone")
+    assert judged.remarks[1].startswith("some kernels for NVIDIA H200 are PTX only")
     assert not targets.judge(host(driver="580.65.06"), offered).limited
 
 
@@ -150,7 +150,7 @@ def test_a_retired_target_is_marked_and_used_only_where_no_other_fits() -> None:
     ]  # fmt: skip
     assert "cu130-old is retired: cu130-vllm takes its place" in lines
     assert targets.diagnose(MACHINE, [retired]).best == "cu130-old"
-    # One with a complete driver does not take the place of others that fit.
+    # One with a complete driver does not replace other compatible ones.
     limited = msgspec.structs.replace(
         CU124,
         floors={
@@ -171,7 +171,7 @@ def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     assert targets.diagnose(MACHINE, [CU130, restricted]).best == "cu130-vllm"
 
 
-def test_an_old_glibc_matters_only_without_the_image() -> None:
+def test_old_glibc_applies_only_without_image() -> None:
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], glibc="2.34")
     offered = msgspec.structs.replace(CU124, floors={Arch.X86_64: floors})
     assert verdict(MACHINE, offered) == (True, "")
@@ -182,7 +182,7 @@ def test_an_old_glibc_matters_only_without_the_image() -> None:
     assert verdict(host(glibc=""), offered) == (True, "")
 
 
-def test_a_gpu_without_code_does_not_fit() -> None:
+def test_gpu_without_code_is_not_supported() -> None:
     card = HostGpu(name="RTX 5090", capability="12.0")
     fits, why = verdict(host(gpus=(card,)), CU124)
     assert not fits
@@ -195,7 +195,7 @@ def test_code_of_an_older_gpu_of_the_same_major_runs() -> None:
     assert verdict(host(gpus=(titan,)), CU124) == (True, "")
     thor = HostGpu(name="Thor", capability="11.0")
     fits, why = verdict(host(gpus=(thor,)), CU124)
-    assert (fits, "no code for Thor (11.0) is known of" in why) == (False, True)
+    assert (fits, "no code for Thor (11.0) is known" in why) == (False, True)
     # Floors are exact for what the data knows: sm_120a does not run on 12.1.
     assert not verdict(host(gpus=(HostGpu(name="Spark", capability="12.1"),)), CU130)[0]
     assert verdict(host(gpus=(HostGpu(name="old driver"),)), CU130) == (True, "")
@@ -211,7 +211,7 @@ def test_a_tegra_runs_no_code_for_servers() -> None:
 def test_a_branch_of_drivers_is_its_newest_release() -> None:
     fits, why = verdict(host(driver="580"), CU130)
     assert fits
-    assert "of the driver's branch 580, release 580.65.06 or newer is needed" in why
+    assert "needs release 580.65.06 or newer of driver branch 580" in why
     assert verdict(host(driver="550"), CU124) == (True, "")
     fits, why = verdict(host(driver="575"), CU130)
     assert not fits
@@ -219,7 +219,7 @@ def test_a_branch_of_drivers_is_its_newest_release() -> None:
     assert not verdict(host(driver="580.65.05"), CU130)[0]
 
 
-def test_targets_whose_driver_is_complete_are_first() -> None:
+def test_targets_without_driver_restriction_are_first() -> None:
     cu129 = msgspec.structs.replace(
         CU124,
         target="cu129-vllm",
@@ -243,15 +243,15 @@ def test_another_machine_is_checked_by_the_given_properties() -> None:
     other = Host(arch=Arch.ARM64, gpus=(HostGpu(name="GH200", capability="9.0"),), described=True)
     diagnosis = targets.diagnose(other, [CU124, CU130])
     assert diagnosis.best == "cu130-vllm"
-    assert diagnosis.remarks == ("no driver was given, so none is compared",)
+    assert diagnosis.remarks == ("no driver was given, so it is not compared",)
     assert diagnosis.verdicts[-1].reasons == ("its image is for x86_64, the machine is arm64",)
     with_driver = Host(arch=Arch.X86_64, driver="535", described=True)
     assert targets.diagnose(with_driver, [CU124]).remarks == (
-        "no GPU was given, so none is compared",
+        "no GPU was given, so it is not compared",
     )
 
 
-def test_the_verb_judges_another_machine_without_reading_this_one(
+def test_other_machine_is_checked_without_reading_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -280,11 +280,11 @@ def test_the_verb_judges_another_machine_without_reading_this_one(
         assert message in refused.stderr.replace("\n  ", " ")
 
 
-def test_one_of_two_gpus_decides() -> None:
+def test_each_of_two_gpus_must_be_supported() -> None:
     assert not verdict(host(gpus=(H200, HostGpu(name="P100", capability="6.0"))), CU124)[0]
 
 
-def test_a_gpu_that_needs_the_drivers_compiler_is_reported() -> None:
+def test_gpu_that_needs_ptx_compilation_is_reported() -> None:
     fits, why = verdict(MACHINE, CU130)
     assert fits
     assert "the driver compiles some kernels" in why
@@ -297,7 +297,7 @@ def test_another_architecture_has_no_image() -> None:
     assert not verdict(host(arch=None), CU130)[0]
 
 
-def test_without_a_gpu_only_the_architecture_is_judged() -> None:
+def test_only_architecture_is_checked_without_gpu() -> None:
     bare = host(driver="", gpus=(), engines=(), shared_memory=64 << 20)
     diagnosis = targets.diagnose(bare, [CU124, CU130])
     assert all(target_verdict.fits for target_verdict in diagnosis.verdicts)
@@ -327,18 +327,18 @@ def test_an_engine_that_cannot_pass_gpus_is_reported_with_a_remedy() -> None:
     podman = Runs(name="podman", version="4.3.1", gpus=False)
     diagnosis = targets.diagnose(host(engines=(podman,)), [CU124])
     (remark,) = diagnosis.remarks
-    assert "podman 4.3.1 cannot give GPUs to containers" in remark
+    assert "podman 4.3.1 cannot provide GPUs to containers" in remark
     assert remark.endswith("nvidia-ctk cdi generate")
 
 
-def test_docker_without_igzip_is_a_remark() -> None:
+def test_docker_without_igzip_is_a_note() -> None:
     (remark,) = targets.diagnose(host(igzip=False), [CU124]).remarks
     assert remark.startswith("igzip is not installed")
     podman = (Runs(name="podman", version="4.3.1", gpus=True),)
     assert targets.diagnose(host(igzip=False, engines=podman), [CU124]).remarks == ()
 
 
-def test_nothing_fits_an_ancient_driver() -> None:
+def test_too_old_driver_runs_no_target() -> None:
     assert targets.diagnose(host(driver="390.48"), [CU124, CU130]).best == ""
 
 
@@ -364,7 +364,7 @@ def test_version_file_of_the_driver_is_read() -> None:
 # -- from locks and digests
 
 
-def test_digests_without_floors_are_judged_by_their_release(
+def test_digests_without_limits_use_driver_of_cuda_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -377,9 +377,7 @@ def test_digests_without_floors_are_judged_by_their_release(
     )
 
 
-def test_digests_with_floors_are_judged_by_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digests_with_limits_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sample = make(tmp_path)
     path = digests_path(tmp_path / "images", TARGET)
@@ -389,13 +387,13 @@ def test_digests_with_floors_are_judged_by_them(
     assert targets.offer(tmp_path / "images", sample.lock).floors[Arch.X86_64].driver == "999.1"
 
 
-def test_the_verb_answers_and_refuses_by_its_status(
+def test_exit_status_shows_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
     command = Command(monkeypatch, capsys)
-    # The machine is the one thing that a test cannot bring: old and new ones take its place.
+    # Only the machine cannot be provided by a test: old and new ones replace it.
     monkeypatch.setattr("imgbuild.cli.doctor.read_host", lambda: MACHINE)
     answer = json_of(command("doctor", "--json"))
     assert [
@@ -426,7 +424,7 @@ def test_the_verb_answers_and_refuses_by_its_status(
 
 
 @pytest.mark.parametrize("word", ["--gpus", "--shared"])
-def test_checks_of_an_image_need_an_image(
+def test_image_checks_require_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

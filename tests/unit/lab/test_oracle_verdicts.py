@@ -57,7 +57,7 @@ def _result(*alarms, failures=(), unmet=(), audited=""):
 def test_error_about_failure_is_true_positive(alarm, expected):
     result = _result(alarm, failures=(FAILURE,))
     if alarm.finding.check == "metadata":
-        expected = Verdict.MISS  # METADATA has a verdict of its own
+        expected = Verdict.MISS  # METADATA has a separate verdict
     assert verdict(result, "pyarrow") is expected
 
 

@@ -19,8 +19,8 @@ from imgbuild.learn.boundaries import (
     boundary,
     has_module,
     lacks,
-    uses_item,
 )
+from imgbuild.learn.uses import same_use
 from imgbuild.report import Evidence, Relation
 from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
@@ -47,6 +47,12 @@ def test_incompatibility_without_end_has_no_compatible_release():
     assert boundary(NUMBERS, 20, lambda _: True, 1) == (39, None)
     assert boundary(NUMBERS, 20, lambda _: True, -1) == (0, None)
     assert boundary([7], 0, lambda _: True, 1) == (7, None)
+
+
+def test_a_compatible_range_of_a_few_releases_is_found():
+    compatible = range(60, 70)
+    bad, good = boundary(range(200), 199, lambda number: number not in compatible, -1)
+    assert (bad, good) == (70, 69)
 
 
 def test_recurring_incompatibility_has_adjacent_boundary():
@@ -185,7 +191,7 @@ def test_cached_result_depends_on_code(tmp_path, monkeypatch):
         release = release_catalogue.release("lib", "1.0")
         assert release is not None
         assert lacks(release_catalogue, sample_evidence, release) is True
-        monkeypatch.setitem(boundaries._ASKS, Relation.NAME, lambda package_set, subject: False)
+        monkeypatch.setitem(boundaries.NAMED, Relation.NAME, lambda package_set, subject: False)
         assert (
             lacks(release_catalogue, sample_evidence, release) is True
         )  # same as the earlier result
@@ -222,10 +228,8 @@ def test_cached_result_depends_on_python(tmp_path, monkeypatch):
 def test_packages_and_versions_that_require_item(tmp_path, relation, subject, expected):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         sample_evidence = evidence(relation, subject)
-        assert [
-            uses_item(release_catalogue, sample_evidence, item)
-            for item in release_catalogue.releases("app")
-        ] == expected
+        uses_item = same_use(release_catalogue, sample_evidence)
+        assert [*map(uses_item, release_catalogue.releases("app"))] == expected
 
 
 def test_registered_name_is_looked_up_in_registry_of_other(tmp_path):

@@ -7,7 +7,7 @@ from imgbuild.learn.loop import learn_all
 from imgbuild.matrix import constraints
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from tests.support import release_index
-from tests.support.local_index import LocalIndex
+from tests.support.local_index import LocalIndex, sdist_bytes
 
 OLD = {"lib/__init__.py": "VERSION = 1\n", "lib/params.py": "class Old: pass\n"}
 NEW = {"lib/__init__.py": "VERSION = 2\n", "lib/params.py": "class New: pass\n"}
@@ -95,6 +95,20 @@ def test_packages_conflict_if_no_version_is_compatible(tmp_path):
         assert learned is not None
         assert (learned.versions, learned.needs) == ("==1.7", "lib<0")
         assert learned.violated({"app": "1.7", "lib": "1.0"})
+
+
+def test_a_name_that_no_version_has_excludes_one_release_only(tmp_path):
+    index = LocalIndex()
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    mistyped = {**PLAIN, "app/use.py": "import lib.params\ndef run(): lib.params.Missing()\n"}
+    release_index.publish(index, "app", {"1.0": mistyped, "1.1": mistyped})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        never = finding(
+            Relation.NAME, "lib.params:Missing", version="1.1", other_version="1.1", line=2
+        )
+        learned = learn(never, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == ("==1.1", "lib<0")
 
 
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
@@ -247,3 +261,72 @@ def test_package_that_removed_module_is_bounded(tmp_path):
         assert needs["pkg_resources"] == ("setuptools<82", "82")
         assert needs["setuptools"] == ("setuptools", "")
         assert len({p for _, p, _ in site.requests if "packages/setuptools" in p}) < 10
+
+
+CHECK = """\
+import lib
+from packaging import version
+def start():
+    if version.parse(lib.__version__) < version.parse("1.6"):
+        raise ImportError("lib is too old")
+"""
+
+
+def test_a_check_of_a_version_bounds_all_releases_with_it(tmp_path):
+    index = LocalIndex()
+    release_index.publish(index, "lib", {f"1.{n}": OLD for n in range(8)})
+    checking = {**PLAIN, "app/use.py": CHECK}
+    moved = {**PLAIN, "app/use.py": "\n" + CHECK}
+    other = {**PLAIN, "app/use.py": CHECK.replace("1.6", "1.3")}
+    apps = [PLAIN, other, checking, moved, checking]
+    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        clash = finding(
+            Relation.WINDOW, "lib 1.5", version="1.4", other_version="1.5", spec=">=1.6", line=5
+        )
+        learned = learn(clash, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (">=1.2,<=1.4", "lib>=1.6")
+
+
+def test_releases_that_are_only_sdists_are_compared_by_their_code(tmp_path):
+    index = LocalIndex()
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    for n, sources in enumerate([PLAIN, USES_OLD, USES_OLD, USES_NEW]):
+        files = {path: text.encode() for path, text in sources.items()}
+        info = f"Metadata-Version: 2.1\nName: app\nVersion: 1.{n}\n".encode()
+        data = sdist_bytes("app", f"1.{n}", {**files, "PKG-INFO": info})
+        index.add("app", f"app-1.{n}.tar.gz", data)
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        gone = finding(Relation.NAME, "lib.params:Old", version="1.2", other_version="1.1")
+        learned = learn(gone, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (">=1.1,<=1.2", "lib<1.1")
+
+
+def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
+    index = LocalIndex()
+    for version, sources in (("1.0", OLD), ("1.1", OLD), ("1.2", NEW), ("1.3", NEW)):
+        files = {path: text.encode() for path, text in sources.items()}
+        info = f"Metadata-Version: 2.1\nName: lib\nVersion: {version}\n".encode()
+        data = sdist_bytes("lib", version, {**files, "PKG-INFO": info})
+        index.add("lib", f"lib-{version}.tar.gz", data)
+    release_index.publish(index, "app", {"1.0": USES_NEW})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        new = finding(Relation.NAME, "lib.params:New", version="1.0", other_version="1.0")
+        learned = learn(new, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == ("==1.0", "lib>=1.2")
+
+
+def test_a_release_that_checks_the_version_first_is_not_in_the_range(tmp_path):
+    guarded = "import lib\nif lib.VERSION < 2:\n    from lib.params import Old\n"
+    index = LocalIndex()
+    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
+    apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": guarded}]
+    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
+    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
+        gone = finding(Relation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
+        learned = learn(gone, release_catalogue, ())
+        assert learned is not None
+        assert (learned.versions, learned.needs) == (">=1.0,<=1.1", "lib<1.1")

@@ -145,7 +145,7 @@ def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str)
         (("arch", "x86_64", "wheels", 0, "version"), "0.5 --index-url x", "expected format"),
         (("arch", "x86_64", "built", 0, "sdist", "file"), "a/b.tar.gz", "expected format"),
         (("arch", "x86_64", "debs", 0, "file"), "pool/../../x.deb", "expected format"),
-        (("project", "trees", "demo"), "main", "not a hash of git"),
+        (("project", "trees", "demo"), "main", "not a git hash"),
         (
             ("project", "sources", "demo"),
             "git+https://git.example/demo@main",

@@ -135,7 +135,7 @@ PROBLEMS = {
         "/opt/team/train.sh: {",
         "§/opt/venv/bin/train: {",
         "files./opt/venv/bin/train",
-        "belongs to packages",
+        "is reserved for packages",
     ),
     "the place of the environment": (
         "/opt/team/train.sh: {",
@@ -240,7 +240,7 @@ def test_invalid_extension_is_reported_with_place(name: str, tmp_path: Path) -> 
     result = [problem for problem in problems if message in problem.message]
     assert result, [str(problem) for problem in problems]
     assert result[0].path in (f"targets.{extended.OWN}.{path}", f"targets.{path}")
-    if name != "a file and a link":  # told where the file stands
+    if name != "a file and a link":  # reported at its place in the file
         assert result[0].line == before.count("\n") + 1
 
 
@@ -270,14 +270,14 @@ def test_link_outside_repository_is_refused(tmp_path: Path) -> None:
     path = extended.repository(tmp_path / "ours")
     (path.parent / "train.sh").rename(path.parent / "other.sh")
     (path.parent / "train.sh").symlink_to("other.sh")
-    extended.read(path)  # one that stays inside is as good as the file
+    extended.read(path)  # one that stays inside is accepted
     (path.parent / "other.sh").rename(tmp_path / "other.sh")
     (path.parent / "train.sh").unlink()
     (path.parent / "train.sh").symlink_to("../other.sh")
     with pytest.raises(InputError) as caught:
         published.load(path)
     (problem,) = caught.value.problems
-    assert f"a link leads to {tmp_path}/other.sh, outside the repository" in problem.message
+    assert f"a link points to {tmp_path}/other.sh, outside the repository" in problem.message
     assert problem.path == "targets.ours.files./opt/team/train.sh.from"
     assert (problem.line, problem.value) == (16, "train.sh")
     assert problem.expected == "a file of the repository itself: copy it there"

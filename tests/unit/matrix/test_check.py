@@ -37,7 +37,7 @@ SHARED = {
     "no address": (
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'",
         "url: §example.org/whl",
-        ("indexes.torch.url", "not an address", "example.org/whl", "https://host/path", None),
+        ("indexes.torch.url", "not a URL", "example.org/whl", "https://host/path", None),
     ),
     "a secret in a url": (
         "url: 'https://example.org/whl/{cuda_tag}/torch{torch}'",
@@ -408,7 +408,11 @@ def test_torch_index_requires_torch_pin() -> None:
 def test_name_too_long_for_tag_is_refused() -> None:
     text, line, column = broken("  cu124-vllm:", "  §" + "a" * 129 + ":")
     problem = only(text)
-    assert (problem.line, problem.column, problem.expected) == (line, column, "at most 128 letters")
+    assert (problem.line, problem.column, problem.expected) == (
+        line,
+        column,
+        "at most 128 characters",
+    )
 
 
 def test_matrix_without_targets_is_refused() -> None:

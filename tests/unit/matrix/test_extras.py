@@ -64,6 +64,6 @@ def test_extras_reference_without_sets_is_refused() -> None:
         "    extras: [§rl]\n    requires:\n      setuptools",
         (
             "targets.cu124-vllm.extras[0]", "unknown set of extras", "rl",
-            "of which there are none", None,
+            "but none is defined", None,
         ),
     )  # fmt: skip

@@ -145,9 +145,9 @@ def test_wildcard_without_remaining_targets_is_refused(matrix: Matrix) -> None:
 def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
     table_rows = rows(matrix, select(matrix, ["cu1*"], everything=False, arches=()))
     assert [" ".join(line.split()) for line in aligned(cells(table_rows))] == [
-        "target CUDA Python torch vllm trl flashinfer arch as of",
-        "cu124-vllm 12.4 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64 2025-06-20",
-        "cu130-vllm 13.0 3.11 2.6.0 0.8.5.post1 0.18.2 off x86_64, arm64 2025-06-20",
+        "target CUDA Python base torch vllm trl flashinfer arch as of",
+        "cu124-vllm 12.4 3.11 debian-12 2.6.0 0.8.5.post1 0.18.2 off x86_64 2025-06-20",
+        "cu130-vllm 13.0 3.11 debian-12 2.6.0 0.8.5.post1 0.18.2 off x86_64, arm64 2025-06-20",
     ]
     lines = aligned(cells(table_rows))
     heads = ("as of", "2025", "2025")
@@ -158,7 +158,7 @@ def test_table_has_column_for_each_pinned_package(matrix: Matrix) -> None:
 def test_markdown_table(matrix: Matrix) -> None:
     table_rows = rows(matrix, select(matrix, ["gh200"], everything=False, arches=()))
     assert markdown(table_rows) == [
-        "| target | CUDA | Python | torch | vllm | trl | flashinfer | arch | as of |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        "| gh200 | 13.0 | 3.11 | 2.6.0 | 0.31.0 | 0.18.2 | off | arm64 | 2025-06-20 |",
+        "| target | CUDA | Python | base | torch | vllm | trl | flashinfer | arch | as of |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| gh200 | 13.0 | 3.11 | debian-12 | 2.6.0 | 0.31.0 | 0.18.2 | off | arm64 | 2025-06-20 |",
     ]

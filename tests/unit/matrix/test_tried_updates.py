@@ -9,7 +9,7 @@ import pytest
 
 from imgbuild.errors import InputError
 from imgbuild.matrix import tried_updates
-from imgbuild.matrix.tried_updates import MadeRow, RefusedVersion, Updates
+from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
 
 DAY = datetime.date(2026, 11, 28)
 REFUSED = RefusedVersion(
@@ -27,7 +27,7 @@ REFUSED = RefusedVersion(
 
 def test_the_file_is_read_as_it_was_written(tmp_path):
     updates = Updates().refusing("cu130-trl", REFUSED)
-    made = MadeRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
+    made = DerivedRow(of="cu130-trl", made=DAY, moved={"trl": "1.16.0"})
     updates = updates.making("cu130-trl1.16.0", made, {"torch": "2.11.0"})
     tried_updates.write(tmp_path, updates, tmp_path)
     assert tried_updates.read(tmp_path) == updates
@@ -39,7 +39,7 @@ def test_a_new_row_drops_refusals_that_it_has_passed():
     updates = Updates().refusing("a", REFUSED)
     newer = msgspec.structs.replace(REFUSED, version="2.16.0")
     updates = updates.refusing("a", newer)
-    made = MadeRow(of="a", made=DAY, moved={"torch": "2.15.1"})
+    made = DerivedRow(of="a", made=DAY, moved={"torch": "2.15.1"})
     assert list(updates.making("b", made, {"torch": "2.15.1"}).of("a")) == [("torch", "2.16.0")]
 
 
@@ -55,9 +55,9 @@ def test_refusals_are_sorted_by_version():
 def test_rows_are_followed_from_the_first_to_the_newest_and_back():
     updates = Updates(
         rows={
-            "a1": MadeRow(of="a", made=DAY),
-            "a2": MadeRow(of="a1", made=DAY),
-            "a3": MadeRow(of="a2", made=DAY),
+            "a1": DerivedRow(of="a", made=DAY),
+            "a2": DerivedRow(of="a1", made=DAY),
+            "a3": DerivedRow(of="a2", made=DAY),
         }
     )
     assert updates.newest("a", ["a", "a1", "a2"]) == "a2"
@@ -67,7 +67,7 @@ def test_rows_are_followed_from_the_first_to_the_newest_and_back():
 
 
 def test_rows_in_a_circle_end():
-    updates = Updates(rows={"a": MadeRow(of="b", made=DAY), "b": MadeRow(of="a", made=DAY)})
+    updates = Updates(rows={"a": DerivedRow(of="b", made=DAY), "b": DerivedRow(of="a", made=DAY)})
     assert updates.newest("a", ["a", "b"]) == "b"
     assert updates.origin("a") == "b"
 

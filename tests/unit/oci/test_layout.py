@@ -72,7 +72,7 @@ def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
     reads.clear()
     for layers in (layer_pairs, layer_pairs[:1]):  # the second removes a link of the other layer
         layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
-        known_hashes._shared.cache_clear()  # as another process
+        known_hashes._shared.cache_clear()  # like another process
         assert layout.check(tmp_path / "out", layout.read(tmp_path / "out").digest)
     for record, path in layer_pairs:
         assert known_hashes.of_user().matches(path, record.digest.removeprefix("sha256:"))

@@ -134,7 +134,7 @@ def test_merged_tree_matches_unpacked_tree(stack: list[list[Given]]) -> None:
         try:
             unpacked(blobs, folder / "root")
         except (IntegrityError, WorkFailed):
-            return  # a disk refuses more than memory does: a hard link to a folder, to itself
+            return  # not possible on a disk: a hard link to a folder, to itself
         else:
             assert facts(merged(*stack)) == on_disk(folder / "root")
         finally:
@@ -160,4 +160,4 @@ def test_memory_for_each_path_is_bounded() -> None:
     paths = sum(1 for _ in tree.walk())
     assert paths == folders * 101 + 5
     assert taken / paths < 700
-    assert most - taken < 2 << 20  # what is read passes by
+    assert most - taken < 2 << 20  # content is not kept

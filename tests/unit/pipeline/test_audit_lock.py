@@ -174,7 +174,7 @@ def test_wheels_in_folder_are_audited_offline(tmp_path: Path, checks: tuple[str,
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert audited.subjects(errors) == ["vllm:Gone"]
     here = [store.file(wheel.sha256) is not None for wheel in resolution.wheels]
-    assert here == [checks == CHECKS] * 2  # for code alone they stay where they are
+    assert here == [checks == CHECKS] * 2  # for code alone they are not downloaded
 
 
 def test_report_is_cached_until_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

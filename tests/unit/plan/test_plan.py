@@ -154,7 +154,7 @@ def test_dropped_file_is_only_in_recipe_of_its_package():
         ("torch", "", True),
         ("torch", "<26", True),
         ("torch", "<25", False),  # samples lock pip 25.1
-        ("triton", "", False),  # not installed: nobody else ships the path
+        ("triton", "", False),  # not installed: no other package ships the path
     ],
 )
 def test_file_is_dropped_only_if_other_package_ships_it(beside, versions, dropped):

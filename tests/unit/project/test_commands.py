@@ -58,13 +58,13 @@ def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
          "imgbuild add git+https://git.example/a.git installs it"),
         ("git clone https://git.example/a b && pip install ./b", "install ./b",
          "imgbuild add git+https://git.example/a installs it"),
-        ("pip uninstall -y torch", "uninstall -y torch", "not taken into account"),
+        ("pip uninstall -y torch", "uninstall -y torch", "uninstall commands are ignored"),
         ("pip install -r gone.txt", "-r gone.txt", "no such file in the project"),
         ("uv sync --extra vllm", "--extra vllm", "--extra"),
         ("apt-get install -y ./cuda.deb", "./cuda.deb", "a file"),
     ],
 )  # fmt: skip
-def test_a_command_that_is_not_followed_is_named_with_the_reason(tmp_path, script, text, reason):
+def test_unsupported_command_is_reported_with_reason(tmp_path, script, text, reason):
     result = _script(tmp_path, script)
     assert reason in reasons(result)[text]
     assert result.requirements == ()
@@ -155,7 +155,7 @@ def test_stages_and_arguments_choose_the_image(tmp_path):
         ("!pip install trl {extra}", ["trl"]),
     ],
 )  # fmt: skip
-def test_cells_install_packages_by_their_branch(tmp_path, cell, installed):
+def test_cells_install_packages_of_their_branch(tmp_path, cell, installed):
     notebook = {"cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True)}]}
     result = declared(tmp_path, {"train.ipynb": json.dumps(notebook)})
     assert texts(result) == installed

@@ -18,7 +18,7 @@ dependencies = ["torch>=2.6", "click==8.2.1", "numpy<2"]
 """
 
 
-def test_metadata_and_requirements_that_agree_are_both_read(tmp_path):
+def test_consistent_metadata_and_requirements_are_both_read(tmp_path):
     result = declared(
         tmp_path, {"pyproject.toml": RANGES, "requirements.txt": "torch==2.6.0\nwandb\n"}
     )
@@ -34,7 +34,7 @@ def test_a_pinned_requirements_file_within_the_ranges_is_a_lock(tmp_path):
     assert result.not_read == ()
 
 
-def test_a_requirements_file_that_contradicts_the_metadata_is_left_out_with_places(tmp_path):
+def test_contradicting_requirements_file_is_excluded_with_locations(tmp_path):
     pins = "torch==2.5.1\nclick==8.1.8\nnumpy==2.2.5\npeft\n"
     result = declared(tmp_path, {"pyproject.toml": RANGES, "requirements.txt": pins})
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
@@ -67,7 +67,7 @@ def test_files_for_development_hardware_and_alternatives_are_listed(tmp_path):
     }
 
 
-def test_named_files_are_read_and_no_others(tmp_path):
+def test_only_named_files_are_read(tmp_path):
     files = {
         "pyproject.toml": RANGES,
         "requirements/vllm.txt": "vllm\n-r base.txt\n",
@@ -90,7 +90,7 @@ def test_a_dockerfile_beside_metadata_gives_debian_packages_and_notes_the_rest(t
     assert [each.name for each in result.debian] == ["git-lfs"]
     assert [each.name for each in result.cuda] == ["12.4"]
     assert "torch" not in reasons(result)
-    assert "named by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
+    assert "required by no other file" in reasons(result)["flash-attn==2.7.4.post1"]
     assert "--extra" in reasons(result)[".[train]"]
     assert texts(result) == ["torch>=2.6", "click==8.2.1", "numpy<2"]
 
@@ -102,10 +102,10 @@ def test_a_file_that_only_the_dockerfile_installs_is_one_note(tmp_path):
         "requirements/serve.txt": "fastapi\nuvicorn\nray\nvllm\n",
     }
     note = reasons(declared(tmp_path, files))["-r requirements/serve.txt"]
-    assert "Dockerfile; only it names fastapi, uvicorn, ray and 1 more" in note
+    assert "Dockerfile; no other file requires fastapi, uvicorn, ray and 1 more" in note
 
 
-def test_a_workspace_without_a_project_leaves_its_lock_out(tmp_path, monkeypatch):
+def test_lock_of_workspace_without_project_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setattr(uv_lock, "_exported", lambda *_: None)
     files = {
         "pyproject.toml": '[tool.uv.workspace]\nmembers = ["a"]\n',
@@ -126,13 +126,13 @@ def test_of_several_dockerfiles_the_usual_one_is_read(tmp_path):
     assert {"Dockerfile.rocm", "docker/Dockerfile"} <= set(reasons(result))
 
 
-def test_a_notebook_counts_only_if_nothing_else_declares(tmp_path):
+def test_notebook_is_read_only_without_other_files(tmp_path):
     cell = {"cell_type": "code", "source": "!pip install trl\n"}
     notebook = json.dumps({"cells": [cell]})
     assert texts(declared(tmp_path / "a", {"train.ipynb": notebook})) == ["trl"]
     both = declared(tmp_path / "b", {"train.ipynb": notebook, "requirements.txt": "torch\n"})
     assert texts(both) == ["torch"]
-    assert "installs trl, which no other file names" in reasons(both)["train.ipynb"]
+    assert "installs trl, which no other file requires" in reasons(both)["train.ipynb"]
     met = {"train.ipynb": notebook, "requirements.txt": "torch\ntrl\n", "bad.ipynb": "{"}
     assert declared(tmp_path / "d", met).not_read == ()
     several = declared(tmp_path / "c", {"a.ipynb": notebook, "b.ipynb": notebook})
@@ -140,7 +140,7 @@ def test_a_notebook_counts_only_if_nothing_else_declares(tmp_path):
     assert set(reasons(several)) == {"a.ipynb", "b.ipynb"}
 
 
-def test_projects_in_folders_are_left_alone(tmp_path):
+def test_projects_in_subfolders_are_ignored(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         "agent/pyproject.toml": '[project]\nname = "agent"\ndependencies = ["vllm==0.8.5"]\n',
@@ -160,7 +160,7 @@ def test_environments_of_conda_in_folders_are_projects(tmp_path):
     assert set(reasons(several)) == {"gym/conda_env.yml", "atari/environment.yaml"}
 
 
-def test_submodules_that_are_not_fetched_and_foreign_files_are_named(tmp_path):
+def test_unfetched_submodules_and_foreign_files_are_reported(tmp_path):
     files = {
         "requirements.txt": "torch\n",
         ".gitmodules": '[submodule "verl"]\n\tpath = verl\n\turl = https://git.example/verl\n',
@@ -172,14 +172,14 @@ def test_submodules_that_are_not_fetched_and_foreign_files_are_named(tmp_path):
     assert texts(declared(tmp_path, {}, "install.sh")) == ["vllm"]
 
 
-def test_an_environment_of_conda_that_contradicts_the_metadata_is_left_out(tmp_path):
+def test_contradicting_conda_environment_is_excluded(tmp_path):
     conda = "dependencies: [python=3.9, numpy=2.1]\n"
     result = declared(tmp_path, {"pyproject.toml": RANGES, "environment.yml": conda})
     assert "numpy==2.1.*" in reasons(result)["environment.yml"]
     assert result.python == ()
 
 
-def test_setup_py_counts_where_pyproject_has_no_project(tmp_path):
+def test_setup_py_is_read_if_pyproject_has_no_project(tmp_path):
     files = {
         "pyproject.toml": "[tool.black]\nline-length = 100\n",
         "setup.py": "from setuptools import setup\nsetup(name='x', install_requires=['torch'])\n",
@@ -230,7 +230,7 @@ def test_a_repository_that_only_the_dockerfile_installs_is_a_note(tmp_path):
     }
     result = declared(tmp_path, files)
     assert result.unnamed == ()
-    assert "named by no other file" in reasons(result)["git+https://git.example/kernels.git"]
+    assert "required by no other file" in reasons(result)["git+https://git.example/kernels.git"]
 
 
 def test_a_requirements_file_of_a_submodule_is_named_with_its_command(tmp_path):

@@ -35,7 +35,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
     "yaml-laughs": ({"environment.yml": LAUGHS}, "environment.yml", None, "aliases"),
     "yaml-deep": ({"environment.yml": "[" * 400}, "environment.yml", None, ""),
     "yaml-cycle": ({"environment.yml": "a: &a [*a]\n"}, "environment.yml", 1, "alias"),
-    "yaml-text": ({"environment.yml": "text\n"}, "environment.yml", None, "not an environment"),
+    "yaml-text": ({"environment.yml": "text\n"}, "environment.yml", None, "conda environment"),
     "utf8": ({"requirements.txt": b"torch\n\xff\xfe\xfa\n"}, "requirements.txt", 2, "UTF-8"),
     "control": ({"requirements.txt": "torch\nnum\x1b[2Jpy\n"}, "requirements.txt", 2, "control"),
     "setup": ({"setup.py": "def (:\n"}, "setup.py", 1, "not Python"),
@@ -91,7 +91,7 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path):
     ]
 
 
-def test_a_link_that_leads_out_of_the_project_is_refused(tmp_path):
+def test_link_outside_project_is_refused(tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("torch\n")
     folder = project(tmp_path / "p", {"readme.md": ""})
@@ -116,7 +116,7 @@ def test_a_folder_behind_a_link_out_of_the_project_is_not_read(tmp_path):
     assert "outside the project" in reasons(read(folder))["./o"]
 
 
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
+def test_pipe_in_place_of_file_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "requirements.txt")
     with pytest.raises(InputError) as error:
         read(tmp_path, ["requirements.txt"])
@@ -133,13 +133,13 @@ def test_a_file_beyond_the_limit_is_refused(tmp_path):
     assert problem.message == "is too large"
 
 
-def test_files_named_outside_of_the_project_or_of_no_kind_are_refused(tmp_path):
+def test_named_files_outside_project_or_of_unknown_kind_are_refused(tmp_path):
     files = {"model.bin": "x", "requirements.txt": "torch\n"}
     result = problems(tmp_path, files, "../etc/passwd", "/etc/passwd", "model.bin", "gone.txt")
     assert [each.message for each in result] == [
         "is outside the project",
         "is outside the project",
-        "a kind of file that is not read",
+        "a kind of file that is not supported",
         "no such file",
     ]
 

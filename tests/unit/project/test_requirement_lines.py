@@ -58,10 +58,10 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
         ("../sibling", "outside the project"),
         ("-e ./missing", "no such folder"),
         ("hg+https://hg.example/a#egg=a", "only repositories of git"),
-        ("-r https://files.example/requirements.txt", "a file of another host"),
+        ("-r https://files.example/requirements.txt", "a file on another host"),
     ],
 )
-def test_a_line_that_is_not_understood_is_left_out_with_its_place(tmp_path, line, reason):
+def test_unknown_line_is_reported_with_location(tmp_path, line, reason):
     result = declared(tmp_path, {"requirements.txt": f"torch\n{line}\n"})
     (note,) = result.not_read
     assert reason in note.reason
@@ -81,7 +81,7 @@ def test_all_broken_lines_are_named_at_once(tmp_path):
     ]
 
 
-def test_files_that_name_each_other_are_refused(tmp_path):
+def test_circular_includes_are_refused(tmp_path):
     files = {"requirements.txt": "-r a.txt\n", "a.txt": "-r requirements.txt\n"}
     (problem,) = problems(tmp_path, files)
     assert "requirements.txt -> a.txt -> requirements.txt" in problem.message
@@ -124,16 +124,16 @@ def test_a_windows_file_in_utf16_and_crlf_is_read(tmp_path):
     assert texts(declared(tmp_path / "b", files)) == ["torch"]
 
 
-def test_no_deps_holds_for_the_lines_below_it(tmp_path):
+def test_no_deps_applies_to_following_lines(tmp_path):
     result = declared(tmp_path, {"requirements.txt": "torch\n--no-deps\ntrl\n"})
     assert [each.no_deps for each in result.requirements] == [False, True]
 
 
-def test_an_export_of_conda_is_read_as_such(tmp_path):
+def test_conda_export_is_recognized(tmp_path):
     files = {"requirements.txt": "# platform: linux-64\nnumpy=1.26.4=py310\nopenssl=3.0=h1\n"}
     result = declared(tmp_path, files)
     assert texts(result) == ["numpy==1.26.4"]
-    assert "a library of conda" in reasons(result)["openssl=3.0"]
+    assert "a conda library" in reasons(result)["openssl=3.0"]
 
 
 def test_builds_for_other_hardware_lose_their_local_version_and_are_noted(tmp_path):
@@ -151,12 +151,12 @@ def test_indexes_of_pytorch_for_other_hardware_and_of_nightly_builds_are_noted(t
     notes = reasons(result)
     assert notes[urls[0]] == "images have builds for CUDA, not for cpu"
     assert notes[urls[1]] == "images have builds for CUDA, not for rocm6.3"
-    assert "CUDA 12.8 is taken" in notes[nightly]
+    assert "CUDA 12.8 is used" in notes[nightly]
     assert [each.name for each in result.cuda] == ["12.8"]
     assert result.indexes == ()
 
 
-def test_a_wheel_of_pytorch_s_index_means_its_version_and_cuda_release(tmp_path):
+def test_wheel_of_pytorch_index_sets_version_and_cuda_release(tmp_path):
     file = "torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
     line = f"https://download.pytorch.org/whl/cu124/{file}#sha256={HASH}\n"
     result = declared(tmp_path, {"requirements.txt": line})
@@ -189,7 +189,7 @@ LINES = st.builds(
 
 
 @given(LINES)
-def test_lines_are_read_like_by_packaging(tmp_path_factory, line):
+def test_lines_are_parsed_like_packaging(tmp_path_factory, line):
     reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     read_line(reading, line, Place(file="requirements.txt", line=1), LineScope())
     assert [each.requirement for each in reading.requirements] == [Requirement(line)]
@@ -198,7 +198,7 @@ def test_lines_are_read_like_by_packaging(tmp_path_factory, line):
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
+def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
     reading = Reading(ProjectFiles(tmp_path_factory.getbasetemp()))
     requirement_word(reading, text, ".", Place(file="a", line=1))
     assert reading.requirements or reading.problems or reading.left_out or reading.local_requests
@@ -215,7 +215,7 @@ def test_any_text_is_read_left_out_or_a_problem(tmp_path_factory, text):
         ("https://download.pytorch.org/whl/nightly/cu128", ["12.8"]),
     ],
 )
-def test_an_index_of_another_package_names_no_cuda_release(tmp_path, index, cuda):
+def test_index_of_other_package_has_no_cuda_release(tmp_path, index, cuda):
     result = declared(tmp_path, {"requirements.txt": f"--extra-index-url {index}\ntorch\n"})
     assert [each.name for each in result.cuda] == cuda
 
@@ -236,7 +236,7 @@ def test_an_index_of_another_package_names_no_cuda_release(tmp_path, index, cuda
         "a b https://user:S3CRET@files.example/",
     ],
 )
-def test_a_login_in_a_line_that_is_not_read_is_not_shown(tmp_path, line):
+def test_credentials_in_ignored_line_are_not_shown(tmp_path, line):
     try:
         answer = declared(tmp_path, {"requirements.txt": f"einops\n{line}\n"})
     except InputError as error:

@@ -85,14 +85,14 @@ def test_values_known_only_by_running_are_named(tmp_path, value):
     assert "build backend" in reasons(result)["install_requires"]
 
 
-def test_a_list_that_is_known_in_part_is_taken_in_part(tmp_path):
+def test_partly_known_list_is_read_in_part(tmp_path):
     script = f"{HEAD}setup(name='x', install_requires=['torch', compute(), 'peft'])\n"
     result = declared(tmp_path, {"setup.py": script})
     assert texts(result) == ["torch", "peft"]
     assert "build backend" in reasons(result)["install_requires"]
 
 
-def test_requirements_under_a_condition_are_left_out(tmp_path):
+def test_conditional_requirements_are_ignored(tmp_path):
     script = "needed = ['torch']\nif os.name == 'nt':\n    needed.append('pywin')\n"
     script += "setup(name='x', install_requires=needed)\n"
     result = declared(tmp_path, {"setup.py": HEAD + script})
@@ -115,7 +115,7 @@ def test_version_layout_and_scripts_are_read(tmp_path):
     )
 
 
-def test_recursion_in_a_script_ends(tmp_path):
+def test_recursive_script_terminates(tmp_path):
     script = "def a():\n    return b()\ndef b():\n    return a()\n"
     script += "setup(name='x', install_requires=a())\n"
     assert "install_requires" in reasons(declared(tmp_path, {"setup.py": HEAD + script}))

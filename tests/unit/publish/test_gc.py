@@ -92,7 +92,7 @@ def test_image_is_old_if_all_tags_have_old_dates(registry, tags, old):
     place.image("kept", "small")
     place.image("image", *tags)
     sweep = place.find()
-    if "small" in tags:  # it has taken the tag of the first image
+    if "small" in tags:  # it has the tag of the first image now
         assert sweep == gc.Sweep(repository=str(place.repository), kept=1, old=())
     else:
         assert _tags(sweep) == ([tuple(sorted(tags))] if old else [])

@@ -109,7 +109,7 @@ def test_second_push_changes_nothing(client: Client, registry: Registry):
     before = len(registry.requests)
     assert artifact_store.attach(client, repository, subject, KIND, FILES) == first
     assert {request.method for request in registry.requests[before:]} <= {"GET", "HEAD"}
-    # Another content is another artifact beside the first.
+    # Other content is a second artifact.
     other = {"a.bin": ArtifactFile(data=b"other", media_type="application/octet-stream")}
     artifact_store.attach(client, repository, subject, KIND, other)
     assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 2
@@ -118,7 +118,7 @@ def test_second_push_changes_nothing(client: Client, registry: Registry):
 def test_removed_artifact_is_attached_again(client: Client, registry: Registry):
     repository, subject = registry.repository("me/image"), image(client, registry)
     digest = artifact_store.attach(client, repository, subject, KIND, FILES)
-    del registry.manifests["me/image", digest]  # as a registry's own clean-up does
+    del registry.manifests["me/image", digest]  # as the garbage collection of a registry does
     assert artifact_store.find(client, repository, subject.digest, KIND) == []
     artifact_store.attach(client, repository, subject, KIND, FILES)
     assert len(artifact_store.find(client, repository, subject.digest, KIND)) == 1

@@ -124,7 +124,7 @@ def test_cached_tokens_and_cookies_are_not_sent_to_other_registry(registry, vict
         pusher.upload(registry.repository("me/x"), BLOB)
     assert result(victim) == []
     assert [request for request in victim.requests if "Cookie" in request.headers] == []
-    # And the other way round: what was refused there is not remembered for it.
+    # Conversely, a refusal there is not stored for it.
     pusher.upload(victim.repository("me/x"), bytes_source(b"more"))
 
 

@@ -139,8 +139,8 @@ def test_first_folder_with_host_is_used(tmp_path):
     [
         ("server = ", "Invalid value"),
         ("server = 5", "Expected `str`"),
-        ('server = "ftp://x"', "'ftp://x' is not an address of a registry"),
-        ('server = "https://"', "is not an address of a registry"),
+        ('server = "ftp://x"', "'ftp://x' is not a registry address"),
+        ('server = "https://"', "is not a registry address"),
         ('[host."https://m"]\ncapabilities = ["pul"]', "'pul' is not a known capability"),
         ('[host."https://m"]\nca = 5', "ca"),
     ],

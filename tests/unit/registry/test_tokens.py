@@ -140,7 +140,7 @@ def test_token_is_renewed_before_expiry(registry, tmp_path, monkeypatch):
     monkeypatch.setattr(tokens, "monotonic", lambda: now + 900)
     pusher.upload(registry.repository("me/x"), bytes_source(b"c"))
     assert len(registry.granted) == 2
-    # The expired token was not used, so that no body was sent in vain.
+    # The expired token was not used, so no body was sent twice.
     sent = registry.received_requests("/v2/")
     assert [request for request in sent if "Authorization" not in request.headers] == sent[:1]
 

@@ -37,7 +37,7 @@ def test_committed_dockerfiles_need_no_registry_and_no_new_engine(path):
     assert re.search(r"^USER 1000:1000$", text, re.MULTILINE)
 
 
-def test_exceptions_of_the_linter_have_reasons():
+def test_linter_exceptions_have_reasons():
     for path in COMMITTED:
         text = path.read_text(encoding="utf-8")
         ignored = re.findall(r"^# hadolint ignore=(.+)$", text, re.MULTILINE)

@@ -52,7 +52,7 @@ def sample(tmp_path: Path) -> Sample:
     return Sample(tmp_path)
 
 
-def test_wheels_have_their_own_names_and_take_no_space(sample):
+def test_wheels_are_hard_linked_under_their_names(sample):
     summary = sample.put()
     assert (summary.files, summary.made, summary.size) == (
         3,
@@ -65,12 +65,12 @@ def test_wheels_have_their_own_names_and_take_no_space(sample):
         assert (sample.folder / wheel.file).samefile(stored)
 
 
-def test_a_second_time_nothing_is_done(sample):
+def test_second_run_changes_nothing(sample):
     sample.put()
     assert sample.put().made == 0
 
 
-def test_wheels_of_another_lock_go(sample):
+def test_wheels_of_other_lock_are_removed(sample):
     sample.put()
     summary = sample.put(sample.of(*sample.wheels[:1]))
     assert (summary.files, sample.names()) == (1, [sample.wheels[0].file])
@@ -85,7 +85,7 @@ def test_another_file_of_that_name_is_replaced(sample):
     assert place.stat().st_size == sample.wheels[0].size
 
 
-def test_on_another_disk_wheels_are_copied_once(sample, monkeypatch):
+def test_wheels_are_copied_once_on_other_disk(sample, monkeypatch):
     def _refuse(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -109,7 +109,7 @@ def test_files_of_other_programs_are_left_unchanged(sample, name):
 
 
 @pytest.mark.parametrize("name", ["../evil-1.0-py3-none-any.whl", ".hidden.whl", "a b.whl", "x"])
-def test_a_name_that_is_not_the_name_of_a_wheel_is_refused(sample, name):
+def test_invalid_wheel_name_is_refused(sample, name):
     bad = msgspec.structs.replace(sample.wheels[0], file=name)
     with pytest.raises(IntegrityError, match="not a wheel name"):
         sample.put(sample.of(bad, *sample.wheels[1:]))

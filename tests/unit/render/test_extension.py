@@ -34,7 +34,7 @@ def rendered(matrix: Extended, lock: Lock) -> Dockerfile:
     return dockerfile(lock, target_digests, matrix)
 
 
-def test_wheels_and_files_of_the_sum(matrix: Extended) -> None:
+def test_wheels_and_files_are_those_of_both_locks(matrix: Extended) -> None:
     lock = locked(matrix)
     rendering = rendered(matrix, lock)
     (stage,) = rendering.stages
@@ -58,7 +58,7 @@ def test_the_base_is_the_one_with_added_system_packages(matrix: Extended) -> Non
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "link"])
-def test_a_lock_adds_no_file_from_outside_of_the_repository(
+def test_lock_cannot_add_file_outside_repository(
     matrix: Extended, tmp_path: Path, name: str
 ) -> None:
     """The author of the lock may know the file's hash."""
@@ -80,7 +80,7 @@ def test_binary_files_cannot_be_rendered(matrix: Extended) -> None:
         rendered(matrix, locked(matrix))
 
 
-def test_a_file_that_changed_since_is_refused(matrix: Extended) -> None:
+def test_changed_file_is_refused(matrix: Extended) -> None:
     lock = locked(matrix)
     (matrix.overlays[extended.OWN].folder / "train.sh").write_bytes(b"other")
     with pytest.raises(IntegrityError, match=r"train\.sh has sha256"):

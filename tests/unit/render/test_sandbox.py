@@ -70,7 +70,7 @@ ESCAPES = (
 
 
 @pytest.mark.parametrize("text", ESCAPES)
-def test_a_template_reaches_nothing_of_python_or_the_disk(text: str, tmp_path: Path) -> None:
+def test_template_cannot_access_python_or_disk(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         rendered(tmp_path, text)
     assert re.search(
@@ -114,7 +114,7 @@ BOMBS = (
 
 
 @pytest.mark.parametrize("text", BOMBS, ids=[text[:40] for text in BOMBS])
-def test_a_template_cannot_fill_the_memory_or_run_for_ever(text: str, tmp_path: Path) -> None:
+def test_template_has_memory_and_time_limits(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"files\.j2"):
         rendered(tmp_path, text)
 
@@ -220,7 +220,7 @@ def test_a_text_without_a_filter_is_refused_unless_it_is_a_plain_word(
         rendered(tmp_path, f"\n{text}\n")
 
 
-def test_templates_of_a_project_are_those_that_differ(tmp_path: Path) -> None:
+def test_project_templates_are_those_that_differ(tmp_path: Path) -> None:
     folder = tmp_path / "templates/slurm"
     folder.mkdir(parents=True)
     (folder / "single.j2").write_bytes((templates.DATA / "slurm/single.j2").read_bytes())
@@ -232,7 +232,7 @@ def test_templates_of_a_project_are_those_that_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_looking_for_templates_of_a_project_follows_no_links_and_opens_only_files(
+def test_template_search_follows_no_links_and_opens_only_files(
     tmp_path: Path,
 ) -> None:
     folder, tree = tmp_path / "templates", tmp_path / "tree"

@@ -85,7 +85,7 @@ def test_every_locked_wheel_is_installed_once_on_each_architecture():
         )
 
 
-def test_the_requirements_beside_it_have_every_hash():
+def test_requirements_file_has_every_hash():
     lock = render_sample.lock()
     text = requirements.text(lock, Arch.X86_64)
     for wheel in lock.arch[Arch.X86_64].wheels:
@@ -93,7 +93,7 @@ def test_the_requirements_beside_it_have_every_hash():
     assert f"--hash=sha256:{'b' * 64}\n" in text  # of the wheel that was built, as a folder has it
 
 
-def test_rows_of_dropped_files_are_those_of_record():
+def test_dropped_files_are_removed_from_record():
     (omission,) = [
         omission for install in value().stages[0].installs for omission in install.omissions
     ]
@@ -103,7 +103,7 @@ def test_rows_of_dropped_files_are_those_of_record():
     assert not any(row.search("../../../bin/fastapi-cli,,") for row in rows)
 
 
-def test_without_uv_there_is_no_dockerfile():
+def test_dockerfile_requires_uv():
     matrix = render_sample.matrix()
     lock = render_sample.without(render_sample.lock(matrix), "uv")
     with pytest.raises(InputError, match="small: a Dockerfile installs with uv"):
@@ -116,7 +116,7 @@ def test_online_requires_a_registry():
     assert "--registry" in (caught.value.hint or "")
 
 
-def test_online_has_an_address_of_every_file_and_no_named_context():
+def test_online_dockerfile_has_url_of_every_file():
     rendered_text = text(_online())
     lock = render_sample.lock()
     for wheel in lock.arch[Arch.ARM64].wheels:
@@ -138,7 +138,7 @@ def _needing(*wheels: Wheel) -> Lock:
     return msgspec.structs.replace(lock, arch=arches)
 
 
-def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
+def test_build_uses_wheels_of_each_architecture():
     """The torch that a build imports was locked for the machine of the build: x86_64."""
     other = "torch-2.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     torch = msgspec.structs.replace(samples.wheel("torch", "2.6.0"), file=other, sha256="c" * 64)
@@ -155,12 +155,12 @@ def test_a_build_takes_the_targets_own_wheels_on_each_architecture():
     assert [line.plain.partition("=")[0] for line in needs] == ["setuptools"]  # torch is there
 
 
-def test_a_build_that_needs_another_architectures_wheel_is_refused():
+def test_wheel_of_other_architecture_is_refused():
     file = "ninja-1.11-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.whl"
     lock = _needing(msgspec.structs.replace(samples.wheel("ninja", "1.11"), file=file))
     assert online.build_files(lock, [Arch.X86_64])
     with pytest.raises(
-        InputError, match=r"ninja 1\.11, and the lock has ninja-1\.11-py3"
+        InputError, match=r"ninja 1\.11, and the lock has only ninja-1\.11-py3"
     ) as caught:
         online.build_files(lock, [Arch.ARM64])
     assert "--only wheels" in (caught.value.hint or "")
@@ -190,7 +190,7 @@ def test_files_of_built_packages_can_be_dropped():
     )
 
 
-def test_online_takes_a_registry_base_where_it_is():
+def test_online_uses_registry_base_in_place():
     lock = render_sample.lock()
     image = f"quay.example/base:1@sha256:{'c' * 64}"
     base = msgspec.structs.replace(lock.base, kind="registry", image=image)
@@ -202,7 +202,7 @@ def _head(rendering: Dockerfile) -> str:
     return text(rendering).partition("\nARG ")[0]
 
 
-def test_commands_in_heads_name_one_platform():
+def test_header_commands_name_one_platform():
     """A machine without emulation cannot build for a second platform."""
     for rendering in (value(), _online()):
         (named,) = re.findall(r"docker buildx build .*--platform (\S+)", _head(rendering))
@@ -213,7 +213,7 @@ def test_commands_in_heads_name_one_platform():
     assert re.findall(r"--platform (\S+)", _head(arm)) == ["linux/arm64"]
 
 
-def test_a_head_outside_of_the_locks_folder_names_the_lock():
+def test_header_outside_lock_folder_names_the_lock():
     matrix = render_sample.matrix()
     lock = render_sample.lock(matrix)
     rendering = dockerfile(lock, render_sample.digests_of(lock), matrix, [Arch.ARM64])
@@ -232,7 +232,7 @@ def test_texts_of_one_architecture_name_their_own_file():
     assert "render small --format apptainer --arch arm64`" in _definition(value())
 
 
-def test_bake_names_have_no_dots_and_contexts_are_by_digest():
+def test_bake_names_have_no_dots_and_contexts_have_digests():
     rendering = msgspec.structs.replace(value(), target="cu130-vllm0.20.2")
     (name,) = bake.bake([rendering])["target"]
     assert name == "cu130-vllm0_20_2"
@@ -262,7 +262,7 @@ def by_address() -> Lock:
     return msgspec.structs.replace(lock, arch=arch, project=project)
 
 
-def test_a_package_by_address_is_not_of_the_default_index():
+def test_url_package_is_not_on_default_index():
     lock = by_address()
     arch = {
         name: msgspec.structs.replace(
@@ -312,7 +312,7 @@ def test_pylock_is_read_by_packaging_and_has_every_hash():
     assert sdist.hashes == {"sha256": "a" * 64}
 
 
-def test_a_script_moves_the_images_folders():
+def test_script_relocates_image_folders():
     install_script = _script()
     assert install_script.env["GREETING"] == '"say \\"hi\\" to \\$HOME"'
     assert "PATH" not in install_script.env
@@ -326,7 +326,7 @@ def test_a_script_moves_the_images_folders():
     assert plain == ["fastapi", "nvidia-x", "pip", "torch", "trl", "uv"]
 
 
-def test_packages_of_other_indexes_are_in_a_script_by_address():
+def test_script_has_urls_of_packages_on_other_indexes():
     lock = render_sample.lock()
     lock = msgspec.structs.replace(lock, indexes={"trl": "elsewhere"})
     install_script = script.script(
@@ -334,12 +334,12 @@ def test_packages_of_other_indexes_are_in_a_script_by_address():
     )
     trl = render_sample.wheels(lock)["trl"]
     where = f"trl @ https://index.example/trl/{trl.file} --hash=sha256:{trl.sha256}"
-    (line,) = [line for line in install_script.requirements if line.there]
-    assert line.there == where
+    (line,) = [line for line in install_script.requirements if line.with_url]
+    assert line.with_url == where
     assert line.plain == f"trl==0.18.2 --hash=sha256:{trl.sha256}"  # as a folder of wheels has it
 
 
-def test_a_projects_own_template_is_read_first(tmp_path):
+def test_project_template_takes_precedence(tmp_path):
     templates_folder = tmp_path / "templates"
     templates_folder.mkdir()
     (templates_folder / "files.j2").write_text("# mine, for {{ target }}\n")

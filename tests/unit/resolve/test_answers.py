@@ -35,7 +35,7 @@ from tests.support.source_code import ROOT
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
-def test_wishes_are_read_with_commas_in_both_meanings():
+def test_requests_may_contain_both_kinds_of_commas():
     requests, cuda = request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
     assert requests == (
         RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
@@ -70,7 +70,7 @@ def test_extras_and_markers_are_part_of_a_request():
     assert not requests[2].applies({"sys_platform": "win32"})
 
 
-def test_a_request_of_which_nothing_counts_on_the_machine_is_refused():
+def test_request_excluded_by_its_markers_is_refused():
     requests, _ = request.read(["trl; sys_platform == 'win32'", "vllm"], [], {})
     ask = request.ResolveRequest(requests=requests, arches=(Arch.X86_64,))
     assert request.applying(ask, samples.matrix()).packages == ("vllm",)
@@ -100,13 +100,13 @@ def test_a_request_of_which_nothing_counts_on_the_machine_is_refused():
         ),
     ],
 )
-def test_requests_that_no_row_can_express(wants, have, words):
+def test_unsupported_requests_are_refused(wants, have, words):
     with pytest.raises(InputError, match=words):
         request.read(wants, have, {})
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("12.6", "12.6"), ("cu126", "12.6"), ("130", "13.0")])
-def test_spellings_of_a_cuda_release(text, cuda):
+def test_cuda_release_spellings_are_accepted(text, cuda):
     assert request.cuda_of(text, None) == cuda
 
 
@@ -125,7 +125,7 @@ def test_a_cpu_build_is_kept_on_its_index():
 
 
 @pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
-def test_a_python_that_is_not_a_release(text):
+def test_invalid_python_release_is_refused(text):
     assert request.python_of("3.11") == "3.11"
     with pytest.raises(InputError, match=f"--python {text}: ") as caught:
         request.python_of(text)
@@ -139,7 +139,7 @@ def test_architectures_with_commas_and_in_other_spellings():
         request.arches_of(["sparc"])
 
 
-def test_indexes_are_those_of_the_matrix():
+def test_indexes_of_matrix_are_used():
     matrix = samples.matrix()
     assert request.indexes_of(["Torch=pypi"], matrix) == {"torch": "pypi"}
     with pytest.raises(InputError, match="no index pytorch"):
@@ -169,7 +169,7 @@ def test_row_names_are_unused_and_start_with_the_first_request():
     assert request.name_of(ask, matrix, "12.8", versions) == "cu128-vllm0.10.2"
     taken = msgspec.structs.replace(matrix, targets={"cu128-vllm0.10.2": matrix.targets["small"]})
     assert request.name_of(ask, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
-    with pytest.raises(InputError, match="has a target small already"):
+    with pytest.raises(InputError, match="already has a target small"):
         request.check(msgspec.structs.replace(ask, name="small"), matrix)
 
 
@@ -184,7 +184,7 @@ def test_row_names_are_unused_and_start_with_the_first_request():
         ("2.6.0+cpu", [], None),
     ],
 )
-def test_the_cuda_of_a_torch(version, requires, cuda):
+def test_cuda_release_of_torch(version, requires, cuda):
     torch_build = torch.build_of(Version(version), [Requirement(line) for line in requires])
     assert torch_build.cuda == cuda
 
@@ -193,7 +193,7 @@ def build(version, cuda):
     return TorchBuild(version=Version(version), cuda=cuda, evidence="said so")
 
 
-def test_torches_in_words_and_as_a_specifier():
+def test_torch_versions_as_text_and_as_specifier():
     builds = [build("2.11.0", "13.0"), build("2.10.0", None), build("2.9.0", None)]
     assert torch.summary(builds) == "2.11.0: CUDA 13.0, 2.9.0 to 2.10.0: CPU builds"
     versions = [Version(text) for text in ("2.6.0", "2.7.0", "2.7.1", "2.8.0")]
@@ -218,7 +218,7 @@ def test_a_specifier_of_versions_with_local_parts_is_valid():
         ("2.11.0+cu.13.0.post1", "13.0"),
     ],
 )
-def test_the_cuda_of_a_local_version(version, cuda):
+def test_cuda_release_of_local_version(version, cuda):
     assert torch.build_of(Version(version), []).cuda == cuda
 
 
@@ -235,7 +235,7 @@ METADATA = {
 
 
 def test_which_package_requires_which_with_extras_and_markers():
-    specs = {(link.asker, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
+    specs = {(link.dependent, link.package): link.spec for link in reasons.links(METADATA, MARKERS)}
     assert specs == {
         ("vllm", "torch"): "==2.6.0",
         ("vllm", "ray"): "!=2.44.*",
@@ -289,7 +289,7 @@ def test_the_row_of_each_target_of_the_project_is_the_same_target():
     assert msgspec.convert(read, dict[str, Target]) == targets
 
 
-def test_a_row_is_read_the_same_by_other_readers_of_yaml():
+def test_row_is_equal_for_other_yaml_readers():
     read = yaml.safe_load("\n".join(target_lines("pasted", TARGET)))["pasted"]
     assert read["pins"] == TARGET.pins
     assert (read["cuda"], read["as_of"]) == ("12.4", TARGET.as_of)
@@ -297,7 +297,7 @@ def test_a_row_is_read_the_same_by_other_readers_of_yaml():
     assert read["exclude"] == {"arm64": TARGET.exclude[Arch.ARM64]}
 
 
-def test_an_impossible_package_set_has_passed_no_check(tmp_path):
+def test_impossible_package_set_is_not_checked(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
     ask = ResolveRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imgbuild.matrix.constraints import Constraint
 from imgbuild.project.model import Declared, DeclaredPython, Place
 from imgbuild.resolve import choose
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
@@ -68,7 +69,7 @@ def test_a_checkout_of_a_package_is_not_the_release() -> None:
     assert item.changed[0].wanted == "git+https://example.org/t.git"
 
 
-def test_a_login_of_an_address_is_not_shown() -> None:
+def test_url_credentials_are_not_shown() -> None:
     address = "https://user:S3CRET@files.example/transformers-4.52.3-py3-none-any.whl?sig=S3CRET"
     wheel = PackageDemand(package="transformers", source=address, places=(PLACE,))
     item = choose.candidate(facts("a"), [wheel], NONE)
@@ -76,7 +77,7 @@ def test_a_login_of_an_address_is_not_shown() -> None:
     assert "//files.example/transformers" in str(item.changed[0])
 
 
-def test_a_bound_alone_changes_but_adds_nothing() -> None:
+def test_constraint_changes_but_adds_no_package() -> None:
     bounds = [
         PackageDemand(package="transformers", spec="<4.50", installed=False, places=(PLACE,)),
         PackageDemand(package="absent", spec="<2", installed=False, places=(PLACE,)),
@@ -85,7 +86,7 @@ def test_a_bound_alone_changes_but_adds_nothing() -> None:
     assert (item.met, item.added, len(item.changed)) == ((), (), 1)
 
 
-def test_an_engine_counts_more_than_many_other_packages() -> None:
+def test_engine_costs_more_than_many_other_packages() -> None:
     others = {f"p{number}": "1.0" for number in range(30)}
     wrong_torch = facts("torch", versions={"torch": "2.5.1", "vllm": "0.8.5", **others})
     wrong_others = facts(
@@ -109,7 +110,7 @@ def test_the_nearest_version_of_an_engine_comes_first() -> None:
     assert names(ranked(targets, "vllm <=0.6.3")) == ["0.7.2", "0.10.2", "0.26.0"]
 
 
-def test_a_pinned_torch_leaves_targets_of_its_minor_release_alone() -> None:
+def test_pinned_torch_selects_targets_of_its_minor_release() -> None:
     targets = [
         facts("same", versions={"torch": "2.6.1"}),
         facts("other", versions={"torch": "2.7.0", "vllm": "0.8.5"}),
@@ -117,7 +118,7 @@ def test_a_pinned_torch_leaves_targets_of_its_minor_release_alone() -> None:
     assert names(ranked(targets, "torch ==2.6.0", "vllm ==0.8.5")) == ["same"]
 
 
-def test_of_a_torch_that_no_target_has_the_declared_cuda_decides() -> None:
+def test_declared_cuda_decides_for_torch_of_no_target() -> None:
     targets = [
         facts("cu124", versions={"torch": "2.5.1"}, cuda="12.4"),
         facts("cu130", versions={"torch": "2.11.0"}, cuda="13.0"),
@@ -137,7 +138,7 @@ def test_the_python_of_the_project_comes_first(spec: str, first: str) -> None:
     assert names(ranked([old, new], "vllm", declared=python(spec)))[0] == first
 
 
-def test_ties_are_decided_by_cuda_retirement_recommendation_tests_and_date() -> None:
+def test_ties_are_broken_in_documented_order() -> None:
     def order(**more: object) -> list[str]:
         return names(ranked([facts("a"), facts("b", **more)], "torch", cuda=("12.4",)))
 
@@ -171,3 +172,16 @@ def test_contradictions_of_additions_are_looked_up_for_the_nearest_targets() -> 
     order = choose.ranked(targets, NONE, lambda _: wanted, conflicts, first=2)
     assert (asked, names(order)) == (["a", "b"], ["b", "a", "c"])
     assert order[1].form == "like"
+
+
+def test_learned_constraints_apply_to_added_packages() -> None:
+    learned = (
+        Constraint(package="fast", versions="==2.0", needs="torch!=2.6.0", check="names"),
+        Constraint(package="kernels", versions=">=0.3", needs="torch!=2.11.0", check="cuda",
+                   name="libcudart.so.13"),
+    )  # fmt: skip
+    old, new = facts("a", learned=learned), facts("b", learned=learned, cuda="13.0")
+    assert [*map(str, old.requirements_of("fast", "2.0"))] == ["torch!=2.6.0"]
+    assert old.requirements_of("fast", "1.0") == []
+    assert [*map(str, old.requirements_of("kernels", "0.4"))] == ["torch!=2.6.0"]
+    assert new.requirements_of("kernels", "0.4") == []

@@ -114,8 +114,8 @@ def read_all(versions) -> QuickLook:
     return QuickLook(read=frozenset(versions))
 
 
-def clash(versions, *taught) -> QuickLook:
-    return QuickLook(clashes=True, taught=taught, read=frozenset(versions))
+def clash(versions, *learned) -> QuickLook:
+    return QuickLook(clashes=True, learned=learned, read=frozenset(versions))
 
 
 def near(facts, demands, cuda, check=read_all, retained=()):
@@ -123,7 +123,7 @@ def near(facts, demands, cuda, check=read_all, retained=()):
     return suggest.Suggestions(facts, demands, requirement_conflict, check, retained).find(cuda)
 
 
-def test_wishes_that_fit_have_no_conflict(ask):
+def test_compatible_requests_have_no_conflict(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", ""), ("torch", ">=2.6"))
     assert conflict.conflict(facts, demands, "12.4") is None
     torch = conflict.torch_of(facts, demands, "12.4")
@@ -131,7 +131,7 @@ def test_wishes_that_fit_have_no_conflict(ask):
     assert (str(torch.version), torch.cuda) == ("2.6.0", "12.4")
 
 
-def test_a_version_whose_torch_is_of_another_cuda(ask):
+def test_version_with_torch_of_other_cuda_is_a_conflict(ask):
     facts, demands = ask(("vllm", "==1.0"))
     requirement_conflict = refused(facts, demands, "12.4")
     assert requirement_conflict.reasons == (
@@ -143,14 +143,14 @@ def test_a_version_whose_torch_is_of_another_cuda(ask):
     assert (requirement_conflict.requests, requirement_conflict.cuda) == (("vllm",), True)
     of_row = conflict.conflict(facts, demands, "12.4", row="cu124-vllm")
     assert of_row is not None
-    assert of_row.reasons[0] == "the target cu124-vllm is of CUDA 12.4"
+    assert of_row.reasons[0] == "the target cu124-vllm is for CUDA 12.4"
     assert near(facts, demands, "12.4") == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4",
-        "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0",
+        "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0",
     )
 
 
-def test_two_requests_that_name_different_torches(ask):
+def test_requests_with_different_torch_versions_conflict(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("vllm", "==0.9"))
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons == (
@@ -186,7 +186,7 @@ def test_learned_constraints_are_reported_with_their_evidence(ask):
     requirement_conflict = refused(facts, demands, None)
     assert requirement_conflict.reasons[-1] == (
         "trl 1.2 needs vllm>=0.9: trl/client.py:43 imports vllm.utils.network_utils,"
-        " new in vllm 0.9"
+        " added in vllm 0.9"
     )
     assert near(facts, demands, None) == (
         "vllm 0.9, with torch 2.7.0 for CUDA 12.6",
@@ -194,7 +194,7 @@ def test_learned_constraints_are_reported_with_their_evidence(ask):
     )
 
 
-def test_a_near_package_set_is_checked_and_learned_from(ask):
+def test_nearest_package_set_is_checked_and_learned_from(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     checked = []
 
@@ -242,10 +242,10 @@ def test_a_package_set_with_several_changes_is_checked_and_learned_from(ask):
     assert near(facts, demands, "12.4", against("0.8", "0.9")) == ()
 
 
-def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask):
+def test_incompatible_code_is_not_retried_with_other_cuda(ask):
     facts, demands = ask(("vllm", "==1.0"), ("trl", "==1.2"))
     plain = near(facts, demands, "12.4")
-    assert plain[-1] == "CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0"
+    assert plain[-1] == "CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0"
 
     def check(versions):
         older = msgspec.structs.replace(LEARNED, versions="==1.2", needs="vllm<1.0")
@@ -255,7 +255,7 @@ def test_wishes_whose_code_does_not_get_along_do_not_on_another_cuda_either(ask)
     assert near(facts, demands, "12.4", check) == plain[:-1]
 
 
-def test_a_clash_without_a_constraint_is_not_a_near_package_set_and_is_not_tried_again(ask):
+def test_conflict_without_constraint_is_not_tried_again(ask):
     facts, demands = ask(("vllm", "==0.8"), ("trl", "==1.2"), learned=[LEARNED])
     checked = []
 
@@ -270,7 +270,7 @@ def test_a_clash_without_a_constraint_is_not_a_near_package_set_and_is_not_tried
     assert [versions["vllm"] for versions in checked] == ["0.9", "1.0", "0.8"]
 
 
-def test_a_package_set_of_several_changes_that_clashes_untaught_is_not_tried_again(ask):
+def test_conflicting_set_without_constraint_is_not_tried_again(ask):
     facts, demands = ask(("torch", "==2.6.0"), ("dict", "==0.6"), arch=Arch.ARM64)
     checked = []
 
@@ -283,13 +283,13 @@ def test_a_package_set_of_several_changes_that_clashes_untaught_is_not_tried_aga
     assert checked == ["0.8", "0.9"]
 
 
-def test_a_near_package_set_names_unread_code(ask):
-    # Of a range it is not known which version there will be.
+def test_nearest_package_set_lists_unread_code(ask):
+    # The resulting version of a range is unknown.
     facts, demands = ask(("vllm", "==1.0"), ("trl", ">=1.0"), ("torch", ">=2.0"))
     words = "(the code of trl was not read)"
     assert near(facts, demands, "12.4") == (
         f"vllm 0.8, with torch 2.6.0 for CUDA 12.4 {words}",
-        f"CUDA 13.0 in place of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
+        f"CUDA 13.0 instead of 12.4, with torch 2.11.0 for CUDA 13.0 {words}",
     )
     assert near(facts, demands, "12.4", lambda versions: QuickLook())[0] == (
         "vllm 0.8, with torch 2.6.0 for CUDA 12.4 (by METADATA; its code was not read)"
@@ -309,7 +309,7 @@ def test_the_nearest_newer_version_is_suggested_before_an_older_one(ask):
         "engine 0.7",
         "torch 2.5.0 for CUDA 12.4",
     ]
-    # An older one, however far, if no newer one fits; newer versions of all requests come first.
+    # An older version if no newer one fits; newer versions of all requests come first.
     facts, demands = ask(("engine", "==0.6"), ("torch", "==2.6.0"))
     assert [text.partition(",")[0] for text in near(facts, demands, None)] == [
         "engine 0.1",
@@ -341,7 +341,7 @@ def test_a_package_that_no_index_has(ask):
     )
 
 
-def test_a_gap_in_the_wheels_does_not_end_the_search(ask):
+def test_missing_wheels_do_not_end_search(ask):
     for arch, hidden in ((Arch.ARM64, True), (Arch.X86_64, False)):
         facts, _ = ask(arch=arch)
         gaps = behind.Gaps(facts.catalogue.indexes, facts.catalogue.rules.tags, ())
@@ -352,12 +352,12 @@ def test_a_gap_in_the_wheels_does_not_end_the_search(ask):
 def test_a_fallback_from_a_preference_is_reported_with_the_cause(ask):
     facts, demands = ask(("vllm", "==0.8"), ("rl", ""))
     versions = {"vllm": "0.8", "rl": "0.4", "torch": "2.6.0"}
-    (text,) = behind.fallen(facts, demands, versions, "12.4")
+    (text,) = behind.behind_newest(facts, demands, versions, "12.4")
     assert text == (
         "rl 0.4 is of 2024-01, and 0.9 is of 2025-01: the package set has vllm 0.8;"
         " rl 0.9 is available; rl 0.9 requires vllm==0.7 (its METADATA)"
     )
-    assert behind.fallen(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
+    assert behind.behind_newest(facts, demands, {**versions, "rl": "0.9"}, "12.4") == ()
 
 
 def outdated(facts, demands, versions):
@@ -383,7 +383,7 @@ def test_a_requested_package_a_year_behind_the_others_is_outdated(ask):
     assert outdated(facts, demands, versions) == ()
 
 
-def test_another_package_is_outdated_unless_something_explains_it(ask):
+def test_other_package_is_outdated_without_explanation(ask):
     facts, demands = ask(("vllm", "==0.8"))
     versions = {"vllm": "0.8", "dict": "0.1", "rl": "0.4", "torch": "2.6.0"}
     (outdated_package,) = outdated(facts, demands, versions)  # rl 0.9 requires another vllm

@@ -66,7 +66,7 @@ def test_the_cutoff_is_the_first_upload_of_the_newest_pin_and_a_margin(
     assert derived(site, tmp_path, *wants) == day + MARGIN
 
 
-def test_without_a_pin_it_is_today(site: Site, tmp_path: Path) -> None:
+def test_cut_off_without_pin_is_today(site: Site, tmp_path: Path) -> None:
     assert derived(site, tmp_path, "torch>=2", "trl") == request.today()
 
 
@@ -81,9 +81,7 @@ def test_an_index_without_upload_times(site: Site, tmp_path: Path) -> None:
     assert derived(site, tmp_path, "torch==2.6.0", "trl==1.0") == request.today()
 
 
-def test_an_answer_is_kept_for_the_day_and_found_without_the_index(
-    site: Site, tmp_path: Path
-) -> None:
+def test_result_is_cached_for_the_day(site: Site, tmp_path: Path) -> None:
     requests, _ = request.read(["torch==9.9"], [], {})
     ask = ResolveRequest(requests=requests, arches=(Arch.X86_64,), cuda="12.4")
     project = Project(matrix=tmp_path / "matrix.yaml")

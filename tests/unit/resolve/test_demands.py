@@ -47,12 +47,12 @@ def test_markers_are_those_of_the_image() -> None:
     assert set(joined(*lines)) == {"c"}
 
 
-def test_a_lock_file_decides_over_ranges() -> None:
+def test_lock_file_overrides_ranges() -> None:
     demand = joined(line("trl>=0.15"), line("trl==0.18.2", locked=True))["trl"]
     assert (demand.spec, demand.locked, demand.pin) == ("==0.18.2", True, "0.18.2")
 
 
-def test_an_override_decides_over_everything() -> None:
+def test_override_has_highest_precedence() -> None:
     lines = (
         line("transformers<5"),
         line("transformers==4.57.1", locked=True),
@@ -81,7 +81,7 @@ def test_a_constraint_alone_installs_nothing() -> None:
         ("trl @ git+https://example.org/trl.git@main", None),
     ],
 )
-def test_the_only_version(text: str, pin: str | None) -> None:
+def test_single_version_is_found(text: str, pin: str | None) -> None:
     (demand,) = joined(line(text)).values()
     assert demand.pin == pin
 
@@ -93,7 +93,7 @@ def test_the_project_and_excluded_packages_are_not_demands() -> None:
     assert set(joined(*lines, packages=(package,), excluded=(excluded,))) == {"peft"}
 
 
-def test_cuda_of_another_platform_does_not_count() -> None:
+def test_cuda_of_other_platform_is_ignored() -> None:
     arm = "platform_machine == 'aarch64'"
     names = (
         DeclaredName(name="12.8", place=Place("a")),

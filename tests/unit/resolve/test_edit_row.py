@@ -63,7 +63,7 @@ def test_a_file_with_carriage_returns_keeps_them(matrix: Path) -> None:
     assert matrix.read_bytes() == before
 
 
-def test_a_second_requirement_takes_the_place_of_the_first(matrix: Path) -> None:
+def test_second_requirement_replaces_the_first(matrix: Path) -> None:
     assert add(matrix, "wandb") == ["wandb added to ours"]
     assert add(matrix, "WandB>=0.19") == ["wandb -> WandB>=0.19"]
     assert add(matrix, "einops==0.8.1") == ["einops>=0.8 -> einops==0.8.1"]
@@ -105,7 +105,7 @@ def test_an_edit_with_an_invalid_result_changes_nothing(matrix: Path) -> None:
 @pytest.mark.parametrize(
     "listed", ["    packages:\n      - jq\n", "    packages:\n    - jq\n", "    packages: [jq]\n"]
 )
-def test_lists_keep_their_form(matrix: Path, listed: str) -> None:
+def test_lists_keep_their_format(matrix: Path, listed: str) -> None:
     matrix.write_text(matrix.read_text().replace("    # the end\n", f"{listed}    # the end\n"))
     add(matrix, system=("rsync",))
     assert listed.rstrip("]\n") in matrix.read_text()

@@ -49,9 +49,7 @@ def metadata(pinned: PackageDemand) -> bytes:
         ([demand("trl ==0.17.0"), demand("torch")], ""),
     ],
 )
-def test_a_pinned_engine_decides_about_torch(
-    demands: list[PackageDemand], torch: str | None
-) -> None:
+def test_pinned_engine_determines_torch(demands: list[PackageDemand], torch: str | None) -> None:
     result = {each.package: each for each in with_torch(demands, MARKERS, metadata)}
     assert (result["torch"].spec if "torch" in result else None) == torch
     assert {each.package for each in demands} <= set(result)
@@ -77,7 +75,7 @@ def wheel(version: str) -> IndexFile:
         ([], "12.4", None),
     ],
 )
-def test_the_torch_of_a_cuda_release_else_the_newest(
+def test_torch_of_cuda_release_is_preferred(
     versions: list[str], cuda: str, expected: tuple[str, str] | None
 ) -> None:
     requires = {

@@ -89,7 +89,7 @@ def test_bounds_and_sources_are_not_looked_up(pages: Pages) -> None:
     assert obstacles(asked, pages(LocalIndex()), TAGS) == []
 
 
-def test_another_python_has_other_obstacles(pages: Pages) -> None:
+def test_obstacles_depend_on_python(pages: Pages) -> None:
     python310 = Tags(python="3.10", glibc="2.36", arch=Arch.X86_64)
     assert obstacles([demand("old ==1.0")], pages(sample()), python310) == []
 
@@ -122,7 +122,7 @@ def test_compiled_code_of_an_sdist(
     assert sdist_code.read(file, context).code == code, "from the cache"
 
 
-def test_the_demand_is_written_as_it_was() -> None:
+def test_demand_is_shown_as_written() -> None:
     obstacle = Obstacle(package="a", demand="a[x]>=2", cause="name", reason="gone", nearest=("1",))
     assert obstacle.text == str(obstacle) == "a[x]>=2: gone; nearest: 1"
 

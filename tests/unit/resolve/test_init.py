@@ -59,7 +59,7 @@ targets:
 """
 
 
-def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_matrix_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     extended.publish(tmp_path / "published/small", extended.published())
     (tmp_path / "train.sh").write_bytes(extended.SCRIPT)
@@ -89,7 +89,7 @@ def test_the_matrix_that_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     "name",
     ["null", "x: y.sh", "yes", "1.5", "a #b", "a:", "- x", "~", "2025-06-20", "é, {x}", "@x"],
 )
-def test_names_that_yaml_reads_otherwise_are_quoted(
+def test_names_that_are_not_yaml_strings_are_quoted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,7 +115,7 @@ def test_empty_sections_have_examples(tmp_path: Path) -> None:
         WantedExtension(name="ours"), below, "published/small", "../project", ""
     )
     init.write(tmp_path / "matrix.yaml", text)
-    # Each example is one that can be taken as it is.
+    # Each example is valid unchanged.
     taken = [line.replace("    # ", "    ", 1) for line in text.splitlines(keepends=True)]
     rows = "".join(taken[taken.index("    extends: small\n") :])
     rows = rows.replace("What", "# What").replace("existed", "# existed")
@@ -124,7 +124,7 @@ def test_empty_sections_have_examples(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None:
+def test_invalid_matrix_is_removed(tmp_path: Path) -> None:
     extended.publish(tmp_path / "published/small", extended.published())
     below = published.read(tmp_path / "published/small", "small")
     requested = WantedExtension(
@@ -135,7 +135,7 @@ def test_a_matrix_that_cannot_be_read_is_not_left_behind(tmp_path: Path) -> None
         init.write(tmp_path / "matrix.yaml", text)
     assert "small has torch 2.6.0" in caught.value.problems[0].message
     assert caught.value.problems[0].file == "matrix.yaml (not written)"
-    assert caught.value.message == "these options do not give a valid matrix"
+    assert caught.value.message == "these options do not result in a valid matrix"
     assert not (tmp_path / "matrix.yaml").exists()
 
 
@@ -150,7 +150,7 @@ def test_a_published_target_is_found_and_copied(place: str, tmp_path: Path) -> N
         assert (copy / name).read_bytes() == original.read_bytes()
 
 
-def test_a_place_without_it_is_refused(tmp_path: Path) -> None:
+def test_location_without_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no lock\.json and digests\.json of small"):
         init.copied(str(tmp_path), "small", tmp_path / "copy", Http())
 
@@ -189,7 +189,7 @@ def test_a_copy_that_cannot_be_read_replaces_none(tmp_path: Path) -> None:
     assert (path.parent / "published/small/lock.json").read_bytes() == before
 
 
-def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
+def test_copy_is_refreshed_from_its_source(tmp_path: Path) -> None:
     path = extended.repository(tmp_path / "ours")
     extended.publish(tmp_path / "project", extended.published())
     (same,) = init.refresh(path, Http())
@@ -214,7 +214,7 @@ def test_a_copy_is_renewed_from_where_it_came(tmp_path: Path) -> None:
         ("linked.sh:/opt/train.sh", r"linked\.sh is outside this folder"),
     ],
 )
-def test_words_for_files(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
+def test_file_arguments_are_parsed(word: str, message: str, tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "ours"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -239,7 +239,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
         assert [(str(path), there) for path, there in copied_files] == [
             ("a/train.sh", "/opt/train.sh")
         ]
-    # A path that leads through a link is another one than its words say.
+    # A path through a link differs from its text.
     (tmp_path / "other/b").mkdir(parents=True)
     (tmp_path / "other/a").mkdir()
     (tmp_path / "other/a/train.sh").touch()
@@ -251,7 +251,7 @@ def test_files_are_named_by_their_path_below_this_folder(tmp_path: Path, monkeyp
 # -- from the catalogue
 
 
-def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
+def test_target_of_catalogue_needs_no_location(tmp_path: Path) -> None:
     requested = WantedExtension(name="ours")
     below = init.begin(
         tmp_path / "matrix.yaml", requested, extends=TARGET, place=init.INSTALLED, image="",
@@ -267,7 +267,7 @@ def test_a_target_of_the_catalogue_needs_no_place(tmp_path: Path) -> None:
     assert f"did you mean {TARGET}? " in str(caught.value.hint)
 
 
-def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
+def test_best_tested_target_is_recommended(tmp_path: Path) -> None:
     sample = inprocess_project.make(tmp_path)
     names, arch = {UNLOCKED: "", TARGET: ""}, Arch.X86_64
     inprocess_project.lock_target(tmp_path, load(sample.matrix), UNLOCKED, sample.wheels, [arch])
@@ -285,10 +285,10 @@ def test_the_target_that_is_tested_best_is_recommended(tmp_path: Path) -> None:
 def test_files_next_to_a_matrix_are_written_once(tmp_path: Path) -> None:
     inner = tmp_path / ".imgbuild"
     wrote = [inner / "matrix.schema.json", inner / ".gitignore"]
-    assert init.write_beside(tmp_path) == wrote
+    assert init.write_editor_files(tmp_path) == wrote
     assert (inner / "matrix.schema.json").read_bytes() == schema.published_extension()
     (inner / ".gitignore").write_text("/data/\n")
-    assert init.write_beside(tmp_path) == []
+    assert init.write_editor_files(tmp_path) == []
     assert (inner / ".gitignore").read_text() == "/data/\n"
     assert [path.name for path in tmp_path.iterdir()] == [".imgbuild"]
 
@@ -330,7 +330,7 @@ def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None
     [("GRPO_Project 2", "grpo-project-2"), ("rl.team", "rl-team"), ("___", "my-image")],
 )
 @pytest.mark.parametrize("word", [".", "./", "absolute"])
-def test_the_current_folder_gives_its_name(
+def test_name_defaults_to_current_folder(
     folder: str, name: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / folder).mkdir()

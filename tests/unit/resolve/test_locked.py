@@ -77,7 +77,7 @@ def test_a_retired_target_comes_after_the_others(project: Project) -> None:
         assert [locked_target.target for locked_target in locked_targets] == order
 
 
-def test_an_unknown_package_with_a_similar_name_is_known(project: Project) -> None:
+def test_similar_package_name_is_suggested(project: Project) -> None:
     matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8.5"})
     assert locked.similar(ask("vlm", "torhc", "trll"), project, matrix) == {
         "torhc": "torch",
@@ -103,3 +103,16 @@ def test_the_nearest_target_has_all_packages_and_one_at_another_version(project:
         assert locked.nearest_target(far, project, matrix) is None
     stale = samples.matrix(pins={"torch": "2.7.0"})
     assert locked.nearest_target(ask("trl==0.19.0"), project, stale) is None
+
+
+def test_the_nearest_target_lacks_one_of_three_packages(project: Project) -> None:
+    matrix = samples.matrix()
+    near = locked.nearest_target(ask("trl==0.18.2", "torch", "peft"), project, matrix)
+    assert near is not None
+    assert (near.target, near.others, near.missing) == ("small", {}, ("peft",))
+    for far in (
+        ask("trl==0.18.2", "torch", "peft>=0.1"),  # whether that version fits is not known
+        ask("trl==0.19.0", "torch", "peft"),
+        ask("torch", "peft", "deepspeed"),
+    ):
+        assert locked.nearest_target(far, project, matrix) is None

@@ -53,7 +53,7 @@ def facts(tmp_path: Path) -> Iterator[PackageFacts]:
     ("tool", "pairs"),
     [("0.9", []), ("1.0", []), ("2.0", [("tool", "engine")]), ("4.0", [])],
 )
-def test_versions_outside_of_the_range_of_an_extra_violate_it(
+def test_versions_outside_range_of_extra_are_violations(
     facts: PackageFacts, tool: str, pairs: list[preferences.Pair]
 ) -> None:
     versions = {"tool": tool, "engine": "1.0", "other": "1.0"}
@@ -64,7 +64,7 @@ def test_versions_outside_of_the_range_of_an_extra_violate_it(
 def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: PackageFacts) -> None:
     constraints = preferences.constraints_of(facts, ("tool", "engine"), "")
     assert [(constraint.versions, constraint.needs) for constraint in constraints] == [
-        ("==0.9", "engine<0"),  # it does not know the engine
+        ("==0.9", "engine<0"),  # it does not support the engine
         (">=1.0,<=1.1", "engine<2,>=0.5"),
         (">=2.0,<=3.0", "engine>=2"),
     ]
@@ -76,7 +76,7 @@ def test_constraints_are_the_ranges_of_all_versions_that_may_be_chosen(facts: Pa
     assert preferences.constraints_of(facts, ("tool", "other"), "") == ()
 
 
-def test_a_range_is_kept_until_it_is_given_up_and_then_not_added_again(
+def test_dropped_range_is_not_added_again(
     facts: PackageFacts,
 ) -> None:
     memory = LearnedMemory([LEARNED])

@@ -93,7 +93,7 @@ def test_evidence_of_an_entry(tmp_path, constraint, relation):
 @pytest.mark.parametrize(
     "constraint",
     [
-        entry("transformers.made(size)"),  # nothing in that version says so
+        entry("transformers.made(size)"),  # that version has no such evidence
         entry("transformers.AutoConfig.register(llama)", line=7),
         entry("transformers.make(size)", read_in="9.9"),
         entry("transformers.make(size)", read_in=""),
@@ -142,15 +142,15 @@ def test_a_quick_audit_names_the_packages_whose_code_it_read(tmp_path):
     assert [constraint.needs for constraint in seen.learned] == ["vllm<0"]
 
 
-def test_an_error_that_teaches_nothing_is_a_clash_too(tmp_path):
-    # The name could come from the third package, so that no version of the second is to blame.
+def test_error_without_constraint_is_a_conflict(tmp_path):
+    # The name could come from the third package, so that no version of the second is excluded.
     seen = looked(tmp_path, "trl", "vllm", "transformers")
     assert (seen.clashes, seen.learned) == (True, ())
     assert seen.read == {"trl", "vllm", "transformers"}
 
 
 @pytest.mark.parametrize("packages", [("trl",), ("trl", "absent"), ()])
-def test_of_fewer_than_two_nothing_is_read(tmp_path, packages):
+def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 

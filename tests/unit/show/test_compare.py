@@ -85,7 +85,7 @@ trees = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: membe
 
 @settings(max_examples=25, deadline=None)
 @given(trees, st.integers(0, 6))
-def test_how_files_are_cut_into_layers_is_of_no_account(tree: list[Member], cut: int) -> None:
+def test_division_into_layers_is_ignored(tree: list[Member], cut: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         whole = sorted(tree, key=lambda member: member.path.encode())
         parts = [part for part in (whole[:cut], whole[cut:]) if part]
@@ -118,7 +118,7 @@ def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -
         assert not answer.equal
 
 
-def test_a_path_on_one_side_alone_is_reported_with_all_below_it(tmp_path):
+def test_path_on_one_side_is_reported_with_its_contents(tmp_path):
     answer = compared(
         tmp_path,
         [[images.text("a/b/c", "x"), images.text("d", "y")]],
@@ -159,7 +159,7 @@ def test_settings_are_compared_by_name(tmp_path):
     config = images.plan().config
     other = msgspec.structs.replace(
         config,
-        env=("WORD=two words", "PATH=/bin:/sbin", "EMPTY="),  # the order is of no account
+        env=("WORD=two words", "PATH=/bin:/sbin", "EMPTY="),  # the order is ignored
         cmd=(),
         user="0",
         labels={**config.labels, "more": "x"},
@@ -178,7 +178,7 @@ def test_settings_are_compared_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_damaged_layer_ends_both_sides(tmp_path, side):
+def test_damaged_layer_ends_comparison(tmp_path, side):
     text = "".join(f"{number}" for number in range(400_000))
     good = [images.text("a", text), images.text("b", text)]
     left_image, other = (
@@ -202,7 +202,7 @@ def entry(path: str, field: str = "content", **more: object) -> Accepted:
     return msgspec.convert({"path": path, "field": field, "reason": "because", **more}, Accepted)
 
 
-def test_an_entry_accepts_only_the_named_difference(tmp_path):
+def test_entry_accepts_only_its_difference(tmp_path):
     left = [images.text("a/x", "1"), images.text("a/b/x", "1"), images.text("a/y", "1")]
     right = [images.text("a/x", "2"), images.text("a/b/x", "2"), images.text("a/y", "1", 0o600)]
     answer = compared(tmp_path, [left], [right], entry("/a/*"), entry("/c/**"))
@@ -255,7 +255,7 @@ def test_records_are_compared_by_rows(tmp_path, left, right, equal):
     assert compared(tmp_path, [left_record], [other], RECORD, tool).equal is equal
 
 
-def test_a_row_of_a_file_that_differs_without_leave_is_refused(tmp_path):
+def test_row_of_differing_file_is_refused(tmp_path):
     left_record = record(ROWS, images.text(f"{SITE}/demo.py", "one"))
     other = record(ROWS.replace("abc", "xyz"), images.text(f"{SITE}/demo.py", "two"))
     answer = compared(tmp_path, [left_record], [other], RECORD)
@@ -302,7 +302,7 @@ def test_launchers_are_equal_if_they_call_the_same_function(tmp_path, script, eq
     assert compared(tmp_path, [[left_launcher]], [[other]], entries).equal is equal
 
 
-def test_an_empty_folder_is_accepted_and_nothing_in_it(tmp_path):
+def test_empty_folder_is_accepted_without_contents(tmp_path):
     entries = entry("/**", "presence", only=["docker"], like="folder")
     folders = [Member(path=path, kind=MemberKind.FOLDER, mode=0o755) for path in ("a", "a/b", "c")]
     left_members = [images.text("x", "x")]
@@ -318,7 +318,7 @@ def test_an_empty_folder_is_accepted_and_nothing_in_it(tmp_path):
     assert answer.equal
 
 
-def test_of_a_large_file_no_text_is_kept(tmp_path):
+def test_text_of_large_file_is_not_kept(tmp_path):
     entries = entry("/**/bin/*", like="launcher")
     large = "#" * 100_000
     left_launcher, other = (
@@ -328,11 +328,11 @@ def test_of_a_large_file_no_text_is_kept(tmp_path):
     assert not compared(tmp_path, [[left_launcher]], [[other]], entries).equal
 
 
-def test_the_builders_list_is_read_and_needed_nowhere_else():
+def test_list_of_builder_differences_is_used_only_here():
     entries = accepted.builders()
     assert len(entries) == len({(each.path, each.field, each.like) for each in entries})
     assert all(len(each.reason) > 40 for each in entries)
-    # Content is never waved through: it must be alike.
+    # Different content is never accepted.
     assert all(each.like for each in entries if each.field == "content")
 
 

@@ -18,7 +18,7 @@ def locked_targets(lock):
     return lock, image_digests.digests_of(lock, records(lock))
 
 
-def test_nothing_changed():
+def test_equal_images_have_no_changes():
     sample_lock = locked_targets(samples.lock())
     arch_diff = image_diff.diff(sample_lock, sample_lock).arch[Arch.X86_64]
     assert (arch_diff.changes, arch_diff.layers, arch_diff.pull) == ((), (), 0)
@@ -34,7 +34,7 @@ def test_a_moved_package_pulls_its_own_layer():
     assert image_diff.words(difference)[1] == "  trl 1.0 → 1.1"
 
 
-def test_without_an_old_lock_all_is_new():
+def test_everything_is_new_without_old_lock():
     new = locked_targets(samples.lock())
     part = image_diff.diff(None, new).arch[Arch.X86_64]
     assert {change.package for change in part.changes} == {"torch", "pip", "bash", "python3"}
@@ -66,7 +66,7 @@ def test_two_targets_are_compared_by_name_and_by_layers_not_shared():
     assert image_diff.words(difference)[0].startswith("one → two x86_64: 2 packages changed")
 
 
-def test_an_architecture_that_only_one_has():
+def test_architecture_of_one_side_is_reported():
     both = samples.lock(of=samples.matrix(arch=(Arch.X86_64, Arch.ARM64)))
     old, new = (
         image_diff.side(*locked_targets(both)),
@@ -198,7 +198,7 @@ def test_a_summary_of_few_changes_has_all_of_them():
     assert not image_diff.is_short(difference)
 
 
-def test_of_a_side_without_properties_none_is_compared():
+def test_side_without_properties_is_not_compared():
     old, new = of_wheels("1", {"trl": "1"}), of_wheels("2", {"trl": "2"}, CUDA="13.0")
     for sides in ((old, new), (new, old), (None, new)):
         assert image_diff.between(*sides).arch[Arch.X86_64].hosts == ()

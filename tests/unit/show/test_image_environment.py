@@ -163,7 +163,7 @@ def test_a_lock_that_differs_from_the_matrix_is_stale_and_shown_unchanged() -> N
     assert environment.locked
 
 
-def test_a_variable_that_the_matrix_has_no_more() -> None:
+def test_variable_removed_from_matrix_is_reported() -> None:
     old = samples.lock(of=samples.matrix(env={"OLD": Variable(value="1", reason=samples.REASON)}))
     environment = image_environment.environment(samples.matrix(), "small", (Arch.X86_64,), old)
     assert of(environment, "OLD").differs == "the matrix does not set it"
@@ -180,7 +180,7 @@ def test_without_a_lock_the_matrix_is_reported() -> None:
     assert "RAY_ADDRESS" in late(environment)
 
 
-def test_a_row_of_the_target_wins() -> None:
+def test_row_of_target_takes_precedence() -> None:
     path = Variable(value="/opt/venv/bin:/x", reason="the x is needed")
     matrix = samples.matrix(env={"PATH": path})
     environment = image_environment.environment(
@@ -213,7 +213,7 @@ def test_the_folder_of_a_users_packages_is_that_of_the_architecture() -> None:
         assert "PYTHONNOUSERSITE" not in {item.name for item in environment.image}
 
 
-def test_packages_of_the_architecture_count() -> None:
+def test_packages_of_architecture_are_used() -> None:
     lock = samples.lock(RAY)
     other = {Arch.X86_64: samples.resolution(), Arch.ARM64: lock.arch[Arch.X86_64]}
     lock = msgspec.structs.replace(lock, arch=other)
@@ -277,7 +277,7 @@ def test_job_scripts_set_the_variables_of_the_table() -> None:
     assert variables.keys() == result("slurm").keys() - passed - unset_names
     for name, value in variables.items():
         stated = result("slurm")[name].value
-        if re.fullmatch(r"[\w/.]+", stated):  # no words: the value itself
+        if re.fullmatch(r"[\w/.]+", stated):  # without text: the value itself
             assert stated in re.split(r"[},:-]|=", value), (name, value)
 
 

@@ -21,7 +21,7 @@ def _length(line: str) -> float:
     return sum(EIGHTHS.index(sign) / 8 for sign in line if sign in EIGHTHS.strip())
 
 
-def test_bars_are_as_long_as_their_layers_are_large() -> None:
+def test_bar_length_is_proportional_to_layer_size() -> None:
     base, torch, files, empty = layer_bars.lines(BARS, 100)
     assert _length(torch) == pytest.approx(2 * _length(base), abs=0.125)
     assert (_length(files), _length(empty)) == (1 / 8, 0)

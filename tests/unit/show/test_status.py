@@ -40,18 +40,18 @@ def matrix(tmp_path: Path, **assigned: str) -> Matrix:
     return msgspec.structs.replace(sample_matrix, indexes=indexes)
 
 
-def test_the_default_index_is_not_a_need(tmp_path: Path) -> None:
+def test_default_index_is_not_a_requirement(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path), "small") == ()
     assert status.needs(matrix(tmp_path, torch="pypi"), "small") == ()
 
 
-def test_another_index_is_a_need_with_its_packages(tmp_path: Path) -> None:
+def test_other_index_is_a_requirement_with_its_packages(tmp_path: Path) -> None:
     assert status.needs(matrix(tmp_path, **FAR), "small") == (
         "the index pytorch for torch, triton",
     )
 
 
-def test_a_standalone_python_is_a_need_and_its_server_is_named() -> None:
+def test_standalone_python_is_a_requirement_with_its_server() -> None:
     needed = ("the archive of Python 3.12 on forge.example",)
     assert status.needs(standalone_matrix.matrix(), "small") == needed
 
@@ -66,7 +66,7 @@ def test_a_missing_wheel_is_listed_until_it_exists(tmp_path: Path) -> None:
     assert status.needs(sample_matrix, "small") == ()
 
 
-def test_a_target_in_need_is_passed_over_unless_it_is_named(
+def test_target_with_unmet_requirement_is_skipped_unless_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     project = Project(matrix=tmp_path / "matrix.yaml")
@@ -83,12 +83,12 @@ def test_a_target_in_need_is_passed_over_unless_it_is_named(
     assert [item.name for item in reachable] == ["near"]
     output = " ".join(capfd.readouterr().err.split())
     assert "small is skipped: it needs the index pytorch for torch, triton" in output
-    assert "to try it, name it: small" in output
+    assert "to try it anyway, select it by name: small" in output
     reachable = status.within_reach(project, sample_matrix, selected, ["small", "near"])
     assert [item.name for item in reachable] == ["small", "near"]
 
 
-def test_nothing_is_left(tmp_path: Path) -> None:
+def test_selection_without_targets_is_reported(tmp_path: Path) -> None:
     project = Project(matrix=tmp_path / "matrix.yaml")
     sample_matrix = matrix(tmp_path, **FAR)
     target = sample_matrix.targets["small"]
@@ -98,10 +98,10 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     sample_matrix = msgspec.structs.replace(sample_matrix, targets=two)
     with pytest.raises(NothingSelected) as caught:
         status.within_reach(project, sample_matrix, selected, [])
-    assert caught.value.hint == "to try it, name it: small"
+    assert caught.value.hint == "to try it anyway, select it by name: small"
 
 
-def test_the_states_of_a_project(sample: Sample, imgbuild: Command) -> None:
+def test_states_of_project_targets(sample: Sample, imgbuild: Command) -> None:
     # The target's torch comes from another index; it has a lock, so nothing is needed any more.
     lines = imgbuild("list", "--wide").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["target", TARGET, UNLOCKED]
@@ -129,7 +129,7 @@ def test_all_selects_locked_targets_and_reports_the_others(
     assert imgbuild("lock", "--check", UNLOCKED).status == 5
 
 
-def test_filters_that_leave_nothing(sample: Sample, imgbuild: Command) -> None:
+def test_filters_without_result_are_reported(sample: Sample, imgbuild: Command) -> None:
     assert imgbuild("list", "--cuda", "13", "--state", "locked").status == 3
     (row,) = inprocess_project.json_of(imgbuild("list", "--cuda", "12", "--json"))
     assert (row["target"], row["state"]) == (TARGET, Condition.LOCKED)
@@ -200,7 +200,7 @@ def test_a_stored_state_saves_reading_the_lock(
         _states(sample)
 
 
-def test_an_invalid_fact_is_the_same_as_none(sample: Sample) -> None:
+def test_invalid_fact_is_ignored(sample: Sample) -> None:
     first = _states(sample)
     for data in (b"", b"\xff", b"[1]", b'{"cu124-vllm": "no hash"}'):
         Store.open().put_fact(status.FACT, str(sample.matrix.resolve()), data)
@@ -216,7 +216,7 @@ def test_targets_are_listed_where_no_cache_can_be_written(
     without = imgbuild("list", "--json")
     assert (without.status, without.stdout) == (0, with_cache.stdout)
     assert without.stderr == with_cache.stderr
-    assert "states of targets are not stored" in imgbuild("list", "--wide", "-v").stderr
+    assert "states of targets could not be stored" in imgbuild("list", "--wide", "-v").stderr
 
 
 def test_a_table_without_states_does_not_determine_them(
@@ -229,7 +229,7 @@ def test_a_table_without_states_does_not_determine_them(
     assert TARGET in imgbuild("list", "--with", "trl").stdout
 
 
-def test_a_change_of_an_added_file_is_seen_in_spite_of_the_cache(tmp_path: Path) -> None:
+def test_changed_added_file_is_detected_with_cached_state(tmp_path: Path) -> None:
     path = extended.repository(tmp_path)
     matrix, project = extended.read(path), Project(matrix=path)
     lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))

@@ -61,7 +61,7 @@ def test_requirements_are_those_of_the_metadata(data: dict[str, Any]) -> None:
     ]
 
 
-def test_the_newest_image_is_first_as_for_doctor(data: dict[str, Any]) -> None:
+def test_newest_image_is_first_as_in_doctor(data: dict[str, Any]) -> None:
     cuda = [tuple(map(int, image["cuda"].split("."))) for image in data["images"]]
     assert cuda == sorted(cuda, reverse=True)
 
@@ -89,14 +89,14 @@ def test_kernels_are_compiled_for_the_gpus_that_the_page_of_an_image_lists(
         assert {*shown.gpu} <= {*image["gpus"]} - {*image["later"]}
 
 
-def test_an_older_driver_has_the_remark_of_doctor(data: dict[str, Any]) -> None:
+def test_older_driver_has_note_of_doctor(data: dict[str, Any]) -> None:
     image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
     assert image["olderDriver"].count("{}") == 1
     assert image["driver"] in image["olderDriver"]
     assert image["driverFull"] in image["olderDriver"]
 
 
-def test_no_text_ends_the_script(sources: SiteSources, made: SiteCatalogue) -> None:
+def test_script_element_cannot_be_closed_by_text(sources: SiteSources, made: SiteCatalogue) -> None:
     evil = "</script><!--\u2028\U0001f600"
     first, *rest = (target for target in made.targets if target.lock)
     row = msgspec.structs.replace(first.row, summary=evil)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,7 @@ import msgspec
 import pytest
 
 from imgbuild import project_paths
-from imgbuild.errors import InputError
-from imgbuild.site import catalogue, grid, pages, refusals, requirements, test_runs
+from imgbuild.site import browser_data, catalogue, grid, pages, requirements, test_runs
 from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.history import SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget, UpdateCost
@@ -41,9 +41,14 @@ def test_digests_layers_and_packages_are_those_of_the_lock(made: SiteCatalogue) 
     assert shown.digests.digest == digests["digest"]
     for image in shown.layers:
         layers = digests["arch"][image.arch]["layers"]
+        assert image.number == len(layers) == len(image.bars) + image.small
+        drawn = {bar.name for bar in image.bars}
         assert [(bar.name, bar.size) for bar in image.bars] == [
-            (layer["name"], layer["size"]) for layer in layers
+            (layer["name"], layer["size"]) for layer in layers if layer["name"] in drawn
         ]
+        small = [layer["size"] for layer in layers if layer["name"] not in drawn]
+        assert image.small_size == sum(small)
+        assert max(small) < min(bar.size for bar in image.bars)
     lock = json.loads((ROOT / "images/cu130-verl0.9/lock.json").read_text())
     names = {wheel["package"] for each in lock["arch"].values() for wheel in each["wheels"]}
     assert names <= {package.name for package in shown.packages}
@@ -55,7 +60,7 @@ def test_a_package_of_one_architecture_is_marked(made: SiteCatalogue) -> None:
     assert set(only.values()) <= {*Arch}
 
 
-def test_differences_of_neighbours_are_correct(made: SiteCatalogue) -> None:
+def test_differences_from_similar_targets_are_correct(made: SiteCatalogue) -> None:
     shown = target(made, "cu124-vllm0.8.5")
     near = shown.neighbours
     assert near.names[0] == "cu124-trl0.17"
@@ -85,7 +90,9 @@ def test_debian_packages_are_listed_once(made: SiteCatalogue) -> None:
         ("cu130-unsloth", "untested", "no test record"),
     ],
 )
-def test_states_of_the_grid(made: SiteCatalogue, name: str, state: str, words: str) -> None:
+def test_grid_shows_state_of_each_combination(
+    made: SiteCatalogue, name: str, state: str, words: str
+) -> None:
     found = grid.state_of(target(made, name))
     assert found[0] == state
     assert words in found[1]
@@ -104,7 +111,7 @@ def test_the_grid_has_every_target_once(made: SiteCatalogue) -> None:
     assert (cell.engine, cell.labels) == ("vLLM 0.33.0", ("TRL 1.16.0", "transformers 5.20.2"))
 
 
-def test_versions_are_the_pins_and_others_that_people_choose_by(made: SiteCatalogue) -> None:
+def test_main_versions_include_pins_and_frameworks(made: SiteCatalogue) -> None:
     verl = dict(target(made, "cu130-verl0.9").versions)
     assert "transformers" not in target(made, "cu130-verl0.9").row.pins
     assert (verl["verl"], verl["transformers"]) == ("0.9.1", "5.10.4")
@@ -140,16 +147,48 @@ def with_failed_run(made: SiteCatalogue, name: str) -> SiteCatalogue:
     return msgspec.structs.replace(made, targets=targets)
 
 
-def test_all_runs_are_listed_by_gpu_the_failed_first(made: SiteCatalogue) -> None:
+def test_runs_are_listed_by_gpu_with_failures_first(made: SiteCatalogue) -> None:
     changed = with_failed_run(made, "cu130-vllm")
     groups = dict(test_runs.by_gpu(changed.targets))
     assert list(groups)[-1] == test_runs.NO_GPU
     assert sum(map(len, groups.values())) == sum(
         len(image.runs) for each in changed.targets for image in each.page.images
     )
-    states = [line.run.good for line in groups["H200"]]
-    assert states == sorted(states)
-    assert any(line.target == "cu130-vllm" and not line.run.good for line in groups["H200"])
+    of_h200 = [*groups["H200"], *groups["2 H200"]]
+    assert any(line.target == "cu130-vllm" and not line.run.good for line in of_h200)
+    for name, lines in groups.items():
+        states = [line.run.good for line in lines]
+        assert states == sorted(states)
+        numbers = {len(line.run.gpu) for line in lines}
+        assert numbers == ({0} if name == test_runs.NO_GPU else {2 if name[0] == "2" else 1})
+
+
+def test_images_are_found_by_the_number_of_gpus(made: SiteCatalogue) -> None:
+    (image, *_) = target(made, "cu130-verl0.9").page.images
+    assert browser_data.tested_with(image) == ["H100", "2 H100", browser_data.SEVERAL]
+    (image, *_) = target(made, "cu126-vllm").page.images
+    assert browser_data.tested_with(image) == ["H200"]
+
+
+def test_notes_are_about_the_current_build(sources: SiteSources) -> None:
+    """The page shows them next to the records of the current image."""
+    earlier = re.compile(r"earlier build|(it|image) had passed|With the packages of \d{4}")
+    notes = {name: each.tested for name, each in sources.matrix.targets.items()}
+    assert [name for name, text in notes.items() if earlier.search(" ".join(text.split()))] == []
+
+
+def test_the_guide_of_an_image_is_on_its_page(made: SiteCatalogue) -> None:
+    """As `imgbuild show --guide` prints it: ports, caches, first commands; HTML in it is text."""
+    shown = dict(pages.pages(made, HISTORY))
+    page = shown["targets/cu130-verl0.9.html"].decode()
+    assert "<li>Ports: 8265 Ray's dashboard and jobs, 6379 Ray's head, 8000 vllm serve." in page
+    assert "<h3>vLLM</h3>\n<pre><code>vllm serve MODEL\n" in page
+    text = "## A\n\n- *a* <b>b</b> [c](javascript:d) ![e](f)\n\nText:\n\n    <i>\n"
+    hostile = msgspec.structs.replace(target(made, "cu130-verl0.9"), guide=text)
+    changed = msgspec.structs.replace(made, targets=(hostile,))
+    page = dict(pages.pages(changed, HISTORY))["targets/cu130-verl0.9.html"].decode()
+    assert "<li>*a* &lt;b&gt;b&lt;/b&gt; [c](javascript:d) ![e](f)" in page
+    assert "<pre><code>&lt;i&gt;\n</code></pre>" in page
 
 
 def test_failed_case_of_a_run_is_shown(made: SiteCatalogue) -> None:
@@ -173,7 +212,7 @@ def test_skipped_cases_are_listed_by_reason(made: SiteCatalogue) -> None:
     assert "sglang tensor parallel: the lock has no sglang" in text
 
 
-def test_the_standing_of_an_image_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
+def test_status_of_image_names_failures_and_other_gpus(made: SiteCatalogue) -> None:
     def _standing(name: str) -> str:
         return test_runs.standing(target(made, name).page.images[0])
 
@@ -202,27 +241,6 @@ def test_an_update_downloads_the_layer_of_the_package_and_lists_of_versions(
         layer.name for layer in both if layer.digest in {each.digest for each in trl}
     }
     assert differing == {*_update("cu124-vllm0.8.5", "trl").layers}
-
-
-def test_refused_updates_are_read_if_the_file_exists(sources: SiteSources, tmp_path: Path) -> None:
-    project = project_paths.Project(matrix=tmp_path / "matrix.yaml")
-    without = refusals.refusals(project, sources.matrix, ())
-    assert not [each for each in without if each.source == "refused update"]
-    (tmp_path / "images").mkdir()
-    entry = {"package": "vllm", "version": "0.34.0", "reasons": ["a", "b"], "tried": "2026-11-28"}
-    content = {"version": 1, "rows": {}, "refused": {"cu130-vllm": [entry]}}
-    (tmp_path / "images/updates.json").write_text(json.dumps(content))
-    (found,) = [
-        each
-        for each in refusals.refusals(project, sources.matrix, ())
-        if each.source == "refused update"
-    ]
-    assert (found.what, found.reason, found.target) == (
-        "vllm 0.34.0 in cu130-vllm", "a; b", "cu130-vllm",
-    )  # fmt: skip
-    (tmp_path / "images/updates.json").write_text('{"refused": {"cu130-vllm": 5}}')
-    with pytest.raises(InputError, match=r"updates\.json"):
-        refusals.refusals(project, sources.matrix, ())
 
 
 def test_a_stale_lock_has_a_page_without_digest(
@@ -260,6 +278,7 @@ def test_layers_of_both_architectures_have_one_scale(made: SiteCatalogue) -> Non
     bars = sorted((bar.size, bar.scale) for image in layers for bar in image.bars)
     assert [scale for _, scale in bars] == sorted(scale for _, scale in bars)
     assert bars[-1][1] == 100
+    assert bars[0][1] >= catalogue.DRAWN
 
 
 def test_known_incompatibilities_are_those_of_the_versions_of_an_image(made: SiteCatalogue) -> None:

@@ -10,7 +10,11 @@ import typer.main
 import yaml
 
 from imgbuild.cli._app import app
+from imgbuild.container.settings import StartOptions
+from imgbuild.render import write
+from imgbuild.render.write import RenderOptions
 from imgbuild.site import commands, pages
+from imgbuild.site.catalogue import SiteSources
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from tests.support.site_history import HISTORY
 
@@ -50,7 +54,22 @@ def test_the_job_is_one_of_kubernetes(shown: SiteTarget) -> None:
         volume.get("persistentVolumeClaim") for volume in job["spec"]["template"]["spec"]["volumes"]
     ]
     assert {"claimName": "workspace"} in claims
-    assert container["command"][2:4] == ["--nproc-per-node", "8"]
+    assert container["args"][2:4] == ["--nproc-per-node", "8"]
+
+
+def test_the_job_is_that_of_render(shown: SiteTarget, sources: SiteSources) -> None:
+    """The page and `imgbuild render --format k8s-job` have one source."""
+    words = commands.LAUNCH.replace(commands.GPUS, "8").split()
+    options = RenderOptions(
+        form="k8s-job",
+        registry="registry.example/owner/images",
+        container=StartOptions(command=tuple(words), gpus="8"),
+    )
+    assert shown.lock is not None
+    chosen = (shown.lock, tuple(shown.lock.arch))
+    (rendered,) = write.render(sources.project, sources.matrix, [chosen], options)
+    page = text(shown, "job.yaml").replace(commands.GPUS, "8")
+    assert yaml.safe_load(page) == yaml.safe_load(rendered.text)
 
 
 def test_without_a_registry_push_and_job_name_the_same_repository(shown: SiteTarget) -> None:
@@ -60,7 +79,7 @@ def test_without_a_registry_push_and_job_name_the_same_repository(shown: SiteTar
     made = {each.title: each.text for each in every}
     place = commands.REPOSITORY
     assert f"imgbuild push cu130-verl0.9 {place}\n" in made["Kubernetes"]
-    assert f"image: {place}@{shown.digests.digest}\n" in made["job.yaml"]
+    assert f'image: "{place}@{shown.digests.digest}"\n' in made["job.yaml"]
     assert f"--registry {place} --" in made["Ray in Kubernetes"]
 
 

@@ -56,7 +56,7 @@ def test_versions_of_both_kinds_are_compared() -> None:
     assert changed(arch=arch(wheels=[])).python == (VersionChange(package="trl", old="0.19.0"),)
 
 
-def test_another_architecture_is_not_new_packages() -> None:
+def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
     both = {**arch(), "arm64": {"wheels": [WHEEL, {**WHEEL, "package": "torch"}]}}
     assert changed(arch=both) == lock_changes.LockChanges(settings=("arm64 added",))
 

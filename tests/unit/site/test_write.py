@@ -31,7 +31,9 @@ def small(made: SiteCatalogue) -> SiteCatalogue:
     return msgspec.structs.replace(made, targets=(alone,), debian=())
 
 
-def test_the_budget(sources: SiteSources, made: SiteCatalogue, tmp_path: Path) -> None:
+def test_site_is_within_size_limit(
+    sources: SiteSources, made: SiteCatalogue, tmp_path: Path
+) -> None:
     site = make(sources, made, tmp_path / "site")
     sizes = {
         path.relative_to(site.output).as_posix(): path.stat().st_size
@@ -44,14 +46,14 @@ def test_the_budget(sources: SiteSources, made: SiteCatalogue, tmp_path: Path) -
     assert site.pages == sum(name.endswith(".html") for name in sizes)
 
 
-def test_a_site_takes_the_place_of_the_one_before(
+def test_new_site_replaces_earlier_one(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     output = tmp_path / "new" / "site"
     make(sources, small, output, documents=True)
     assert json.loads((output / "locks/cu124-vllm.json").read_text())["target"] == "cu124-vllm"
     assert (output / "sbom/cu124-vllm-x86_64.cdx.json").exists()
-    assert 'href="../sbom/' in (output / "targets/cu124-vllm.html").read_text()
+    assert "href=../sbom/" in (output / "targets/cu124-vllm.html").read_text()
     make(sources, small, output)
     assert not (output / "locks").exists()
     assert [path.name for path in output.parent.iterdir()] == ["site"]
@@ -65,7 +67,7 @@ def test_an_empty_folder_is_used(
     assert (tmp_path / "site/index.html").exists()
 
 
-def test_other_folders_are_left_alone(
+def test_other_folders_are_not_changed(
     sources: SiteSources, small: SiteCatalogue, tmp_path: Path
 ) -> None:
     output = tmp_path / "site"

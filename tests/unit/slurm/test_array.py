@@ -136,7 +136,7 @@ def test_unresponsive_slurm_is_retried(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     [end] = array.follow([ArrayTask(order=job_array, number=0)], console)
     assert end.good
-    assert capsys.readouterr().err.count("Slurm does not answer") == 1
+    assert capsys.readouterr().err.count("Slurm does not respond") == 1
 
 
 def test_lost_slurm_is_reported_with_running_tasks(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_command_arguments_are_not_split():
 
 def test_check_has_default_time_limit():
     text = job_script(ScriptKind.CHECK, allocation=with_(time=""))
-    # Slurm may tell the end up to a minute before the warning is due: two minutes are left to use.
+    # Slurm may signal the end up to a minute early: two minutes remain.
     assert "#SBATCH --time=00:05:00\n" in text
     assert "#SBATCH --signal=B:TERM@10\n" in text
     assert "#SBATCH --time=4:00:00\n" in job_script(ScriptKind.CHECK)
@@ -170,7 +170,7 @@ def test_unmounted_env_path_is_reported(tmp_path):
         lock(), DIGEST, ScriptKind.SINGLE, with_(nodes=1), SIF, command=TRAIN,
         environment=environment,
     )  # fmt: skip
-    (warning,) = jobs.unseen(script, tmp_path)
+    (warning,) = jobs.unmounted_paths(script, tmp_path)
     assert warning.startswith("HF_HUB_CACHE=/x/hub: /x/hub of this machine is not mounted")
     assert warning.endswith(" --bind /x/hub")
 
@@ -193,7 +193,7 @@ def test_env_overrides_fixed_variables():
     text = job_script(ScriptKind.RAY, environment=(jobs.EnvVariable("LIBRARY_PATH", "/x"),))
     assert "export APPTAINERENV_LIBRARY_PATH=/x\n" in text
     assert " --env PYTHONNOUSERSITE=1,TMPDIR=/tmp --env HF_HOME=" in text
-    # What is passed on is taken as it is: the script itself may have set it.
+    # Passed variables are unchanged: the script itself may have set them.
     assert "OMP_NUM_THREADS)" not in job_script(ScriptKind.RAY, passed=("OMP_NUM_THREADS",))
 
 
@@ -322,8 +322,14 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         ((), "the job requests no GPU: use --gpus N"),
         (("--gpus", "0"), ""),
         (("--gpus", "2"), ""),
-        (("--sbatch=--gres=gpu:h100:2",), "--sbatch=--gres=gpu:h100:2 does not give the image"),
-        (("--sbatch=--gpus-per-task=1",), "--sbatch=--gpus-per-task=1 does not give the image"),
+        (
+            ("--sbatch=--gres=gpu:h100:2",),
+            "--sbatch=--gres=gpu:h100:2 does not make GPUs available in the image",
+        ),
+        (
+            ("--sbatch=--gpus-per-task=1",),
+            "--sbatch=--gpus-per-task=1 does not make GPUs available in the image",
+        ),
         (("--sbatch=--gres=craynetwork:1",), "the job requests no GPU"),
     ],
 )

@@ -34,7 +34,7 @@ def test_run_on_other_machine_is_recorded_and_shown(sample: Sample, imgbuild: Co
     answer_file(sample)
     done = imgbuild("smoke", "--import", "gpu.json")
     assert (done.status, done.stdout) == (0, f"{TARGET} x86_64 gpu pass\n")
-    assert "1 new, 0 known before" in " ".join(done.stderr.split())
+    assert "1 new, 0 already recorded" in " ".join(done.stderr.split())
     image = sample.target_digests.arch[Arch.X86_64]
     (run,) = recorded(sample)
     assert run == records.RecordedRun(
@@ -61,7 +61,7 @@ def test_run_on_other_machine_is_recorded_and_shown(sample: Sample, imgbuild: Co
         short = image.manifest.removeprefix(SHA)[:12]
         assert f"{short}: {shown['tested']}" in next(line for line in lines if TARGET in line)
         assert "tested" not in next(line for line in lines if UNLOCKED in line)
-    assert "0 new, 1 known before" in " ".join(
+    assert "0 new, 1 already recorded" in " ".join(
         imgbuild("smoke", "--import", "gpu.json").stderr.split()
     )
 
@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[Sample], Path], str]] = {
         lambda sample: answer_file(sample, FAILED, gpu=[]),
         "tier gpu needs 1 GPU(s); it names none",
     ),
-    "damaged file": (_damaged, "is not a valid answer of imgbuild smoke"),
+    "damaged file": (_damaged, "is not a valid report of imgbuild smoke"),
     "date": (
         lambda sample: answer_file(sample, started="today"),
         "is not a test record: Expected `str` matching regex",
@@ -197,7 +197,7 @@ def test_smoke_json_output_is_recorded(sample: Sample, imgbuild: Command) -> Non
     ("data", "words"),
     [
         (b"[]", "it has no report"),
-        (b'{"error": "InputError", "message": "no"}', "is not a valid answer of imgbuild smoke"),
+        (b'{"error": "InputError", "message": "no"}', "is not a valid report of imgbuild smoke"),
         (b'[{"target": "x", "arch": "x86_64", "tier": "cpu"}]', "an older imgbuild"),
         (
             b'[{"target": "x", "arch": "x86_64", "tier": "cpu", "config": "' + OTHER.encode()

@@ -130,3 +130,5 @@ def test_amounts_and_times_are_formatted() -> None:
     assert time_text(other) == "elapsed 0:20, remaining 1:20"
     now[0] += 3650
     assert time_text(other).startswith("elapsed 1:01:10, remaining ")
+    timed.advance(other.id, 80)  # the last file; what follows it has no estimate
+    assert time_text(other) == "elapsed 1:01:10"

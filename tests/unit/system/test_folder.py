@@ -74,7 +74,7 @@ def test_link_at_any_depth_is_an_error(tmp_path, part, change):
 def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
     folder = top(tmp_path)
     (folder / part).rename(tmp_path / "moved")
-    if kind == "folder" and part != NAME:  # there it is right
+    if kind == "folder" and part != NAME:  # there it is correct
         kind = "file"
         (folder / part).touch()
     else:

@@ -61,7 +61,7 @@ def settle(path: Path) -> None:
 
 def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
     settle(path)
-    for number in range(3):  # each object has no memory of another, as a process
+    for number in range(3):  # objects share no state, like processes
         assert KnownHashes(state).matches(path, sha256(GOOD))
         assert not KnownHashes(state).matches(path, sha256(SAME_SIZE))
         assert reads() == (1 if number == 0 else 0)
@@ -241,7 +241,7 @@ def test_replaced_file_is_not_recorded(state, path):
 
 def test_unreachable_records_folder_is_ignored(path, tmp_path, reads):
     settle(path)
-    for _ in range(2):  # a home that is another user's answers stat with an error likewise
+    for _ in range(2):  # stat of another user's home fails in the same manner
         assert KnownHashes(tmp_path / ("x" * 300) / "imgbuild").matches(path, sha256(GOOD))
         assert reads() == 1
 
@@ -295,9 +295,9 @@ def test_files_are_hashed_without_records_folder(state, path, tmp_path, harm, re
     if harm == "none":
         state = None
     else:
-        KnownHashes(state).note(path, sha256(SAME_SIZE))  # as somebody would who can write there
+        KnownHashes(state).note(path, sha256(SAME_SIZE))  # as a user with write access could
     if harm == "mode":
-        state.chmod(0o711)  # to enter it is enough
+        state.chmod(0o711)  # permission to enter it is sufficient
     elif harm == "owner":
         if os.geteuid():
             pytest.skip("only root can give a folder to another user")

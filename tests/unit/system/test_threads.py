@@ -45,7 +45,7 @@ def test_first_failure_stops_others_and_is_raised():
             message = "no route"
             raise FetchFailed(message)
         assert failed.wait(30)
-        while True:  # a download that never ends asks between its parts
+        while True:  # an endless download checks between its parts
             stop.check()
 
     with pytest.raises(FetchFailed, match="no route"):

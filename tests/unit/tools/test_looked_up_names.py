@@ -94,7 +94,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
         ("tracker", {"tracker.py": "class Other: ...\n"}, False, "imports Client from tracker"),
         ("plotter", {"plotter.py": "def draw(high): ...\n"}, False, ""),
         ("speedy", {"speedy.py": ""}, False, ""),
-        # Named like nothing that is looked up, with a module that is.
+        # Its name is not looked up, but its module is.
         ("other-tracker", {"tracker.py": "class Other: ...\n"}, False, "imports Client"),
         ("shadow", {"transformers/__init__.py": "", "shadow.py": ""}, False,
          "imports Model from transformers, but shadow 1.0 does not define it"),

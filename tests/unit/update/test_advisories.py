@@ -47,7 +47,7 @@ def test_a_version_with_the_same_advisory_fixes_nothing(tmp_path):
         assert asked(site, tmp_path).fixed("torch", "2.5.1", "2.5.2") == ()
 
 
-def test_a_server_that_does_not_answer_is_one_warning(tmp_path):
+def test_unresponsive_server_causes_one_warning(tmp_path):
     site, reporter = advisories.site_of(), Warnings()
     site.refusals = [500] * 9
     with advisories.serve(site):

@@ -85,7 +85,7 @@ def test_the_hash_of_a_release_changes_with_one_more_file(indexes):
     assert newest.files != other.files
 
 
-def test_at_most_some_releases_are_tried():
+def test_number_of_tried_releases_is_limited():
     index = LocalIndex()
     for minor in range(40):
         index.wheel("trl", f"1.{minor}")
@@ -114,7 +114,7 @@ def test_an_index_without_upload_times_is_an_error_that_names_packages():
         indexes = Indexes({"main": place}, {}, "main", Http(attempts=1))
         with pytest.raises(InputError, match="the index main: trl") as caught:
             axes.require_times({"small": indexes}, {"small": target})
-    assert "torch" not in caught.value.message  # nothing newer of it is there
+    assert "torch" not in caught.value.message  # no newer version exists
     assert "--no-cool-down" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
 

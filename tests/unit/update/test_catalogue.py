@@ -16,7 +16,7 @@ from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load
-from imgbuild.matrix.tried_updates import MadeRow
+from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.project_paths import Project, find
 from imgbuild.system.folder import OpenFolder
 from imgbuild.update import catalogue, row_text
@@ -27,7 +27,7 @@ from tests.support.inprocess_project import TARGET, json_of
 
 NAME = "cu124-vllm-trl0.18.3"
 DAY = datetime.date(2026, 11, 28)
-MADE = MadeRow(of=TARGET, made=DAY, moved={"trl": "0.18.3"})
+MADE = DerivedRow(of=TARGET, made=DAY, moved={"trl": "0.18.3"})
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def snapshot(folder):
             if path.is_file()}  # fmt: skip
 
 
-def test_a_row_its_lock_and_its_digests_are_written(imgbuild, sample, scratch, tried, inputs):
+def test_row_lock_and_digests_are_written(imgbuild, sample, scratch, tried, inputs):
     before = snapshot(sample.folder)
     assert catalogue.place(find(sample.folder), scratch, tried, MADE, inputs) == ()
     after = snapshot(sample.folder)
@@ -79,9 +79,7 @@ def test_a_row_its_lock_and_its_digests_are_written(imgbuild, sample, scratch, t
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_run_leaves_the_matrix_or_a_whole_row(
-    sample, scratch, tried, inputs, monkeypatch, error
-):
+def test_interrupted_run_leaves_no_partial_row(sample, scratch, tried, inputs, monkeypatch, error):
     project, write = find(sample.folder), OpenFolder.write
     matrix = sample.matrix.read_bytes()
     calls, last, whole = 0, 0, False

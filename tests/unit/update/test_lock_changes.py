@@ -44,7 +44,7 @@ def test_versions_bytes_and_reasons_are_in_the_text():
     assert "- `torch 2.15.0`\n  - `trl 1.16.0 requires torch<2.15`" in text
 
 
-def test_texts_of_others_are_code_alone():
+def test_foreign_texts_are_code_spans():
     text = lock_changes.markdown([row_update(HOSTILE, HOSTILE)])
     outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
     for mark in ("@", "#1", "<script>", "https:", "[a]"):

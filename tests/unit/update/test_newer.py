@@ -73,20 +73,20 @@ def look(
 BASIC = {"torch": "2.6.0", "engine": "1.0", "helper": "1.0"}
 
 
-def test_pins_stop_and_unpinned_packages_move(site: Site, tmp_path: Path) -> None:
+def test_pins_block_newer_versions_and_unpinned_packages_do_not(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, BASIC)
     assert rows["engine"] == NewerVersion(
         package="engine",
         version="1.0",
         newest="1.2",
-        takes="1.1",
+        allowed="1.1",
         moves=("helper",),
         reasons=("1.2 requires torch==2.7.0, not 2.6.0",),
     )
-    assert rows["torch"].takes == ""
+    assert rows["torch"].allowed == ""
     assert rows["torch"].reasons == ("engine 1.0 requires torch==2.6.0",)
     helper = rows["helper"]  # 3.0 was yanked, and the pinned engine does not accept 2.0
-    assert (helper.newest, helper.takes, helper.required) == ("2.0", "", False)
+    assert (helper.newest, helper.allowed, helper.required) == ("2.0", "", False)
     assert helper.reasons == ("engine 1.0 requires helper<2",)
 
 
@@ -101,7 +101,7 @@ def test_a_version_whose_extra_needs_a_newer_pinned_package_cannot_be_taken(
     with serve(Site(files=index.site_files(api=False))) as site:
         rows = look(site, tmp_path, {"engine": "1.0", "trainer": "1.0"})
     trainer = rows["trainer"]
-    assert trainer.takes == "2.0"  # of which the range ends before the engine's version
+    assert trainer.allowed == "2.0"  # of which the range ends before the engine's version
     assert trainer.reasons == ("3.0 supports engine<=1.9,>=1.1 (its extra engine), not 1.0",)
 
 
@@ -111,7 +111,7 @@ def test_a_local_version_counts_as_its_release(site: Site, tmp_path: Path) -> No
     assert "early" not in rows
 
 
-def test_only_pre_releases_are_no_newer_version(site: Site, tmp_path: Path) -> None:
+def test_pre_releases_are_not_newer_versions(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"early": "0.1a1", "engine": "1.2", "torch": "2.7.0"})
     assert not rows["early"].outdated
     assert not rows["engine"].outdated
@@ -122,41 +122,43 @@ def test_torch_of_another_cuda_release_is_named(site: Site, tmp_path: Path) -> N
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.4")
     assert rows["torch"].reasons == ("its wheel is built for CUDA 12.6, the set has CUDA 12.4",)
     rows = look(site, tmp_path, {"torch": "2.6.0"}, wanted, cuda="12.6")
-    assert rows["torch"].takes == "2.7.0"
+    assert rows["torch"].allowed == "2.7.0"
 
 
-def test_a_range_of_the_user_is_a_reason_and_a_pin_is_none(site: Site, tmp_path: Path) -> None:
+def test_user_range_but_not_pin_is_a_reason(site: Site, tmp_path: Path) -> None:
     wanted = {"helper": RequiredVersion(spec="<2", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
     assert row.reasons == ("requirements.txt:3 requires helper<2",)
     wanted = {"helper": RequiredVersion(spec="==1.0", place="requirements.txt:3")}
     row = look(site, tmp_path, {"helper": "1.0"}, wanted)["helper"]
-    assert (row.takes, row.reasons) == ("2.0", ())
+    assert (row.allowed, row.reasons) == ("2.0", ())
 
 
-def test_kept_packages_and_learned_constraints_stop(site: Site, tmp_path: Path) -> None:
+def test_kept_packages_and_learned_constraints_block_newer_versions(
+    site: Site, tmp_path: Path
+) -> None:
     learned = Constraint(package="engine", versions="==1.1", needs="torch>=2.7")
     other = {"torch": PINNED["torch"], "engine": RequiredVersion()}
     row = look(site, tmp_path, BASIC, other, known=(learned,))["engine"]
-    assert row.takes == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
+    assert row.allowed == ""  # 1.1 is stopped by the constraint, 1.2 by the pin
     kept = {"helper": "extends: small keeps 1.0"}
     row = look(site, tmp_path, {"helper": "1.0"}, {}, kept=kept)["helper"]
-    assert (row.takes, row.reasons) == ("", ("extends: small keeps 1.0",))
+    assert (row.allowed, row.reasons) == ("", ("extends: small keeps 1.0",))
 
 
 def test_one_bad_page_is_the_error_of_its_package(site: Site, tmp_path: Path) -> None:
     rows = look(site, tmp_path, {"broken": "1.0", "absent": "1.0", "helper": "1.0"}, {})
-    assert rows["helper"].takes == "2.0"
+    assert rows["helper"].allowed == "2.0"
     assert rows["absent"].error == "the index has no such package"
     assert "simple/broken/" in rows["broken"].error
     assert rows["broken"].outdated
 
 
-def test_an_sdist_alone_can_be_taken_where_it_may_be_built(site: Site, tmp_path: Path) -> None:
+def test_version_with_only_sdist_is_allowed_if_it_may_be_built(site: Site, tmp_path: Path) -> None:
     row = look(site, tmp_path, {"source": "1.0"}, {})["source"]
-    assert (row.takes, row.reasons) == ("", ("only an sdist",))
+    assert (row.allowed, row.reasons) == ("", ("only an sdist",))
     row = look(site, tmp_path, {"source": "1.0"}, {}, sdists=frozenset(("source",)))["source"]
-    assert (row.takes, row.reasons) == ("2.0", ())
+    assert (row.allowed, row.reasons) == ("2.0", ())
 
 
 def file(name: str, python: str | None = None) -> IndexFile:
@@ -178,7 +180,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
         ([file("a-1-py3-none-any.whl", "not a specifier")], (X86,), ()),
     ],
 )  # fmt: skip
-def test_why_files_do_not_fit_a_machine(
+def test_reasons_for_incompatible_files(
     files: list[IndexFile], machines: tuple[Tags, ...], reasons: tuple[str, ...]
 ) -> None:
     assert newer.file_reasons(files, machines) == reasons

@@ -49,9 +49,7 @@ def test_newer_targets_have_all_frameworks_and_none_older(
     assert [each.target for each in arm64] == ["cu130-vllm0.33.0"]
 
 
-def test_the_best_for_each_driver_is_named_the_oldest_driver_first(
-    project: Project, locks: dict[str, Lock]
-) -> None:
+def test_best_target_is_named_for_each_driver(project: Project, locks: dict[str, Lock]) -> None:
     matrix = load(project.matrix)
     more = [
         *locks.values(),

@@ -191,7 +191,7 @@ def test_every_conflict_is_listed_with_its_place(folder: Path) -> None:
     ]
 
 
-def test_a_row_that_is_like_a_target_is_solved_anew(folder: Path) -> None:
+def test_row_with_like_is_solved_again(folder: Path) -> None:
     planned = move(folder, ("other",))
     matrix = folder / "matrix.yaml"
     text = matrix.read_text().replace(
@@ -226,5 +226,5 @@ def test_rows_are_all_or_those_named(folder: Path) -> None:
         project_move.rows_of(value, ("nosuch",))
     apart = msgspec.structs.replace(value.targets["other"], like="third")
     value = msgspec.structs.replace(value, targets={**value.targets, "other": apart})
-    with pytest.raises(InputError, match="are on several targets: small, third"):
+    with pytest.raises(InputError, match="use several targets: small, third"):
         project_move.rows_of(value, ())

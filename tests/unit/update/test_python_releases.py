@@ -113,7 +113,7 @@ def test_the_newest_release_for_all_architectures_on_the_same_server(
     assert update.sha256 == {Arch.X86_64: "a" * 64, Arch.ARM64: "b" * 64}
 
 
-def test_a_base_of_one_architecture_needs_only_its_builds(site: Site, tmp_path: Path) -> None:
+def test_base_of_one_architecture_requires_only_its_builds(site: Site, tmp_path: Path) -> None:
     kind = "install_only_stripped"
     archives = {Arch.X86_64: f"https://flat.example/{name('3.12.11+20260101', Arch.X86_64, kind)}"}
     update = newer(tmp_path, source(site, archives=archives))
@@ -147,7 +147,7 @@ def test_the_list_is_read_up_to_the_present_release(site: Site, tmp_path: Path) 
         (b"\xff\n", "line 1 is not a valid list"),
     ],
 )
-def test_a_list_that_cannot_be_used(
+def test_unusable_list_is_an_error(
     site: Site, tmp_path: Path, content: bytes, message: str
 ) -> None:
     site.files[LIST] = content
@@ -168,7 +168,7 @@ def test_a_list_or_a_name_that_is_absent(site: Site, tmp_path: Path) -> None:
     assert len(site.requests) == 1
 
 
-def test_outdated_has_it_or_why_it_is_unknown(site: Site, tmp_path: Path) -> None:
+def test_outdated_lists_release_or_reason(site: Site, tmp_path: Path) -> None:
     base = standalone_matrix.matrix(source(site)).bases["debian-12"]
     assert isinstance(base, DebianBase)
     before = BaseUpdates(base="debian-12", arch=Arch.X86_64, packages=0)
@@ -186,7 +186,7 @@ def test_outdated_has_it_or_why_it_is_unknown(site: Site, tmp_path: Path) -> Non
     ("days", "newest"),
     [(None, "3.12.15+20261021"), (7, "3.12.15+20261021"), (60, "3.12.11+20260301")],
 )
-def test_a_new_base_has_it_and_its_sha256(
+def test_new_base_has_release_and_sha256(
     site: Site, tmp_path: Path, days: int | None, newest: str
 ) -> None:
     base = standalone_matrix.matrix(source(site)).bases["debian-12"]

@@ -37,7 +37,7 @@ def inputs(**changes):
     return TrialInputs(**{**values, **changes})
 
 
-def test_a_refusal_holds_while_its_causes_are_the_same():
+def test_refusal_applies_while_causes_are_unchanged():
     assert refusals.holds(REFUSED, inputs())
     other = {"torch": "2.12.0", "deepspeed": "0.19.3", "trl": "1.16.0"}
     assert refusals.holds(REFUSED, inputs(versions=other))  # no reason names trl
@@ -68,6 +68,6 @@ def test_refusals_by_an_audit_end_with_another_version_of_imgbuild():
     assert not refusals.holds(audited, inputs(imgbuild="0.2.0"))
 
 
-def test_an_entry_made_by_hand_always_holds():
+def test_manual_entry_always_applies():
     by_hand = RefusedVersion(package="torch", version="2.15.0", reasons=("not yet",), tried=DAY)
     assert refusals.holds(by_hand, inputs(row="another", files="another", imgbuild="9"))

@@ -62,7 +62,7 @@ def test_the_new_row_is_below_its_source_and_all_else_is_unchanged(real):
     assert {name: after.targets[name] for name in real.targets} == real.targets
 
 
-def test_rows_of_every_form_can_be_a_source(real):
+def test_rows_in_every_format_can_be_copied(real):
     data = REAL.read_bytes()
     forms = {tuple(sorted(_keys(target))): name for name, target in real.targets.items()}
     assert len(forms) > 8
@@ -74,7 +74,7 @@ def test_rows_of_every_form_can_be_a_source(real):
         assert loads(text, "matrix.yaml").targets["new"].pins[package] == "999.0"
 
 
-def test_texts_of_a_new_row_have_its_changes_and_that_it_was_not_run(real):
+def test_texts_of_new_row_list_changes_and_missing_tests(real):
     target = updated(real, "cu130-trl", TRL).target
     assert target.tested == (
         "The image was not run. Made of cu130-trl by imgbuild update on 2026-11-28:"
@@ -87,7 +87,7 @@ def test_texts_of_a_new_row_have_its_changes_and_that_it_was_not_run(real):
     assert newer.flashinfer.reason.startswith("as in cu130-vllm0.33.0: vLLM 0.33.0 requires")
 
 
-def test_a_recommended_and_a_retired_row_give_a_plain_one(real):
+def test_new_row_is_neither_recommended_nor_retired(real):
     for source in ("cu130-deepspeed", "cu130-vllm0.20.2"):
         row = updated(real, source, {"trl": "1.16.0"})
         base = real.targets[source].base
@@ -96,7 +96,7 @@ def test_a_recommended_and_a_retired_row_give_a_plain_one(real):
         assert (row.target.recommended, row.target.retired) == ("", "")
 
 
-def test_a_new_base_is_below_the_base_that_it_is_made_of(real):
+def test_new_base_follows_its_source(real):
     base = real.bases["debian-13"]
     newer = tuple(address.replace("20261124", "20261128") for address in base.security)
     dated = msgspec.structs.replace(base, security=newer)
@@ -128,7 +128,7 @@ def test_the_last_row_of_a_file_without_a_last_line_break():
         ("targets:\n  cu124-vllm:", "targets:\n  ? cu124-vllm\n  :"),
     ],
 )
-def test_a_row_that_is_not_on_lines_of_its_own_is_refused(old, new):
+def test_row_sharing_a_line_is_refused(old, new):
     matrix = loads(RIGHT.encode(), "m.yaml")
     row = updated(matrix, "cu124-vllm", {"trl": "0.19.0"})
     with pytest.raises(InputError) as caught:
@@ -166,7 +166,7 @@ def test_names_are_in_the_form_of_the_existing_ones(real, origin, pins, taken, n
     assert row_text.name_for(origin, former, former, row, taken) == name
 
 
-def test_a_new_base_alone_gives_its_day_to_the_name(real):
+def test_name_has_date_if_only_base_changed(real):
     source = "cu130-vllm0.33.0"
     row = updated(real, source, {}, base="debian-13-20261128")
     bases = {"debian-13-20261128": real.bases["debian-13"]}

@@ -97,7 +97,7 @@ def test_all_files_are_written_or_removed(project: Project) -> None:
     assert transaction.recover(project) == ""
 
 
-def test_an_interruption_anywhere_is_undone_or_finished_by_the_next(
+def test_interruption_is_undone_or_completed_by_next_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = []
@@ -118,7 +118,7 @@ def test_an_interruption_anywhere_is_undone_or_finished_by_the_next(
     assert outcomes[-1] == ""  # all was written, the new content was not removed yet
 
 
-def test_files_that_changed_since_are_kept(
+def test_files_changed_meanwhile_are_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(project, monkeypatch, 7)

@@ -20,7 +20,7 @@ TODAY = datetime.date(2026, 11, 28)
 COOL_DOWN = CoolDown(days=7, today=TODAY)
 
 
-def test_the_reasons_of_a_conflict_are_its_lines():
+def test_reasons_of_conflict_are_its_lines():
     error = NoSolution("no set", reasons=("a 1\n  requires b<2", "b 2 is pinned"))
     refused = trial.refused(error)
     assert refused.reasons == ("a 1 requires b<2", "b 2 is pinned")

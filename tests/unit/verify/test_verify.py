@@ -33,7 +33,7 @@ from tests.support.signed_image import OF_A_LOCK, Sample, project_lock
 ARM = Arch.ARM64
 
 
-# -- what is as it should be
+# -- valid images
 
 
 def test_signed_image_passes_every_check(sample):
@@ -82,7 +82,7 @@ def test_image_without_attachments_is_compared_with_given_lock(sample):
     assert {how for how, _ in nothing.values()} == {CheckOutcome.UNCHECKED}
 
 
-# -- a byte of what is stored
+# -- changed bytes
 
 
 def test_flipped_byte_in_layer_fails(sample):

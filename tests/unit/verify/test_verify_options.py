@@ -76,7 +76,7 @@ def test_deleted_provenance_fails(sample, form):
         sample.unsign(sample.top, kinds=(in_toto.PROVENANCE,))
     locked = project_lock(sample)
     options = {"key": None, "builder": provenance.LOCAL_BUILDER}
-    # Signed it lies in an envelope too, so that what is attached may go.
+    # A signed one is also in an envelope, so the attachment may be deleted.
     assert set(sample.failed(own=locked)) == (set() if form == "attached" else {"provenance"})
     assert set(sample.failed(own=locked, **options)) == (
         {"provenance"} if form == "both" else set()

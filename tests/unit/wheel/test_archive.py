@@ -262,7 +262,7 @@ def test_overlapping_members_are_refused(tmp_path: Path) -> None:
 def test_zip_bombs_are_refused(tmp_path: Path) -> None:
     zeros = bytes(64 << 20)
     refused(make(tmp_path, {"zeros": zeros}), "bomb")
-    # A directory that states less is found out as soon as the stated size is passed.
+    # A too small size in the directory is detected as soon as it is exceeded.
     stream = deflated(zeros)
     entry = Entry(name=b"a", data=b"", stream=stream, size=1000, crc=0)
     with pytest.raises(IntegrityError, match=r"more bytes than expected \(1000\)"):

@@ -75,7 +75,7 @@ def test_each_file_type_has_its_folder(tmp_path: Path) -> None:
         assert (content(members[path]), members[path].mode) == (data_there, mode), path
     others = {f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD")}
     assert members.keys() == expected.keys() | others
-    # What installing does not change stays a slice of the wheel.
+    # Files that installation does not change remain slices of the wheel.
     assert isinstance(members[f"{SITE}/demo/run.sh"].content, Slice)
     assert isinstance(members["opt/venv/bin/shell"].content, Slice)
 

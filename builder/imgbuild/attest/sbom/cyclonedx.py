@@ -66,9 +66,9 @@ def _component(part: Component) -> dict[str, Any]:
         component["licenses"] = [
             {"expression": part.licence.expression, "acknowledgement": "declared"}
         ]
-    elif part.licence.words:
+    elif part.licence.license_text:
         component["licenses"] = [
-            {"license": {"name": part.licence.words, "acknowledgement": "declared"}}
+            {"license": {"name": part.licence.license_text, "acknowledgement": "declared"}}
         ]
     if part.cpe:
         component["cpe"] = part.cpe

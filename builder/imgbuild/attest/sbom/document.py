@@ -349,11 +349,11 @@ class _Maker:
     def _licence(self, item: Wheel | Deb) -> Licence:
         record = self._record(item)
         for _ in range(SEES):
-            other = self._debs.get(record.see)
+            other = self._debs.get(record.copyright_package)
             if other is None:
                 break
             record = self._record(other)
-        return Licence(record.licence, record.words)
+        return Licence(record.licence, record.license_text)
 
 
 def _ids(kind: str, names: tuple[str, ...] | Mapping[str, str]) -> tuple[str, ...]:

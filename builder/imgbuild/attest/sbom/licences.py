@@ -72,7 +72,7 @@ class Licence(msgspec.Struct, frozen=True):
     """The licence that a package declares: an SPDX expression, else its text."""
 
     expression: str = ""
-    words: str = ""
+    license_text: str = ""
 
 
 def headers(text: str) -> Message:
@@ -85,7 +85,9 @@ def of_metadata(text: str) -> Licence:
     fields = headers(text)
     stated = fields.get("License-Expression", "").strip()
     if stated:
-        return Licence(expression) if (expression := _valid(stated)) else Licence(words=stated)
+        return (
+            Licence(expression) if (expression := _valid(stated)) else Licence(license_text=stated)
+        )
     lines = [line.strip() for line in fields.get("License", "").splitlines() if line.strip()]
     lines = [] if lines[:1] == ["UNKNOWN"] else lines
     # also titles of complete licence texts
@@ -100,7 +102,7 @@ def of_metadata(text: str) -> Licence:
     if len(classified) == 1 and (expression := CLASSIFIERS.get(classified[0], "")):
         return Licence(expression)
     title = lines[0] if len(lines) == 1 and len(lines[0]) <= LONGEST else ""
-    return Licence(words=title or "; ".join(classified))
+    return Licence(license_text=title or "; ".join(classified))
 
 
 def of_copyright(text: str) -> Licence:

@@ -71,7 +71,7 @@ def applied(
 def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
     """Package → packages it needs; for alternatives, the first installed one."""
     giving = {
-        given: package for package, record in sorted(packages.items()) for given in record.gives
+        given: package for package, record in sorted(packages.items()) for given in record.provides
     }
     giving |= {package: package for package in packages}
     return {

@@ -37,24 +37,31 @@ NAME = re.compile(r"[^\s;<>=!~@()\[]+")  # at the start of a requirement
 READERS = 2  # threads that unpack debs; the decompressors run in parallel
 
 
-class Package(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Package(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"license_text": "words", "copyright_package": "see", "provides": "gives"},
+):
     """The metadata of one file.
 
-    `licence` is an SPDX expression; `words` is the declared text if it is not one. `see` is the
-    package whose copyright file applies. `source` and `source_version` are Debian's. `requires` are
-    a wheel's requirements, None in earlier records, which have them in `needs` without versions.
-    `needs` are the dependencies of a deb (`mawk | awk`); `gives` are the names that it provides.
+    `licence` is an SPDX expression; `license_text` is the declared text if it is not one.
+    `copyright_package` is the package whose copyright file applies. `source` and `source_version`
+    are Debian's. `requires` are a wheel's requirements, None in earlier records, which have them in
+    `needs` without versions. `needs` are the dependencies of a deb (`mawk | awk`); `provides` are
+    the names that it provides.
     """
 
     file: str
     licence: str = ""
-    words: str = ""
-    see: str = ""
+    license_text: str = ""
+    copyright_package: str = ""
     source: str = ""
     source_version: str = ""
     requires: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
-    gives: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
 
     @property
     def is_current(self) -> bool:
@@ -113,7 +120,7 @@ def of_lock(sbom_packages: SbomPackages, lock: Lock) -> SbomPackages:
         if key in sbom_packages.packages
     }
     there = {normalize(item.package) for _, item in _files(lock)}
-    there |= {normalize(given) for package in files.values() for given in package.gives}
+    there |= {normalize(given) for package in files.values() for given in package.provides}
     return SbomPackages(
         packages={
             key: msgspec.structs.replace(
@@ -206,7 +213,7 @@ def of_metadata(file: str, text: str) -> Package:
     return Package(
         file=file,
         licence=stated.expression,
-        words=stated.words,
+        license_text=stated.license_text,
         requires=tuple(dict.fromkeys(_requirements(text))),
     )
 
@@ -236,13 +243,13 @@ def _of_deb(deb: Deb, store: Store) -> Package | None:
     return Package(
         file=deb.file,
         licence=licences.of_copyright(notice.text).expression,
-        see=notice.package,
+        copyright_package=notice.package,
         source=source,
         source_version=version.strip("()"),
         needs=tuple(
             dict.fromkeys(_names(clause) for text in relations for clause in clauses(text))
         ),
-        gives=tuple(_names(clause) for clause in clauses(control.get("Provides", ""))),
+        provides=tuple(_names(clause) for clause in clauses(control.get("Provides", ""))),
     )
 
 

@@ -109,8 +109,8 @@ def _relation(element: str, kind: str, other: str) -> dict[str, str]:
 
 
 def _declared(part: Component) -> str:
-    if part.licence.words:
-        return _licence_reference(part.licence.words)
+    if part.licence.license_text:
+        return _licence_reference(part.licence.license_text)
     return part.licence.expression or UNKNOWN
 
 
@@ -120,8 +120,8 @@ def _licence_reference(words: str) -> str:
 
 def _texts(sbom: Sbom) -> list[dict[str, str]]:
     """The text of each licence that is not in SPDX's list, as declared by its package."""
-    words = {_licence_reference(part.licence.words): part.licence.words
-             for part in sbom.components if part.licence.words}  # fmt: skip
+    words = {_licence_reference(part.licence.license_text): part.licence.license_text
+             for part in sbom.components if part.licence.license_text}  # fmt: skip
     named: dict[str, list[str]] = {}
     for part in sbom.components:
         for reference in licences.references(part.licence.expression):

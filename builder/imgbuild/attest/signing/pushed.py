@@ -41,10 +41,10 @@ def sign_pushed(
         lock_bundle.lock, lock_bundle.target_digests, sorted(arches), circumstances
     )
     with client.reporter.step(f"signing {lock_bundle.lock.target}"):
-        return sign_made(client, repository, lock_bundle, arches, statement, key)
+        return sign_image(client, repository, lock_bundle, arches, statement, key)
 
 
-def sign_made(
+def sign_image(
     client: Client,
     repository: Repository,
     lock_bundle: LockBundle,

@@ -270,7 +270,7 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
     # Constants are read of few files: those of a large one may take a second pass over it.
     assembles = assembled(tables.constants()) if is_assembler(file) else ()
     if dynamic is None or dynamic.link >= len(tables.sections):
-        return ElfFacts(file=file, machine=machine, gpu=gpu, assembles=assembles)
+        return ElfFacts(file=file, machine=machine, gpu=gpu, ptxas_architectures=assembles)
     strings = tables.sections[dynamic.link]
     kinds = (VERSION_NUMBERS, NEEDED_VERSIONS, DEFINED_VERSIONS)
     numbers, needs, defines = (tables.first(kind) for kind in kinds)
@@ -296,15 +296,15 @@ def _facts(tables: Tables, file: str, machine: str, gpu: tuple[GpuCode, ...]) ->
         soname=next(iter(entries[SONAME]), ""),
         needed=tuple(entries[NEEDED]),
         runpath=tuple(path for line in paths for path in line.split(":") if path),
-        wants={
+        required_versions={
             library: tuple(sorted(set(versions.values())))
             for library, versions in sorted(by_library.items())
         },
-        offers=offers,
+        defined_versions=offers,
         undefined=symbol_facts.undefined,
         defined=symbol_facts.defined,
         gpu=gpu,
-        assembles=assembles,
+        ptxas_architectures=assembles,
         numpy=numpy_api(tables.constants()) if symbol_facts.uses_python else 0,
         python=symbol_facts.python,
     )

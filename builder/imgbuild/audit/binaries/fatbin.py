@@ -42,7 +42,7 @@ class FatbinScanner:
                 place = self._entry - self._at
                 if place + ENTRY_NEEDS > len(data):
                     break
-                self._take(data, place)
+                self._read_entry(data, place)
                 continue
             offset = data.find(START, max(place, self._end - self._at, 0))
             if offset < 0:
@@ -58,7 +58,7 @@ class FatbinScanner:
         self._rest = data[place:]
         self._at += place
 
-    def _take(self, data: bytes, place: int) -> None:
+    def _read_entry(self, data: bytes, place: int) -> None:
         kind, _, header, payload, _, _, minor, major, arch = ENTRY.unpack_from(data, place)
         if kind not in (PTX, MACHINE_CODE) or header < 32 or not 20 <= arch <= 999:
             self._end = self._entry  # no entry: this is padding, or not a fat binary

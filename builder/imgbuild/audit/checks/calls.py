@@ -152,7 +152,7 @@ class _ModuleCalls:
                 yield from problems
             taken = registries.taken(self.package_set, self.rules, fact, what)
             if taken is not None:
-                text = f"registers {taken!r} with {what.path}, which {version} registers already"
+                text = f"registers {taken!r} with {what.path}, which {version} already registers"
                 yield Relation.REGISTERED, f"{what.path}({taken})", text
 
     def _finding(
@@ -248,7 +248,7 @@ def _arguments(
 ) -> Iterator[Problem]:
     """The problem of keywords that are not accepted, and of too few or too many positionals."""
     for keyword in call.keywords:
-        if not signature.takes(keyword):
+        if not signature.accepts(keyword):
             text = f"passes {keyword}= to {what.path}, which {version} does not accept"
             yield Relation.KEYWORD, f"{what.path}({keyword})", text
     places = [parameter for parameter in signature.parameters if parameter.kind != "keyword"]

@@ -26,7 +26,7 @@ from imgbuild.values import normalize
 
 CHECK = "cuda"
 _OF_MAJOR = re.compile(r"nvidia-.+-cu(\d\d)")
-# Has had the versions of the CUDA releases since CUDA 11.
+# Its versions are those of the CUDA releases since CUDA 11.
 _LIKE_RELEASE = re.compile(r"nvidia-(?:cuda-[a-z]+|nvjitlink|nvtx|nvvm)(?:-cu\d\d)?")
 # A newer one serves older libraries: cuSPARSE 12.1.0.106 loads with nvJitLink 12.9.86, which pip
 # chooses for torch 2.3 and 2.4, since these require no version of it.
@@ -141,7 +141,7 @@ def _components(package_set: PackageSet, cuda: str) -> Iterator[Finding]:
                 package,
                 version,
                 cuda,
-                "its version is of another release",
+                "its version belongs to another release",
                 f"=={gpus.minor(cuda)}.*",
             )
 
@@ -218,8 +218,8 @@ def _unassembled(
     package_archs: dict[str, set[str]] = {}
     files: dict[str, str] = {}
     for package, facts in elf_facts:
-        if facts.assembles:
-            package_archs.setdefault(package, set()).update(facts.assembles)
+        if facts.ptxas_architectures:
+            package_archs.setdefault(package, set()).update(facts.ptxas_architectures)
             files.setdefault(package, facts.file)
     for package, archs in package_archs.items():
         plain = {arch.rstrip("af") for arch in archs}

@@ -20,7 +20,7 @@ def floors(elf_facts: Iterable[ElfFacts], cuda: str) -> Floors:
     for facts in elf_facts:
         if drivers.is_kernels(facts.file) and facts.gpu:
             kernels.append(facts.gpu)
-        for versions in facts.wants.values():
+        for versions in facts.required_versions.values():
             for version in versions:
                 match = GLIBC.fullmatch(version)
                 if match is not None and gpus.numbers(match[1]) > gpus.numbers(glibc):

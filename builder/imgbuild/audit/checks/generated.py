@@ -26,7 +26,7 @@ CHECK = "support"
 RUNTIME = "protobuf"
 MODULE = "google.protobuf.runtime_version"
 FUNCTION = "ValidateProtobufRuntimeVersion"
-# The domain and the counter of warnings, which the rule needs and which no version decides.
+# The domain and the counter of warnings, which the rule needs and which depend on no version.
 _NAMES = {"DOMAIN": "", "_warning_count": 0}
 
 

@@ -119,7 +119,7 @@ def _of_import(
     ):
         return None
     root = line.module.partition(".")[0]
-    # What a package has is not read to know that it is not the standard library.
+    # The content of a package is not needed to exclude the standard library.
     if package_set.owner(root) is None and stdlib_module(package_set, root):
         problem = _in_python(package_set, facts, line)
     else:
@@ -132,7 +132,7 @@ def _of_import(
         return None
     builds = other_builds(package_set.files(other), package_set.modules_of(other))
     for module in {line.module, f"{line.module}.{line.name}"} & builds.keys():
-        # Without `other` it is not learned from: the other package is right for another Python.
+        # Without `other` nothing is learned: the other package is correct for another Python.
         other, subject = "", module
         text = other_build(package_set, module, builds[module])
     top = not scopes(facts).runner(line.scope)
@@ -181,7 +181,7 @@ def _preferred(
 def other_build(package_set: ImportablePackages, module: str, pythons: Sequence[str]) -> str:
     """The message for an import of `module`, which its wheel has for `pythons` only."""
     return (
-        f"imports {module}, which its wheel has for Python {' and '.join(pythons)} only;"
+        f"imports {module}, which its wheel contains only for Python {' and '.join(pythons)};"
         f" this package set has Python {package_set.python}"
     )
 

@@ -52,7 +52,9 @@ class _Linker:
             package_set.elf_facts(), base, package_set.arch.value, _requires(package_set)
         )
         self._loading = Loading(package_set, self._map, self._known)
-        self._sure = bool(base) and not package_set.partial  # whether anything not found is missing
+        self._complete = (
+            bool(base) and not package_set.partial
+        )  # whether anything not found is missing
         self._read = {package for package, _ in self._map.files}
         self._variants = variants.skipped_variants(self._map.files)
         self._for_numpy_1 = _for_numpy_1(self._map.files)
@@ -65,7 +67,7 @@ class _Linker:
                 library
                 for library in facts.needed
                 if not self._is_found(package, facts, library)
-                and (self._sure or self._is_certain(library))
+                and (self._complete or self._is_certain(library))
             ]
             if missing:
                 yield from self._libraries(package, facts, missing)
@@ -73,7 +75,7 @@ class _Linker:
                 yield from self._symbols(package, facts)
             yield from self._versions(package, facts)
             yield from self._numpy(package, facts)
-        if self._sure:
+        if self._complete:
             yield from loaded.check(self._package_set, self._map, self._known)
 
     def _is_for_another_python(self, facts: ElfFacts) -> bool:
@@ -144,7 +146,7 @@ class _Linker:
 
     def _symbols(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
         absent = [symbol for symbol in facts.undefined if self._is_absent(package, symbol)]
-        # Symbols that a known package should have come first: they are most specific.
+        # Symbols that a known package should provide are first: they are most specific.
         absent.sort(key=lambda symbol: (not self._owner(symbol), symbol))
         every = tuple(sorted({symbol.partition("@")[0] for symbol in absent}))
         for place, symbol in enumerate(absent[:SHOWN], start=1):
@@ -174,7 +176,7 @@ class _Linker:
         name = symbol.partition("@")[0]
         if self._known.is_driver_symbol(name) or self._map.defines(package, name):
             return False
-        if self._sure:
+        if self._complete:
             return True
         # Without a base, its symbols and Python's are unknown; torch's are known by their names.
         if _RUNTIME.search(symbol) or name.startswith(_PYTHON):
@@ -197,7 +199,7 @@ class _Linker:
     # -- versions
 
     def _versions(self, package: str, facts: ElfFacts) -> Iterator[Finding]:
-        for library, versions in facts.wants.items():
+        for library, versions in facts.required_versions.items():
             lacking = [
                 version for version in versions if self._lacks(package, facts, library, version)
             ]
@@ -228,7 +230,8 @@ class _Linker:
         candidates = providers or ([base_library] if base_library is not None else [])
         # A library without versions is accepted; the linker only warns.
         return bool(candidates) and not any(
-            not candidate.offers or version in candidate.offers for candidate in candidates
+            not candidate.defined_versions or version in candidate.defined_versions
+            for candidate in candidates
         )
 
     # -- numpy
@@ -377,7 +380,7 @@ class Loading:
     def _follow(self, package: str) -> Iterable[str]:
         modules = self._code.modules_of(package)
         todo = [name for name in modules if "." not in name and not name.startswith("_")]
-        # The package's own extension module, which it may load by other ways: cv2/cv2.abi3.so.
+        # The package's own extension module, which it may load by other means: cv2/cv2.abi3.so.
         todo += [extension for name in todo if (extension := f"{name}.{name}") in modules]
         seen = set(todo)
         while todo:

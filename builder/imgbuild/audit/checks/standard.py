@@ -25,11 +25,7 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
     if fact.receiver:
         return None
     first, *rest = (fact.callee if isinstance(fact, Call) else fact.expression).split(".")
-    origins = {
-        import_target(entry) if isinstance(entry, Import) else None
-        for entry in _bindings(facts, first, fact.scope)
-    }
-    origin = origins.pop() if len(origins) == 1 else None
+    origin = _origin(facts, first, fact.scope)
     if origin is None:
         return None
     imported = [part for part in ".".join(origin).split(".") if part]
@@ -41,13 +37,25 @@ def missing(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> tup
             return None
         for length in (1, 2):  # of two parts: array.__class_getitem__
             name = ".".join(parts[end : end + length])
-            # What the import itself names is for the check `imports`.
+            # Names of the import itself belong to the check `imports`.
             if len(imported) < end + length <= len(parts) and name in standard_module.lacks:
                 whole = f"{module}.{name}"
                 return (
                     None if any(line.module == whole for line in facts.imports) else (module, name)
                 )
     return None
+
+
+def _origin(facts: ModuleFacts, name: str, scope: str) -> tuple[str, str] | None:
+    """The module, and the name in it, that a name in a scope imports; None if it is unclear."""
+    known = index(facts).origins
+    if (name, scope) not in known:
+        origins = {
+            import_target(entry) if isinstance(entry, Import) else None
+            for entry in _bindings(facts, name, scope)
+        }
+        known[name, scope] = origins.pop() if len(origins) == 1 else None
+    return known[name, scope]
 
 
 def _bindings(facts: ModuleFacts, name: str, scope: str) -> list[Entry]:

@@ -13,6 +13,7 @@ from imgbuild.audit.code import (
     hydra_files,
     launches,
     python_code,
+    variable_settings,
     variables,
 )
 from imgbuild.audit.code.code_set import CodeSet
@@ -70,7 +71,7 @@ def _check(
     packages = [*package_set.packages, *(fork.package for fork in forks)]
     of_forks: list[CodeFinding] = []
     for fork in forks:
-        fork_facts = CodeFacts(fork.texts, store)
+        fork_facts = CodeFacts(fork.texts, store, place=f"fork of {fork.package}")
         of_forks += python_code.check(base, packages, fork.texts, fork_facts, others, unread)
         base = CodeSet(base, fork.texts, fork_facts, package=fork.package, version=fork.version)
     sources = PackageSources(package_set, [*unread, *(fork.package for fork in forks)])
@@ -85,7 +86,7 @@ def _check(
             unread,
             (lambda code: FindingCache(store, key, code, facts)) if key else None,
         ),
-        *variables.check(sources, texts, store),
+        *variables.check(sources, texts, facts.variables()),
         *command_lines.check(sources, texts),
         *configurations.check(sources, texts),
         *hydra_files.check(sources, texts),
@@ -110,7 +111,7 @@ def compared_packages() -> frozenset[str]:
     """The packages with which command lines and variables are compared."""
     programs = command_lines.load()
     names = {name for program in programs for name in (program.package, *program.more)}
-    prefixes = variables.load().prefixes.values()
+    prefixes = variable_settings.load().prefixes.values()
     names |= {name for prefix in prefixes for name in prefix.packages}
     return frozenset({*names, "verl"})  # whose overrides are compared
 

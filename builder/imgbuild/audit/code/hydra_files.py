@@ -19,7 +19,7 @@ from imgbuild.system import yaml_data
 from imgbuild.system.syntax import parse_source
 
 UNKNOWN = "IMG406"
-# Packages with Hydra programs that users configure with files of their own, by a module of one.
+# Packages with Hydra programs that users configure with their own files, by a module of each.
 PROGRAMS = {"verl": "verl.trainer.main_ppo"}
 _INITIALIZE = ("initialize_config_module", "initialize_config_dir", "initialize")
 

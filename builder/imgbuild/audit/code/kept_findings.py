@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.file_cache import FileCache, decoded
 from imgbuild.audit.code.model import CodeFinding
 from imgbuild.audit.code.reading import CodeFacts
-from imgbuild.audit.packages.library import pack, unpack
 from imgbuild.cache.store import Store
 from imgbuild.report import Evidence
 from imgbuild.values import sha256
@@ -33,7 +33,7 @@ class FindingCache:
 
     def __init__(self, store: Store, key: str, code: CodeSet, facts: CodeFacts) -> None:
         """`key` stands for the package set and for the code of the checks."""
-        self._store = store
+        self._cache = FileCache(store, KEPT, key, list(code.code.values()))
         files = {name: text.file for name, text in code.code.items()}
         contents = {name: f"{name} {facts.digests[file]}" for name, file in files.items()}
         seen = {name: f"{name} {facts.summaries[file].interface}" for name, file in files.items()}
@@ -55,18 +55,22 @@ class FindingCache:
             interfaces[name] += _bodies(name, facts.summaries[file].binding)
         reached = reach(interfaces, uses)
         self._keys = {
-            file: sha256(f"{key} {contents[name]} {reached[name]}".encode())
+            file: sha256(f"{contents[name]} {reached[name]}".encode())
             for name, file in files.items()
         }
 
     def read(self, file: str) -> FileFindings | None:
         """The findings in a file; None if they are not in the cache."""
-        data = self._store.fact(KEPT, self._keys[file])
-        return unpack(data, FileFindings) if data is not None else None
+        data = self._cache.read(file, self._keys[file])
+        return decoded(data, FileFindings) if data is not None else None
 
     def write(self, file: str, findings: FileFindings) -> None:
-        """Store the findings in a file."""
-        self._store.put_fact(KEPT, self._keys[file], pack(findings))
+        """Set the findings in a file; `save` stores them."""
+        self._cache.write(file, self._keys[file], msgspec.msgpack.encode(findings))
+
+    def save(self) -> None:
+        """Store the findings that were set."""
+        self._cache.save()
 
 
 def _used(named: Collection[str], modules: Collection[str]) -> Collection[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import cached_property
 
 from imgbuild.audit.code.model import CodeText
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.syntax import parse_source
-
-_MAIN = "__name__ == '__main__'"
 
 
 class CodeTree:
@@ -20,13 +18,36 @@ class CodeTree:
         self._text = text
 
     @cached_property
+    def _lines(self) -> list[bytes]:
+        return self._text.source.splitlines()
+
+    def _is_import(self, line: int) -> bool:
+        """Whether a statement on this line is an import at the top of the file, in no block.
+
+        Most findings are about these, and need no syntax tree.
+        """
+        text = self._lines[line - 1] if line <= len(self._lines) else b""
+        return text.startswith((b"import ", b"from "))
+
+    @cached_property
     def _nodes(self) -> dict[int, list[ast.AST]]:
-        """Line → the nodes that start on it."""
+        """Line → the nodes that start on it, outer ones first."""
         nodes: dict[int, list[ast.AST]] = {}
-        for node in ast.walk(parse_source(self._text.source.removeprefix(b"\xef\xbb\xbf"))):
-            if hasattr(node, "lineno"):
-                nodes.setdefault(node.lineno, []).append(node)
+        for node in self._all:
+            nodes.setdefault(node.lineno, []).append(node)  # type: ignore[attr-defined]
         return nodes
+
+    @cached_property
+    def _all(self) -> list[ast.AST]:
+        """All nodes that have a place, in the order of `ast.walk`, which is slower."""
+        nodes: list[ast.AST] = [parse_source(self._text.source.removeprefix(b"\xef\xbb\xbf"))]
+        for node in nodes:
+            for value in node.__dict__.values():
+                if isinstance(value, list):
+                    nodes += [item for item in value if isinstance(item, ast.AST)]
+                elif isinstance(value, ast.AST) and value._fields:
+                    nodes.append(value)
+        return [node for node in nodes if hasattr(node, "lineno")]
 
     @cached_property
     def _conditional(self) -> list[tuple[int, int]]:
@@ -34,15 +55,26 @@ class CodeTree:
         kinds = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
         return [
             (node.lineno + 1, node.end_lineno or node.lineno)
-            for nodes in self._nodes.values()
-            for node in nodes
-            if isinstance(node, kinds)
-            and not (isinstance(node, ast.If) and ast.unparse(node.test) == _MAIN)
+            for node in self._all
+            if isinstance(node, kinds) and not (isinstance(node, ast.If) and _is_main(node.test))
         ]
 
     def always_runs(self, line: int) -> bool:
         """Whether running the file always runs this line."""
-        return not any(first <= line <= last for first, last in self._conditional)
+        return self._is_import(line) or not any(
+            first <= line <= last for first, last in self._conditional
+        )
+
+    @cached_property
+    def _tests(self) -> list[tuple[ast.If, frozenset[str]]]:
+        """The `if` statements, each with the functions that its condition calls without data."""
+        found = [(node, _called(node.test)) for node in self._all if isinstance(node, ast.If)]
+        return [(node, names) for node, names in found if names]
+
+    @cached_property
+    def _functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return [node for node in self._all if isinstance(node, kinds)]
 
     def may_be_guarded(self, line: int, is_user: Callable[[str], bool]) -> bool:
         """Whether a line runs depending only on the user's function, called without data.
@@ -50,51 +82,68 @@ class CodeTree:
         Such a function may test for a version or a name in a form that the audit does not
         recognize. `is_user` returns whether a module is the user's.
         """
-        nodes = [node for each in self._nodes.values() for node in each]
-        names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-        for node in nodes:
+        if self._is_import(line):
+            return False
+        around = {
+            name
+            for node, names in self._tests
+            if node.lineno < line <= (node.end_lineno or 0) or self._leaves_before(node, line)
+            for name in names
+        }
+        if not around:
+            return False
+        names = {node.name for node in self._functions if isinstance(node, ast.FunctionDef)}
+        for node in self._all:
             if isinstance(node, ast.ImportFrom) and (node.level or is_user(node.module or "")):
                 names.update(alias.asname or alias.name for alias in node.names)
-        return any(
-            _calls_one_of(node.test, names)
-            and (node.lineno < line <= (node.end_lineno or 0) or self._leaves_before(node, line))
-            for node in nodes
-            if isinstance(node, ast.If)
-        )
+        return not around.isdisjoint(names)
 
     def _leaves_before(self, node: ast.If, line: int) -> bool:
         """Whether the function that contains `line` returns in `node`, which precedes it."""
         leaves = isinstance(node.body[-1], (ast.Return, ast.Raise, ast.Continue))
         return leaves and any(
             function.lineno < node.lineno < line <= (function.end_lineno or 0)
-            for nodes in self._nodes.values()
-            for function in nodes
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for function in self._functions
         )
 
     def place(self, evidence: Evidence) -> tuple[int, int]:
         """Line and column, from 1, of the subject of `evidence`; column 1 if it is not found."""
+        whole = evidence.relation in (Relation.MODULE, Relation.PACKAGE)
+        if whole and self._is_import(evidence.line):
+            return evidence.line, 1
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
         for node in self._nodes.get(evidence.line, ()):
             match = _named(node, evidence.relation, name, inner)
             if match is not None:
-                lines = self._text.source.splitlines()
-                line = lines[match.lineno - 1] if match.lineno <= len(lines) else b""
+                known = match.lineno <= len(self._lines)
+                line = self._lines[match.lineno - 1] if known else b""
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1
 
 
-def _calls_one_of(test: ast.expr, names: Container[str]) -> bool:
-    """Whether a condition calls one of the functions `names`, with only literal arguments."""
-    return any(
-        isinstance(node, ast.Call)
+def _is_main(test: ast.expr) -> bool:
+    """Whether a condition is `__name__ == "__main__"`."""
+    return (
+        isinstance(test, ast.Compare)
+        and [type(operator) for operator in test.ops] == [ast.Eq]
+        and isinstance(test.left, ast.Name)
+        and test.left.id == "__name__"
+        and isinstance(test.comparators[0], ast.Constant)
+        and test.comparators[0].value == "__main__"
+    )
+
+
+def _called(test: ast.expr) -> frozenset[str]:
+    """The functions that a condition calls by name, with only literal arguments."""
+    return frozenset(
+        node.func.id
+        for node in ast.walk(test)
+        if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
-        and node.func.id in names
         and all(isinstance(value, ast.Constant) for value in node.args)
         and not node.keywords
-        for node in ast.walk(test)
     )
 
 

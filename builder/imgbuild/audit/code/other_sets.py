@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Evidence, Relation
 
-MISTYPED = 0.85  # similarity of a name to what was meant
+MISTYPED = 0.85  # similarity of a name to a suggestion
 MOST = 12  # versions of a package that are looked at
 _RENAMED = re.compile(
     r"deprecate_kwarg\(\s*[\"'](\w+)[\"'],(?:.*,)?\s*new_name=[\"'](\w+)[\"']", re.DOTALL
@@ -137,7 +137,7 @@ def _has(package_set: ImportablePackages, evidence: Evidence) -> bool | None:
             case Relation.KEYWORD:
                 path, _, keyword = subject.removesuffix(")").partition("(")
                 signature = _signature(package_set, path)
-                return None if signature is None else signature.takes(keyword)
+                return None if signature is None else signature.accepts(keyword)
             case Relation.NAME | Relation.ATTRIBUTE:
                 state = resolve(package_set, subject.replace(":", ".")).state
                 return None if state == "unknown" else state == "defined"
@@ -189,7 +189,7 @@ def _by_decorator(
     for function in functions:
         for text in function.decorators:
             match = _RENAMED.search(text)
-            if match and match[1] == keyword and (signature is None or signature.takes(match[2])):
+            if match and match[1] == keyword and (signature is None or signature.accepts(match[2])):
                 return match[2]
     return ""
 

@@ -89,6 +89,8 @@ def check(
         known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
         if kept is not None:
             kept.write(file, known[file])
+    if kept is not None:
+        kept.save()
     broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
     return _unique([*(each for group in known.values() for each in group.findings), *broken])
 

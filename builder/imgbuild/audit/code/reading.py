@@ -7,53 +7,63 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from imgbuild.audit.code.file_cache import FileCache, decoded
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.summaries import Summary, summary
-from imgbuild.audit.packages.library import pack, unpack
+from imgbuild.audit.code.variable_settings import FileVariables, variables_of
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.module import read_module
 from imgbuild.cache.store import Store
 from imgbuild.system.code_digest import code_digest
+from imgbuild.system.collector import paused
 from imgbuild.system.workers import Workers
 from imgbuild.values import sha256
 
 KEPT = "code-modules"
 SUMMARIES = "code-summaries"
-WORTH = 2 << 20  # bytes of source for which starting processes pays
+WORTH = 2 << 20  # bytes of source from which on processes are started
 SHARE = 40  # files in one task
 
 
 class CodeFacts(Mapping[str, ModuleFacts]):
     """File → facts of the Python files among `texts`. `summaries`: file → summary."""
 
-    def __init__(self, texts: Sequence[CodeText], store: Store) -> None:
-        """Read the files of which the cache has no summary."""
-        self._store = store
+    def __init__(self, texts: Sequence[CodeText], store: Store, place: str = "") -> None:
+        """Read the files of which the cache has no summary; `place` as in `FileCache`."""
         self._texts = {text.file: text for text in texts if text.kind == "python"}
         self._facts: dict[str, ModuleFacts] = {}
         self.summaries: dict[str, Summary] = {}
         reader = code_digest(__name__) if self._texts else ""
+        python = list(self._texts.values())
+        self._modules = FileCache(store, KEPT, reader, python, place)
+        self._summaries = FileCache(store, SUMMARIES, reader, python, place)
         self.digests = {file: digest(text) for file, text in self._texts.items()}
-        self._keys = {file: f"{reader} {each}" for file, each in self.digests.items()}
-        for file, key in self._keys.items():
-            data = store.fact(SUMMARIES, key)
-            cached = unpack(data, Summary) if data is not None else None
+        for file, key in self.digests.items():
+            data = self._summaries.read(file, key)
+            cached = decoded(data, Summary) if data is not None else None
             if cached is not None:
                 self.summaries[file] = cached
         self._keep(_read_all([t for f, t in self._texts.items() if f not in self.summaries]))
+
+    def variables(self) -> Mapping[str, FileVariables]:
+        """File → the environment variables that it sets and reads."""
+        return {file: each.variables for file, each in self.summaries.items()}
 
     def _keep(self, read: Mapping[str, tuple[bytes, Summary]]) -> None:
         for file, (encoded, file_summary) in read.items():
             self._facts[file] = msgspec.msgpack.decode(encoded, type=ModuleFacts)
             self.summaries[file] = file_summary
-            self._store.put_fact(KEPT, self._keys[file], pack(msgspec.Raw(encoded)))
-            self._store.put_fact(SUMMARIES, self._keys[file], pack(file_summary))
+            self._modules.write(file, self.digests[file], encoded)
+            summarized = msgspec.msgpack.encode(file_summary)
+            self._summaries.write(file, self.digests[file], summarized)
+        self._modules.save()
+        self._summaries.save()
 
     def __getitem__(self, file: str) -> ModuleFacts:
         """The facts of a file, from the cache or read."""
         if file not in self._facts:
-            data = self._store.fact(KEPT, self._keys[file])
-            cached = unpack(data, ModuleFacts) if data is not None else None
+            data = self._modules.read(file, self.digests[file])
+            cached = decoded(data, ModuleFacts) if data is not None else None
             if cached is not None:
                 self._facts[file] = cached
             else:
@@ -91,9 +101,12 @@ def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
 def read_texts(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:
     """File → its facts as MessagePack, and its summary, read in this process."""
     read: dict[str, tuple[bytes, Summary]] = {}
-    for text in texts:
-        facts = read_module(text.source, text.module, text.file, package=text.package, program=True)
-        read[text.file] = (msgspec.msgpack.encode(facts), summary(facts))
+    with paused():
+        for text in texts:
+            facts = read_module(
+                text.source, text.module, text.file, package=text.package, program=True
+            )
+            read[text.file] = (msgspec.msgpack.encode(facts), summary(facts, variables_of(text)))
     return read
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from imgbuild.audit.code.variable_settings import FileVariables
 from imgbuild.audit.names.lookup import may_add_names
 from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
 from imgbuild.audit.source.module import PROGRAM
@@ -27,7 +28,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `evaluated`: the modules with functions that its conditions call, whose bodies count; `binding`:
     of these, those of conditions on names that it binds. `broken` is as in ModuleFacts, `imports`
-    are the top-level modules that it imports.
+    are the top-level modules that it imports, `variables` those of the environment.
     """
 
     interface: str
@@ -36,10 +37,11 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     binding: tuple[str, ...] = ()
     broken: str = ""
     imports: tuple[str, ...] = ()
+    variables: FileVariables = FileVariables()
 
 
-def summary(facts: ModuleFacts) -> Summary:
-    """The summary of a module."""
+def summary(facts: ModuleFacts, variables: FileVariables) -> Summary:
+    """The summary of a module that sets and reads these variables."""
     return Summary(
         interface=sha256(msgspec.msgpack.encode(_interface(facts))),
         named=tuple(dict.fromkeys(_named(facts))),
@@ -47,6 +49,7 @@ def summary(facts: ModuleFacts) -> Summary:
         binding=tuple(sorted(_evaluated(facts, _binding_guards(facts)))),
         broken=facts.broken,
         imports=tuple(dict.fromkeys(line.module.partition(".")[0] for line in facts.imports)),
+        variables=variables,
     )
 
 

@@ -2,100 +2,44 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache
-from typing import NamedTuple
 
-import msgspec
-
-from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.sources import PackageSources
+from imgbuild.audit.code.variable_settings import (
+    FileVariables,
+    Prefix,
+    VariableSetting,
+    VariableTable,
+    load,
+    variables_of,
+)
 from imgbuild.audit.names import releases
-from imgbuild.audit.packages.library import pack, unpack
-from imgbuild.audit.source.text import dotted, string
-from imgbuild.cache.store import Store
 from imgbuild.report import Severity
-from imgbuild.system import files, yaml_data
-from imgbuild.system.code_digest import code_digest
-from imgbuild.system.syntax import parse_source
-from imgbuild.values import sha256
 
 UNREAD, VALUE = "IMG201", "IMG202"
-KEPT = "code-variables"
 NEARLY = 0.88  # similarity of a variable's name to one that is read
-_LINE = re.compile(
-    r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
-)
-_NAMED = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*$")
-_ASSIGNED = re.compile(r"(?:^|,)([A-Z][A-Z0-9_]*)=([^,]*)")
 _CHOICES = re.compile(
     rb"env_with_choices\(\s*[\"'](\w+)[\"'],\s*[^,\[\]]+,\s*\[([^\]]*)\]", re.DOTALL
 )
-_USES = re.compile(rb"environ|getenv|putenv")  # what a Python file sets or reads variables by
 _QUOTED = re.compile(rb"[\"']([^\"']*)[\"']")
 
 
-class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The packages that read variables with a prefix; `complete`: only in Python."""
-
-    packages: tuple[str, ...]
-    complete: bool
-
-
-class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The source of a variable's values in the code: `what` describes them."""
-
-    name: str
-    package: str
-    files: tuple[str, ...]
-    pattern: str
-    what: str
-
-
-class VariableTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `data/audit/code_variables.yaml`."""
-
-    prefixes: dict[str, Prefix]
-    values: tuple[Values, ...]
-
-
-class VariableSetting(msgspec.Struct, frozen=True):
-    """A variable that a file sets; `value` is None if it is not literal."""
-
-    name: str
-    value: str | None
-    line: int
-    column: int
-
-
-class FileVariables(NamedTuple):
-    """The variables that a file reads, and those that it sets."""
-
-    read: set[str]
-    settings: list[VariableSetting]
-
-
-@lru_cache(maxsize=1)
-def load() -> VariableTable:
-    """The bundled table."""
-    return yaml_data.load(files.data("audit/code_variables.yaml"), VariableTable)
-
-
 def check(
-    sources: PackageSources, texts: Sequence[CodeText], store: Store
+    sources: PackageSources, texts: Sequence[CodeText], known: Mapping[str, FileVariables]
 ) -> Iterator[CodeFinding]:
-    """Variables that no package reads, and values that the package does not list."""
+    """Variables that no package reads, and values that the package does not list.
+
+    `known` are the variables of files that have been read.
+    """
     table = load()
     prefixes = tuple(table.prefixes)
-    mentioned = [text for text in texts if any(each.encode() in text.source for each in prefixes)]
     settings: list[tuple[CodeText, VariableSetting]] = []
     read_by_code: set[str] = set()
-    for text in mentioned:
-        read, assigned = _of_text(text, store)
+    for text in texts:
+        read, assigned = known.get(text.file) or variables_of(text)
         read_by_code |= read
         settings += [(text, each) for each in assigned if each.name.startswith(prefixes)]
     for text, setting in settings:
@@ -192,98 +136,3 @@ def _value(
                 message = f"{setting.name}: {setting.value} is not an allowed value"
                 return VALUE, message, f"one of {', '.join(sorted(values))}"
     return None
-
-
-# -- variables that files set and read
-
-
-def _of_text(text: CodeText, store: Store) -> FileVariables:
-    """The variables of a file; those of Python are cached."""
-    if text.kind != "python":
-        return _of_file(text)
-    key = f"{code_digest(__name__)} {sha256(text.source)}"
-    data = store.fact(KEPT, key)
-    kept = unpack(data, FileVariables) if data is not None else None
-    if kept is None:
-        kept = _of_file(text)
-        store.put_fact(KEPT, key, pack(kept))
-    return kept
-
-
-def _of_file(text: CodeText) -> FileVariables:
-    """The variables that a file reads, and those that it sets."""
-    if text.kind == "python":
-        if not _USES.search(text.source):
-            return FileVariables(set(), [])
-        tree = _tree(text)
-        return _of_python(tree) if tree is not None else FileVariables(set(), [])
-    source = text.source.decode(errors="replace")
-    if text.kind in ("shell", "dockerfile"):
-        read = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
-        settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
-        return FileVariables(read, list(settings))
-    return FileVariables(set(), list(_of_lines(source)))
-
-
-def _of_shell(source: str) -> Iterator[VariableSetting]:
-    for command in shell.commands(source):
-        for word in command:
-            for match in _ASSIGNED.finditer(word.text.removeprefix("--env=").removeprefix("-e")):
-                value = match[2] if word.literal else None
-                yield VariableSetting(match[1], value, word.line, word.column)
-
-
-def _of_lines(source: str) -> Iterator[VariableSetting]:
-    """The variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
-    for number, line in enumerate(source.splitlines(), 1):
-        match = _LINE.match(line) or _NAMED.match(line)
-        if match is not None:
-            value = match[2].strip() if match.re is _LINE else ""
-            literal = value if value and not value.startswith("$") else None
-            yield VariableSetting(match[1], literal, number, match.start(1) + 1)
-
-
-def _of_python(tree: ast.Module) -> FileVariables:
-    read: set[str] = set()
-    settings: list[VariableSetting] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and dotted(node.value).endswith("environ"):
-            name = string(node.slice)
-            if name and isinstance(node.ctx, ast.Load):
-                read.add(name)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Subscript) and dotted(target.value).endswith("environ"):
-                    settings += _setting(target.slice, node.value)
-        elif isinstance(node, ast.Call):
-            callee = dotted(node.func)
-            if callee.endswith(("environ.setdefault", "os.putenv")) and len(node.args) > 1:
-                settings += _setting(node.args[0], node.args[1])
-            elif callee.endswith(("environ.get", "getenv", "environ.pop")) and node.args:
-                name = string(node.args[0])
-                read |= {name} if name else set()
-            elif callee.endswith("environ.update"):
-                settings += _updated(node)
-    return FileVariables(read, settings)
-
-
-def _updated(node: ast.Call) -> Iterator[VariableSetting]:
-    for argument in node.args:
-        if isinstance(argument, ast.Dict):
-            for key, value in zip(argument.keys, argument.values, strict=True):
-                if key is not None:
-                    yield from _setting(key, value)
-
-
-def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
-    name = string(key)
-    if name:
-        yield VariableSetting(name, string(value), key.lineno, key.col_offset + 1)
-
-
-def _tree(text: CodeText) -> ast.Module | None:
-    """The syntax tree of a Python file; None if it cannot be parsed."""
-    try:
-        return parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

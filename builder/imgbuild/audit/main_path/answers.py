@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from imgbuild.audit.main_path.evaluation import Evaluator
 from imgbuild.audit.main_path.values import CallFrame, truth
 from imgbuild.audit.names import classes
+from imgbuild.audit.names.lookup import index
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Class, Function, ModuleFacts
@@ -42,13 +43,15 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     node = expression(text)
     if not isinstance(facts, ModuleFacts) or node is None:
         return None
-    if not scope:
+    names = sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
+    bound = index(facts).top
+    if not scope and (facts.broken or any(len(bound.get(name, ())) > 1 for name in names)):
         source = memory.source(module)
         if source is None or not source.settled(node):
             return None
     frame = CallFrame(module)
     places = []
-    for name in sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)}):
+    for name in names:
         lookup = classes.resolve(memory.package_set, facts, name, scope=scope)
         if lookup.state == "defined":
             frame.names[name] = memory.value_of(lookup)

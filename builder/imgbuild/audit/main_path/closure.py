@@ -184,7 +184,7 @@ class _Walk:
         self._imported = rules.imported
         self._owners: dict[str, str] = {}
         self._made: dict[Place, Level] = {}
-        self._looked: dict[tuple[str, str], LookupResult] = {}
+        self._lookups: dict[tuple[str, str], LookupResult] = {}
         self._queue: list[Place] = []
 
     def enter(self, entry: MainPathEntry) -> None:
@@ -354,9 +354,9 @@ class _Walk:
 
     def _lookup(self, module: str, name: str) -> LookupResult:
         """`names.lookup.look_up`, cached: the same names are imported in many places."""
-        if (module, name) not in self._looked:
-            self._looked[module, name] = look_up(self.package_set, module, name)
-        return self._looked[module, name]
+        if (module, name) not in self._lookups:
+            self._lookups[module, name] = look_up(self.package_set, module, name)
+        return self._lookups[module, name]
 
     def _follow_use(self, facts: ModuleFacts, fact: Call | Attribute, how: Reached) -> None:
         course = judge(self.package_set, fact.guards)

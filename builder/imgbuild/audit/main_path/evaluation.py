@@ -38,7 +38,7 @@ from imgbuild.audit.main_path.values import (
     Outcome,
     Raised,
     SuperValue,
-    TooHardError,
+    UnsupportedCodeError,
     VersionText,
     release,
 )
@@ -76,7 +76,7 @@ class Evaluator:
         """The package set; the caller keeps it alive."""
         package_set = self._package_set()
         if package_set is None:
-            raise TooHardError
+            raise UnsupportedCodeError
         return package_set
 
     def outcomes(
@@ -100,7 +100,7 @@ class Evaluator:
                         causes=frozenset(evaluation.causes),
                     )
                 )
-            except (TooHardError, RecursionError, ReturnSignal, MemoryError):
+            except (UnsupportedCodeError, RecursionError, ReturnSignal, MemoryError):
                 return ()
             while answers and answers[-1]:
                 answers.pop()
@@ -136,7 +136,7 @@ class Evaluator:
         statements = source.binding(name) if source is not None else ()
         if source is None or not statements:
             return self._elsewhere(module, name), frozenset()
-        if name in source.changed:
+        if source.may_change(name):
             return UNKNOWN, frozenset()
         frame = CallFrame(module)
         if len(statements) == 1 and isinstance(statements[0], ast.FunctionDef):
@@ -219,7 +219,7 @@ class Evaluation(Execution):
         """Count a step; TooHardError if there are too many."""
         self._steps += count
         if self._steps > _STEPS:
-            raise TooHardError
+            raise UnsupportedCodeError
 
     def read(self, name: str, frame: CallFrame) -> object:
         """The value of a name."""
@@ -369,7 +369,7 @@ class Evaluation(Execution):
         if unread or self._evaluator.suspends(node) or self._is_changed(called):
             return self._unknown_call(given, named)
         if self._depth >= _DEEPEST:
-            raise TooHardError
+            raise UnsupportedCodeError
         frame = CallFrame(called.frame.module, called.frame)
         if called.kind is not None:
             frame.kind, frame.owner = called.kind, given[0] if given else None

@@ -18,13 +18,13 @@ from imgbuild.audit.main_path.values import (
     FunctionValue,
     ModuleValue,
     Raised,
-    TooHardError,
+    UnsupportedCodeError,
     release,
     weight,
 )
 from imgbuild.audit.source.text import dotted
 
-_LONGEST = 50  # items that a loop goes through
+_LONGEST = 50  # items of a loop
 ASSERTION, IMPORT = "AssertionError", "ImportError"
 
 
@@ -65,7 +65,7 @@ class Execution(ExpressionValues):
             self.step()
             reader = self._statements.get(type(statement))
             if reader is None:
-                raise TooHardError
+                raise UnsupportedCodeError
             reader(self, statement, frame)
 
     def _expression(self, node: ast.Expr, frame: CallFrame) -> None:
@@ -100,7 +100,7 @@ class Execution(ExpressionValues):
     def _raise(self, node: ast.Raise, frame: CallFrame) -> None:
         if node.exc is None:
             if not self._handled:
-                raise TooHardError
+                raise UnsupportedCodeError
             raise self._handled[-1]
         if isinstance(node.exc, ast.Name):
             exception = self.read(node.exc.id, frame)

@@ -32,7 +32,7 @@ class GuardState(enum.Enum):
     RUNS = "runs"
     SKIPPED = "skipped"
     DATA = "data"  # it depends on data
-    UNKNOWN = "unknown"  # it depends on the package set, in a way that is not understood
+    UNKNOWN = "unknown"  # it depends on the package set, in an unknown form
     HANDLED = "handled"
 
 
@@ -63,6 +63,7 @@ class Course(msgspec.Struct, frozen=True):
         return bool(self.caught & {*errors, "Exception", "BaseException", ""})
 
 
+_ALWAYS = Course(runs=True)
 IMPORT = ("ImportError",)
 MISSING = ("ModuleNotFoundError", "ImportError")
 ATTRIBUTE = ("AttributeError",)
@@ -96,6 +97,8 @@ _STATES = {
 
 def judge(package_set: ImportablePackages, guards: Iterable[Guard]) -> Course:
     """Whether code runs in `package_set` under `guards`, all of which must hold."""
+    if guards == ():
+        return _ALWAYS
     certain = clear = True
     caught: set[str] = set()
     tested: set[str] = set()
@@ -121,7 +124,7 @@ def evaluate(package_set: ImportablePackages, guard: Guard) -> GuardState:
         case "python":
             return _guard_state(_python(package_set.python, guard.subject, guard.spec))
         case "takes":
-            return _guard_state(_takes(package_set, guard))
+            return _guard_state(_has_parameter(package_set, guard))
         case "result":
             return _result(package_set, guard)
         case "platform":
@@ -183,7 +186,7 @@ def _present(package_set: ImportablePackages, guard: Guard) -> bool | None:
     return _within(version, guard.spec) if guard.spec else True
 
 
-def _takes(package_set: ImportablePackages, guard: Guard) -> bool | None:
+def _has_parameter(package_set: ImportablePackages, guard: Guard) -> bool | None:
     """Whether a callable has a parameter, or a dataclass a field, of this name."""
     module, scope, expression = guard.subject.split(":")
     name = guard.spec.removeprefix("!")
@@ -220,7 +223,7 @@ def _result(package_set: ImportablePackages, guard: Guard) -> GuardState:
         if same != guard:  # the function itself, for all modules that call it in the same form
             memory[guard] = _result(package_set, same)
             return memory[guard] or GuardState.UNKNOWN
-        memory[guard] = None  # a function that calls itself is not understood
+        memory[guard] = None  # a recursive function is unknown
         memory[guard] = _returned(package_set, guard)
     return memory[guard] or GuardState.UNKNOWN
 

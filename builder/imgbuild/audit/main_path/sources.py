@@ -21,27 +21,37 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _REPEATED = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)
 # Run later, or not understood.
 _ASIDE = (ast.Lambda, ast.GeneratorExp, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith)
-_CHANGES = re.compile(
-    r"\b(\w+)(?:\.(?:append|extend|insert|update|add|pop|setdefault|remove|clear)\("
+_CHANGES = (
+    r"(?:\.(?:append|extend|insert|update|add|pop|setdefault|remove|clear)\("
     r"|\[[^\]\n]*\]\s*=[^=])"
 )
 _GLOBAL = re.compile(r"^\s+global (.+)$", re.MULTILINE)
 
 
 class ModuleTree:
-    """The syntax tree of a module. `changed` are names whose values its functions may change."""
+    """The syntax tree of a module."""
 
     def __init__(self, name: str, tree: ast.Module, text: str, *, package: bool) -> None:
         self.name = name
         self.tree = tree
         self.package = package
-        self.changed = set(_CHANGES.findall(text))
-        for names in _GLOBAL.findall(text):
-            self.changed.update(names.replace(" ", "").split(","))
+        self._text = text
         self.bindings = _bindings(tree.body)
         self._class_bindings: dict[int, Mapping[str, list[ast.stmt]]] = {}
         self._functions: dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef] | None = None
         self._classes: dict[int, ast.ClassDef] | None = None
+
+    def may_change(self, name: str) -> bool:
+        """Whether functions of the module may change the value of a name."""
+        return name in self._globals or (
+            re.search(rf"\b{re.escape(name)}{_CHANGES}", self._text) is not None
+        )
+
+    @functools.cached_property
+    def _globals(self) -> frozenset[str]:
+        """The names that functions declare global."""
+        declared = _GLOBAL.findall(self._text)
+        return frozenset(name for names in declared for name in names.replace(" ", "").split(","))
 
     def function(self, name: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The definition of a function, by unqualified name and line."""

@@ -144,7 +144,7 @@ class Raised(Exception):
         self.certain = certain
 
 
-class TooHardError(Exception):
+class UnsupportedCodeError(Exception):
     """The code has an unsupported statement, or takes too many steps."""
 
 
@@ -237,4 +237,4 @@ def release(value: object) -> None:
         elif isinstance(item, dict):
             waiting.extend(item.values())
     if waiting:
-        raise TooHardError
+        raise UnsupportedCodeError

@@ -82,7 +82,8 @@ class View:
         return tuple(
             fact
             for fact in bound
-            if not any(
+            if not fact.guards
+            or not any(
                 guard.kind != "typing" and evaluate(self._package_set, guard) is GuardState.SKIPPED
                 for guard in fact.guards
             )

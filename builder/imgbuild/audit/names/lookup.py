@@ -6,7 +6,6 @@ the facts, it is "unknown".
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +52,7 @@ _OF_MODULES = frozenset(
 _DEPTH = 40
 # With more modules than this, only those that contain the word are searched.
 _FEW = 8
+_MOST_INDEXES = 8192
 
 Entry = Function | Class | Assigned | Import
 
@@ -74,6 +74,8 @@ class NameIndex:
         self.members: dict[str, list[Function | Class]] = {}
         self.stars: list[Import] = []
         self.scoped: dict[str, list[Import]] = {}
+        # Name and scope of a use → the module and name that it imports; of `checks.standard`.
+        self.origins: dict[tuple[str, str], tuple[str, str] | None] = {}
         defined: tuple[Function | Class, ...] = (*facts.functions, *facts.classes)
         for entry in defined:
             if isinstance(entry, Function) and _repeats(entry):
@@ -94,9 +96,18 @@ class NameIndex:
             entries.sort(key=lambda entry: entry.line)
 
 
+# By the identity of facts, which an entry keeps alive: their content is slow to hash.
+_indexes: dict[int, tuple[ModuleFacts, NameIndex]] = {}
+
+
 def index(facts: ModuleFacts) -> NameIndex:
     """The index of a module, cached."""
-    return _index(SameFacts(facts))
+    entry = _indexes.get(id(facts))
+    if entry is None:
+        if len(_indexes) >= _MOST_INDEXES:
+            del _indexes[next(iter(_indexes))]
+        entry = _indexes[id(facts)] = (facts, NameIndex(facts))
+    return entry[1]
 
 
 def only_typing(guards: tuple[Guard, ...]) -> bool:
@@ -117,11 +128,6 @@ class SameFacts:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SameFacts) and other.facts is self.facts
-
-
-@functools.lru_cache(maxsize=8192)
-def _index(same: SameFacts) -> NameIndex:
-    return NameIndex(same.facts)
 
 
 def _repeats(function: Function) -> bool:

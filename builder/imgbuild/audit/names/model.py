@@ -95,7 +95,7 @@ class CallSignature(msgspec.Struct, frozen=True):
     varargs: bool = False
     varkw: bool = False
 
-    def takes(self, keyword: str) -> bool:
+    def accepts(self, keyword: str) -> bool:
         """Whether a keyword argument of this name is accepted."""
         return self.varkw or any(
             parameter.name == keyword and parameter.kind != "positional"

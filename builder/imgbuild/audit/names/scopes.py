@@ -6,18 +6,18 @@ called, and what "super().__init__" or "self.llm.generate" refers to.
 
 from __future__ import annotations
 
-from functools import lru_cache
+import itertools
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.lookup import SameFacts
 from imgbuild.audit.names.model import LookupResult, Modules
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
 
 Fact = TypeVar("Fact", Import, Call, Attribute)
+_MOST_SCOPES = 8192
 NOTHING = LookupResult(state="unknown")
 MAKERS = ("__init__", "__new__", "__post_init__")  # methods that constructing an object calls
 
@@ -34,6 +34,7 @@ class Scopes:
         self.imports = _by_scope(facts.imports)
         self.calls = _by_scope(facts.calls)
         self.attributes = _by_scope(facts.attributes)
+        self._runners: dict[str, str] = {}
         self._names = sorted({*self.imports, *self.calls, *self.attributes})
 
     def runner(self, scope: str) -> str:
@@ -42,12 +43,11 @@ class Scopes:
         A class body runs with the enclosing scope; nested functions are assumed to be
         called.
         """
-        name = ""
-        for part in scope.split(".") if scope else ():
-            name = f"{name}.{part}" if name else part
-            if name not in self.classes:
-                return name
-        return ""
+        if scope not in self._runners:
+            names = itertools.accumulate(scope.split("."), "{}.{}".format) if scope else ()
+            runner = next((name for name in names if name not in self.classes), "")
+            self._runners[scope] = runner
+        return self._runners[scope]
 
     def run_by(self, runner: str) -> list[str]:
         """The scopes whose statements run when `runner` is called, or at import ("")."""
@@ -86,14 +86,18 @@ def _by_scope(facts: tuple[Fact, ...]) -> dict[str, list[Fact]]:
     return table
 
 
+# By the identity of facts, which their scopes keep alive: their content is slow to hash.
+_scopes: dict[int, Scopes] = {}
+
+
 def scopes(facts: ModuleFacts) -> Scopes:
     """The scopes of a module, cached."""
-    return _scopes(SameFacts(facts))
-
-
-@lru_cache(maxsize=8192)
-def _scopes(same: SameFacts) -> Scopes:
-    return Scopes(same.facts)
+    found = _scopes.get(id(facts))
+    if found is None:
+        if len(_scopes) >= _MOST_SCOPES:
+            del _scopes[next(iter(_scopes))]
+        found = _scopes[id(facts)] = Scopes(facts)
+    return found
 
 
 class Meaning(msgspec.Struct, frozen=True):

@@ -153,14 +153,14 @@ def _widened(
 ) -> CallSignature:
     """A signature with the parameters of the callees to which `**kwargs` is forwarded."""
     read = sources(modules)
-    if call_signature.varkw and not function.forwards and read is not None:
+    if call_signature.varkw and not function.kwargs_callees and read is not None:
         return _narrowed(call_signature, read.taken(home, function))
-    if not call_signature.varkw or not function.forwards or depth >= _DEPTH:
+    if not call_signature.varkw or not function.kwargs_callees or depth >= _DEPTH:
         return call_signature
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
-    for name in function.takes:
+    for name in function.popped_keys:
         parameters.setdefault(name, Parameter(name, "keyword", default=True))
-    for callee in function.forwards:
+    for callee in function.kwargs_callees:
         if callee.partition(".")[0] in ("self", "cls", "super"):
             return call_signature
         target = resolve(modules, home, callee, scope=function.name)

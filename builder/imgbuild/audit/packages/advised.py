@@ -14,8 +14,8 @@ from imgbuild.audit.source.text import dotted
 from imgbuild.system.syntax import parse_source
 from imgbuild.values import normalize
 
-# The kind of these facts in the cache and in the file of published facts. Raise its number when
-# the reader finds something else in the same bytes; `make facts` writes the file again.
+# The kind of these facts in the cache and in the file of published facts. Increase the number when
+# the reader returns other facts for the same bytes; `make facts` writes the file again.
 KIND = "advised-2"
 _PART = re.compile(r"[A-Za-z]\w*(?:/[A-Za-z]\w*)?/__init__\.py")
 _ADVICE = re.compile(r"pip3? install [^\n]{0,80}?([A-Za-z0-9][\w.-]{0,80})\[([\w,. -]{1,200})\]")

@@ -9,8 +9,8 @@ import msgspec
 
 from imgbuild.audit.packages.content import WheelContent
 
-# The kind of these facts in the cache and in the file of published facts. Raise its number when
-# the reader finds something else in the same bytes; `make facts` writes the file again.
+# The kind of these facts in the cache and in the file of published facts. Increase the number when
+# the reader returns other facts for the same bytes; `make facts` writes the file again.
 KIND = "generated-1"
 _SUFFIX = "_pb2.py"
 _CALL = re.compile(

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.source.facts import ElfFacts
 
-# The kind of these facts in the cache and in the file of published facts. Raise its number when
-# the reader finds something else in the same bytes; `make facts` writes the file again.
+# The kind of these facts in the cache and in the file of published facts. Increase the number when
+# the reader returns other facts for the same bytes; `make facts` writes the file again.
 KIND = "loaded-1"
 LARGEST = 16 << 20  # bytes of a file that is searched; larger ones are rarely about loading
 _LOADERS = frozenset(("dlopen", "dlmopen"))

@@ -60,7 +60,7 @@ class PackageSet:
         self.partial = partial
         self._mentions: dict[tuple[str, str], tuple[str, ...]] = {}
         self._ahead: set[str] = set()
-        self._injects: dict[tuple[str, str], bool] = {}
+        self._injects: dict[str, Injections] = {}
         self._shared: dict[str, bool] = {}
 
     # -- packages
@@ -256,32 +256,37 @@ class PackageSet:
         return self.read(owner, self.modules_of(owner)[module]) or b""
 
     def _may_inject(self, name: str, module: str) -> bool:
-        key = (name, module)
-        if key not in self._injects:
-            self._injects[key] = may_inject(self._source(module), module, name)
-        return self._injects[key]
+        if module not in self._injects:
+            self._injects[module] = Injections(self._source(module), module)
+        return self._injects[module].may_create(name)
 
 
-def may_inject(source: bytes, module: str, name: str) -> bool:
-    """Whether the source of `module` may create `name`, a submodule without a file.
+class Injections:
+    """The submodules without a file that the source of a module may create."""
 
-    If it assigns modules in sys.modules under computed names, parts of the name occur in its
-    text.
-    """
-    if _FOLDERS.search(source):
-        return True
-    computed = _ANYHOW.search(source) is not None
-    for assigned in _ASSIGNS.finditer(source):
-        literal = _LITERAL.fullmatch(assigned[1].strip())
-        if literal is not None:
-            text = (literal[1] or b"{__name__}" + literal[2]).decode()
-            injected = text.replace("{__name__}", module)
-            if name == injected or name.startswith(f"{injected}."):
-                return True
-        elif assigned[1].strip() != b"__name__":
-            computed = True
-    child = name.removeprefix(f"{module}.").partition(".")[0]
-    return computed and re.search(rb"\b%s\b" % re.escape(child.encode()), source) is not None
+    def __init__(self, source: bytes, module: str) -> None:
+        self._source = source
+        self._module = module
+        self._any = _FOLDERS.search(source) is not None
+        # Assigned in sys.modules under computed names: then parts of a name occur in the source.
+        self._computed = _ANYHOW.search(source) is not None
+        self._named: set[str] = set()
+        for assigned in _ASSIGNS.finditer(source):
+            literal = _LITERAL.fullmatch(assigned[1].strip())
+            if literal is not None:
+                text = (literal[1] or b"{__name__}" + literal[2]).decode()
+                self._named.add(text.replace("{__name__}", module))
+            elif assigned[1].strip() != b"__name__":
+                self._computed = True
+
+    def may_create(self, name: str) -> bool:
+        """Whether the module may create `name`."""
+        if self._any or any(name == each or name.startswith(f"{each}.") for each in self._named):
+            return True
+        child = name.removeprefix(f"{self._module}.").partition(".")[0].encode()
+        if not self._computed or child not in self._source:
+            return False
+        return re.search(rb"\b%s\b" % re.escape(child), self._source) is not None
 
 
 def open_package_set(  # noqa: PLR0913 - as PackageSet

@@ -25,8 +25,8 @@ from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.workers import Workers
 from imgbuild.values import normalize
 
-WORTH = 4 << 20  # bytes of source for which starting processes pays
-RUNNING = 256 << 10  # bytes of source for which sending them to running processes pays
+WORTH = 4 << 20  # bytes of source from which on processes are started
+RUNNING = 256 << 10  # bytes of source from which on running processes are used
 SHARE = 1 << 20  # bytes of source in one task, at most
 # Top-level modules in wheels that are not imported by that name.
 ASIDE = frozenset(("test", "tests", "testing", "docs", "examples", "benchmarks", "scripts"))

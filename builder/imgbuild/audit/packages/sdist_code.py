@@ -5,21 +5,55 @@ Nothing is built or run: files that a build would add are missing from the wheel
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from imgbuild.audit.packages.reading import ASIDE
+from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
+from imgbuild.lock.resolution import Wheel
+from imgbuild.values import Sha256
 from imgbuild.wheel.sdist import entries
 
+# The hash of the wheel of an sdist; increase the number with its content.
+FACT = "sdist-code-1"
 MEMBERS = 100_000
 LARGEST = 16 << 20  # bytes of a file
 TOTAL = 256 << 20  # bytes of all files that are read
 _ASIDE = ASIDE | {"doc"}  # top-level folders of sdists that are not installed
 _NAME = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
+
+
+def code_wheel(
+    package: str, version: str, sdist_hash: Sha256, sdist: Callable[[], Path], store: Store
+) -> tuple[Wheel, Path]:
+    """The wheel of an sdist with this hash, cached if it was written before.
+
+    `sdist` returns the path of the archive if it is needed. IntegrityError if it is not readable.
+    """
+    digest = (store.fact(FACT, sdist_hash) or b"").decode()
+    path = store.file(digest) if digest else None
+    if path is None:
+        with store.scratch() as folder:
+            written = folder / "code.whl"
+            write_code_wheel(sdist(), written, package, version)
+            with written.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            path = store.add_file(written, digest)
+        store.put_fact(FACT, sdist_hash, digest.encode())
+    wheel = Wheel(
+        package=package,
+        version=version,
+        index="sdist",
+        file=f"{package.replace('-', '_')}-{version}-py3-none-any.whl",
+        size=path.stat().st_size,
+        sha256=digest,
+    )
+    return wheel, path
 
 
 def write_code_wheel(sdist: Path, wheel: Path, package: str, version: str) -> None:

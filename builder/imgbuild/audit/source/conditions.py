@@ -193,10 +193,10 @@ class Conditions:
         return (
             name_value.condition
             if all(name_value.condition)
-            else self._half(test, *name_value.condition)
+            else self._one_branch(test, *name_value.condition)
         )
 
-    def _half(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
+    def _one_branch(self, test: ast.expr, yes: Guards, no: Guards) -> Branches:
         """The guards of a condition with one recognized branch."""
         text = self.source.short(test)
         if not _SURROUNDINGS.search(text):
@@ -288,7 +288,7 @@ class Conditions:
         operands = [test.left, *test.comparators]
         branches = self._python(test, operands)
         if branches is None and len(operands) == 2:
-            branches = self._to_none(test) or self._platform(test)
+            branches = self._compared_with_none(test) or self._platform(test)
         if branches is not None:
             return branches
         if len(operands) == 2 and (sign := OPERATORS.get(type(test.ops[0]))) is not None:
@@ -322,7 +322,7 @@ class Conditions:
             guards.append(guard)
         return self._both(test, *guards)
 
-    def _to_none(self, test: ast.Compare) -> Branches | None:
+    def _compared_with_none(self, test: ast.Compare) -> Branches | None:
         """The guards of `find_spec("x") is not None`, `vllm is None`, `flag is True`."""
         right = test.comparators[0]
         operator, left = test.ops[0], test.left

@@ -99,9 +99,9 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A function or method: `name` is qualified within its module ("Class.method").
 
     `returns` is the annotation, "Self" for a classmethod without one that returns the result of
-    `cls(…)`. `forwards` are the callees that get its `**kwargs`, if they are not used
-    otherwise; `takes` the keys that it removes before. `truthy` and `falsy` are the guards that
-    hold if its result is true, and if it is false; both are empty if they are not recognized.
+    `cls(…)`. `kwargs_callees` are the callees that get its `**kwargs`, if they are not used
+    otherwise; `popped_keys` the keys that it removes before. `truthy` and `falsy` are the guards
+    that hold if its result is true, and if it is false; both are empty if they are not recognized.
     `raises`: the function, or one nested in it, has a `raise` or an `assert`.
     """
 
@@ -113,8 +113,8 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
     decorators: tuple[str, ...] = ()
     returns: str = ""
     guards: tuple[Guard, ...] = ()
-    forwards: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
+    kwargs_callees: tuple[str, ...] = ()
+    popped_keys: tuple[str, ...] = ()
     truthy: tuple[Guard, ...] = ()
     falsy: tuple[Guard, ...] = ()
     raises: bool = False
@@ -288,16 +288,27 @@ class GpuCode(msgspec.Struct, frozen=True, array_like=True, gc=False):
     units: int = 1
 
 
-class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class ElfFacts(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={
+        "required_versions": "wants",
+        "defined_versions": "offers",
+        "ptxas_architectures": "assembles",
+    },
+):
     """A shared object or program of a wheel; `file` is its path in the wheel.
 
     `undefined` are strong undefined dynamic symbols (weak ones do not fail to load), written
     "name" or "name@VERSION". `defined` are hashes of exported symbols: the first 8 bytes of
     blake2b(name, digest_size=8) as little-endian integers, sorted, in one bytes object, so that
-    libtorch's hundred thousand fit. `wants` maps a library to the symbol versions required of
-    it ("libc.so.6": ("GLIBC_2.28",)); `offers` are the versions that the file itself defines.
-    `assembles` are the architectures that a ptxas supports ("sm_90a"). `numpy` is the C API
-    that it was compiled against: 1, 2, or 0 for none detected.
+    libtorch's hundred thousand fit. `required_versions` maps a library to the symbol versions
+    required of it ("libc.so.6": ("GLIBC_2.28",)); `defined_versions` are the versions that the file
+    itself defines. `ptxas_architectures` are the architectures that a ptxas supports ("sm_90a").
+    `numpy` is the C API that it was compiled against: 1, 2, or 0 for none detected.
     """
 
     file: str
@@ -305,11 +316,11 @@ class ElfFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     soname: str = ""
     needed: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
-    wants: dict[str, tuple[str, ...]] = {}
-    offers: tuple[str, ...] = ()
+    required_versions: dict[str, tuple[str, ...]] = {}
+    defined_versions: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
     defined: bytes = b""
     gpu: tuple[GpuCode, ...] = ()
-    assembles: tuple[str, ...] = ()
+    ptxas_architectures: tuple[str, ...] = ()
     numpy: int = 0
     python: bool = False  # exports PyInit_*: an extension module

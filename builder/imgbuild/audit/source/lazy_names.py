@@ -224,7 +224,7 @@ class LazyNames:
             understood &= self._answers(statement, name)
         self.dynamic |= not understood
         root = self.assignments.module.partition(".")[0]
-        for line in self._typed():  # it returns what they see, except for its own submodules
+        for line in self._typed():  # it returns their names, except for its own submodules
             is_served = line.bound in self.lazy or line.module.startswith(f"{root}.")
             if is_served and line.module != root and line.name not in ("", "*"):
                 read = self.lazy.get(line.bound, "").partition(":")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 
 import msgspec
@@ -29,6 +30,7 @@ from imgbuild.system.syntax import parse_source
 
 # The function that holds the statements of a program: see `read_module`.
 PROGRAM = "__main__"
+_GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
 
 
 def read_module(
@@ -56,7 +58,7 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
         warnings.simplefilter("ignore")
         tree = parse_source(source)
     if program:
-        tree.body.append(_program(tree))
+        tree.body.append(_program(tree, source))
     names = NameValues(tree.body, source)
     statements = Statements(Conditions(SourceText(source), module, names), package=package)
     refusals: list[Window] = []
@@ -70,10 +72,11 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
 
     statements.watchers = {ast.Raise: _raise}
     statements.block(tree.body)
+    statements.watchers = {}  # without this cycle, trees are freed at once
     assignments, definitions = statements.assignments, statements.definitions
     stored = statements.expressions.stored
     more = LazyNames(tree, source, assignments)
-    calls, attributes = _settle(statements)
+    calls, attributes = _resolved_references(statements)
     return ModuleFacts(
         module=module,
         file=file,
@@ -95,10 +98,11 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
     )
 
 
-def _program(tree: ast.Module) -> ast.FunctionDef:
+def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
     """The statements of a program as a function, including those under `if __name__ == …`."""
     body: list[ast.stmt] = []
-    names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    nodes = ast.walk(tree) if _GLOBAL.search(source) is not None else ()
+    names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     if names:
         body.append(ast.Global(sorted(names), lineno=1, col_offset=0))
     definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -128,7 +132,7 @@ def _bound(statements: Statements) -> set[str]:
     return names
 
 
-def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
+def _resolved_references(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, ...]]:
     """The references that are facts: their root is bound, or their receiver has a type."""
     imports, stored = statements.assignments.imports, statements.expressions.stored
     bound = _bound(statements)
@@ -145,7 +149,7 @@ def _settle(statements: Statements) -> tuple[tuple[Call, ...], tuple[Attribute, 
             calls.append(_call(record, record.call, receiver))
         elif record.expression.endswith(SUBSCRIPT) and not _of_stdlib(record, imports):
             continue
-        elif _proves(record, stored, imported):
+        elif _requires_attribute(record, stored, imported):
             attributes.append(
                 Attribute(record.line, record.expression, receiver, record.scope, record.guards)
             )
@@ -165,7 +169,7 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
     return kind if root in bound or (stars and root not in BUILTINS) else None
 
 
-def _proves(record: NameUse, stored: set[str], imported: set[str]) -> bool:
+def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:
     """Whether a read requires that an attribute exists: the module may assign it itself."""
     expression = record.expression
     first, _, _ = expression.partition(".")

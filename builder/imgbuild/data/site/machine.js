@@ -193,7 +193,7 @@
         const tooOld = older(machine.driver, image.driverFull, data.branches);
         limited ||= tooOld;
         remarks.push(tooOld
-          ? `some kernels for ${each.name} are PTX alone, which driver ${machine.driver} may be too` +
+          ? `some kernels for ${each.name} are PTX only, which driver ${machine.driver} may be too` +
             ` old to compile: ${image.driverFull} or newer does`
           : `the driver compiles some kernels for ${each.name} at first use`);
       }

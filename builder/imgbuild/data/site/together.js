@@ -72,14 +72,19 @@
       const against = targets.length ? [] : obstacles;
       const recorded = [...against, ...targets.length ? [] : defects];
       const rows = planned(data, given.read);
+      const remarks = targets.length ? [] : notes(data, given.read);
       show([
-        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, recorded), "verdict"),
+        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, [...recorded, ...remarks]), "verdict"),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
           : "Requirements that exclude some of these versions", against),
         ...part("Known defects", defects),
         ...part("Outside the versions that a package names as supported; they can be installed", outside),
+        ...remarks.length ? [
+          element("h3", { text: "Notes of the maintainers on these packages" }),
+          element("ul", {}, remarks.map(note => linked("", [{ name: note.target }], `: ${note.text}.`))),
+        ] : [],
         rows.length ? element("ul", {}, rows.map(row => linked(
           "Planned, but not locked, so without an image: ", [row], row.needs ? `: needs ${row.needs}` : ""))) : null,
         ...targets.length ? [] : [
@@ -232,6 +237,21 @@
     const about = candidates(data, request).map(version => `${request.name} ${version} in `);
     return data.refusals.filter(({ what }) => about.some(text => what.startsWith(text)))
       .map(({ what, reason }) => ({ kind: "defect", text: `refused: ${what}: ${reason}` }));
+  }
+
+  /** The notes that name two requested packages, or the only one with a version of it. */
+  function notes(data, requests) {
+    const like = (note, request) => {
+      const version = note.packages[request.name];
+      return version && (versions.satisfies(version, request.specifier) ||
+        request.specifier.startsWith(`==${version}.`));
+    };
+    return data.notes.filter(note => {
+      const named = requests.filter(({ name }) => name in note.packages);
+      const alike = named.filter(request => like(note, request));
+      return requests.length > 1 ? alike.length > 0 && named.length > 1
+        : alike.some(({ name }) => note.stated.includes(name));
+    });
   }
 
   /** Which images have what a request allows, and what these have of the other requests. */

@@ -90,7 +90,7 @@ def test_extra_applies_if_requested():
 
 def test_deb_dependency_resolves_to_first_installed_alternative_or_provider():
     sample = package_metadata(one=("absent | two | three", "awk"), two=(), three=())
-    sample["mawk"] = Package(file="mawk", gives=("awk",))
+    sample["mawk"] = Package(file="mawk", provides=("awk",))
     assert needs.of_debs(sample)["one"] == ("mawk", "two")
 
 

@@ -16,7 +16,7 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
     [
         ("License-Expression: mit or apache-2.0\n", Licence("MIT OR Apache-2.0")),
         ("License-Expression: MIT\nLicense: something else\n", Licence("MIT")),
-        ("License-Expression: no such licence\n", Licence(words="no such licence")),
+        ("License-Expression: no such licence\n", Licence(license_text="no such licence")),
         ("License: BSD-3-Clause\n", Licence("BSD-3-Clause")),
         ("License: Apache 2.0\n", Licence("Apache-2.0")),
         ("License: MIT License\n\n        Copyright (c) 2026 a person\n", Licence("MIT")),
@@ -24,13 +24,16 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
             "License: Apache License\n   Version 2.0, January 2004\n   TERMS\n",
             Licence("Apache-2.0"),
         ),
-        ("License: NVIDIA Proprietary Software\n", Licence(words="NVIDIA Proprietary Software")),
+        (
+            "License: NVIDIA Proprietary Software\n",
+            Licence(license_text="NVIDIA Proprietary Software"),
+        ),
         ("Classifier: License :: OSI Approved :: MIT License\n", Licence("MIT")),
         ("License: UNKNOWN\nClassifier: License :: OSI Approved\n", Licence()),
         # "BSD" is ambiguous: several licences have that name.
         (
             "License: BSD\nClassifier: License :: OSI Approved :: BSD License\n",
-            Licence(words="BSD"),
+            Licence(license_text="BSD"),
         ),
         # Two classifiers do not define "and" or "or".
         (
@@ -38,7 +41,7 @@ FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
                 "Classifier: License :: OSI Approved :: MIT License\n"
                 "Classifier: License :: OSI Approved :: ISC License (ISCL)\n"
             ),
-            Licence(words="MIT License; ISC License (ISCL)"),
+            Licence(license_text="MIT License; ISC License (ISCL)"),
         ),
         # A custom text is not a licence name.
         ("License: Copyright 2010 P.\n  Redistribution and use\n  are permitted\n", Licence()),

@@ -66,7 +66,7 @@ def test_deb_metadata_has_licence_source_and_relations(store: Store, tmp_path: P
             source="tools",
             source_version="2:1.0-3",
             needs=("dpkg", "libc6", "mawk | awk"),
-            gives=("thing",),
+            provides=("thing",),
         )
     }
 
@@ -83,7 +83,7 @@ def test_deb_with_copyright_file_of_other_package(
 ):
     deb = debs.make(tmp_path / "tool.deb", "tool", [debs.symlink(path, leads)])
     store.add_file(tmp_path / "tool.deb", deb.sha256)
-    assert packages.look([(deb.sha256, deb)], store)[deb.sha256].see == "tool-base"
+    assert packages.look([(deb.sha256, deb)], store)[deb.sha256].copyright_package == "tool-base"
 
 
 def test_cached_files_are_recorded_and_missing_ones_omitted(store: Store, tmp_path: Path):

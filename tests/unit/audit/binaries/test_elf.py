@@ -41,11 +41,11 @@ def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[s
         elf = ELFFile(file)
         needed = [tag.needed for tag in section(elf, DynamicSection).iter_tags("DT_NEEDED")]
         numbers = section(elf, GNUVerSymSection)
-        wants: dict[str, set[str]] = {}
+        required_versions: dict[str, set[str]] = {}
         names = {}
         for library, versions in section(elf, GNUVerNeedSection).iter_versions():
             for version in versions:
-                wants.setdefault(library.name, set()).add(version.name)
+                required_versions.setdefault(library.name, set()).add(version.name)
                 names[version["vna_other"]] = version.name
         undefined, defined = set(), set()
         symbols = elf.get_section_by_name(".dynsym")
@@ -58,7 +58,7 @@ def oracle(path: Path) -> tuple[list[str], set[str], set[bytes], dict[str, set[s
                 number = numbers.get_symbol(place)["ndx"]
                 version = names.get(number) if isinstance(number, int) else None
                 undefined.add(f"{symbol.name}@{version}" if version else symbol.name)
-        return needed, undefined, defined, wants
+        return needed, undefined, defined, required_versions
 
 
 def read(data: bytes, **options: int) -> ElfFacts:
@@ -70,12 +70,14 @@ def read(data: bytes, **options: int) -> ElfFacts:
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
 def test_facts_of_real_library_match_pyelftools(path: Path) -> None:
     facts = read(path.read_bytes())
-    needed, undefined, defined, wants = oracle(path)
+    needed, undefined, defined, required_versions = oracle(path)
     assert list(facts.needed) == needed
     assert set(facts.undefined) == undefined
     hashes = [number.to_bytes(8, "little") for number in array("Q", facts.defined)]
     assert set(hashes) == defined
-    assert {library: set(versions) for library, versions in facts.wants.items()} == wants
+    assert {
+        library: set(versions) for library, versions in facts.required_versions.items()
+    } == required_versions
     assert facts.python
 
 
@@ -222,4 +224,7 @@ def test_assembler_architectures_are_read_from_strings() -> None:
     names = b"\0.target sm_90\0sm_100a\0sm_103x\0sm_9"
     data[constants["sh_offset"] : constants["sh_offset"] + len(names)] = names
     libraries = [read_elf(opened(bytes(data)), file) for file in ("bin/ptxas-blackwell", "a.so")]
-    assert [library.assembles for library in libraries if library] == [("sm_100a", "sm_90"), ()]
+    assert [library.ptxas_architectures for library in libraries if library] == [
+        ("sm_100a", "sm_90"),
+        (),
+    ]

@@ -58,7 +58,7 @@ def filled(name: str, byte: bytes, *, keep: int = 0) -> bytes:
 def test_undamaged_library_is_read() -> None:
     assert FACTS is not None
     assert FACTS.python
-    assert FACTS.wants["libc.so.6"]
+    assert FACTS.required_versions["libc.so.6"]
     assert set(TABLES) <= set(PLACES)
 
 
@@ -86,7 +86,7 @@ def test_verneed_count_larger_than_file_has_no_facts() -> None:
 
 def test_verdef_count_larger_than_file_has_no_facts() -> None:
     header, _ = PLACES[".gnu.version_r"]
-    table = changed(header + 4, "<I", 0x6FFFFFFD)  # what is needed, read as what is defined
+    table = changed(header + 4, "<I", 0x6FFFFFFD)  # needed versions, read as defined ones
     assert read(changed(header + 44, "<I", 0xFFFFFFFF, data=table)) is None
 
 

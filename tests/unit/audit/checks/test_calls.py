@@ -225,7 +225,7 @@ main()
             '"sampling" not in params',
             [("lib.Engine.generate(2)", Severity.ERROR)],
         ),
-        # Nobody knows whose parameters these are: neither branch is said to fail.
+        # The owner of these parameters is unknown: neither branch is reported.
         (
             '"lora" in inspect.signature(unknown.generate).parameters',
             [

@@ -81,7 +81,7 @@ def saver(name: str, major: str) -> ElfFacts:
         ((saver("preload_cu12", "12"), saver("preload", "13")), False),
         # Two libraries, and one of them is for another family alone.
         ((saver("preload_cu12", "12"), saver("torch_cu13", "13")), True),
-        # Nothing says that the first of these is for this family's package sets.
+        # The name of the first does not show that it is for this family.
         ((saver("preload", "12"), saver("preload_cu13", "13")), True),
         # For this family by its name, and linked to another.
         ((saver("preload_cu12", "13"), saver("preload_cu13", "13")), True),
@@ -232,8 +232,8 @@ def test_kernels_for_single_gpu_are_not_reported() -> None:
 
 def test_assembler_without_gpu_support_is_an_error() -> None:
     binaries = "triton/backends/nvidia/bin/"
-    older = library(f"{binaries}ptxas", assembles=("sm_90", "sm_90a", "sm_100a"))
-    newer = library(f"{binaries}ptxas-blackwell", assembles=("sm_100a", "sm_103f"))
+    older = library(f"{binaries}ptxas", ptxas_architectures=("sm_90", "sm_90a", "sm_100a"))
+    newer = library(f"{binaries}ptxas-blackwell", ptxas_architectures=("sm_100a", "sm_103f"))
     package_set = SharedObjects({"triton 3.6.0": [older, newer]})
     assert cudas.check(package_set, "13.0", ("9.0", "10.0", "10.3")) == []
     findings = cudas.check(package_set, "13.0", ("9.0", "12.1"))
@@ -249,7 +249,7 @@ def test_floors_are_computed_from_files() -> None:
         library(
             "torch/lib/libtorch_cuda.so",
             gpu=code("sm_80", "sm_86", "sm_90", "compute_90:8.7"),
-            wants={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.9")},
+            required_versions={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.9")},
         ),
         module("vllm/_C.abi3.so", gpu=code("sm_80", "sm_90", "compute_90:8.4")),
         module("vllm/_flashmla_C.abi3.so", gpu=code("sm_90a")),
@@ -275,7 +275,7 @@ def test_machine_code_requires_driver_of_release() -> None:
     [
         ("13.2", "9.2", "595.45.04"),
         ("13.3", "9.0", "610.43.02"),
-        ("13.4", "9.0", ""),  # nobody has said which driver is its own
+        ("13.4", "9.0", ""),  # its driver is not in the data
         ("13.0", "9.4", ""),
         ("13.9", "9.0", ""),
         ("13.0", "9.9", ""),
@@ -305,7 +305,7 @@ def test_drivers_and_releases_are_sorted() -> None:
         assert gpus.numbers(drivers_table.oldest(release.cuda)) <= gpus.numbers(release.driver)
     drivers = [gpus.numbers(release.driver) for release in result]
     assert drivers == sorted(drivers)
-    assert result == list(drivers_table.releases[: len(result)])  # the newest alone have none
+    assert result == list(drivers_table.releases[: len(result)])  # only the newest have none
     written = [gpus.numbers(release.ptx) for release in drivers_table.releases]
     assert written == sorted(written)
 

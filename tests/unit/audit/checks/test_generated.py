@@ -8,7 +8,7 @@ from imgbuild.audit import judge
 from imgbuild.report import Severity
 from tests.support import audited
 
-# As protobuf 5.29 and 6 have it; 6 knows no mismatch of major versions but the second.
+# As protobuf 5.29 and 6 have it; 6 has only the second mismatch of major versions.
 RUNTIME = '''
 from enum import Enum
 import os

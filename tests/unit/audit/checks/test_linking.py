@@ -193,27 +193,27 @@ def test_missing_libraries_of_file_are_one_finding() -> None:
 def test_too_old_glibc_is_reported() -> None:
     wants = {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.38")}
     for base in (True, False):
-        finding = only(linked("libc.so.6", wants=wants), base=base)
+        finding = only(linked("libc.so.6", required_versions=wants), base=base)
         assert relation(finding)[::2] == (Relation.ABI, "libc.so.6:GLIBC_2.38")
         assert "(glibc 2.36)" in finding.message
 
 
 def test_too_old_libstdcxx_is_reported() -> None:
     wants = {"libstdc++.so.6": ("GLIBCXX_3.4.29", "GLIBCXX_3.4.32")}
-    finding = only(linked("libstdc++.so.6", wants=wants))
+    finding = only(linked("libstdc++.so.6", required_versions=wants))
     assert relation(finding)[2] == "libstdc++.so.6:GLIBCXX_3.4.32"
-    assert linking_findings(linked("libstdc++.so.6", wants=wants), base=False) == []
+    assert linking_findings(linked("libstdc++.so.6", required_versions=wants), base=False) == []
 
 
 def test_missing_version_of_bundled_library_is_reported() -> None:
     wants = {"libnvJitLink.so.12": ("libnvJitLink.so.12.4",)}
-    asks = module("vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), wants=wants)
+    asks = module("vllm/_C.abi3.so", needed=("libnvJitLink.so.12",), required_versions=wants)
     for offers, count in (
         ((), 0),
         (("libnvJitLink.so.12.4",), 0),
         (("libnvJitLink.so.12.1",), 1),
     ):
-        link = library("nvidia/lib/libnvJitLink.so.12", offers=offers)
+        link = library("nvidia/lib/libnvJitLink.so.12", defined_versions=offers)
         package_set = SharedObjects({"vllm 1": [asks], "nvidia-nvjitlink-cu12 12": [link]})
         assert len(linking_findings(package_set)) == count
 
@@ -244,7 +244,7 @@ def test_numpy_1_extension_fails_with_numpy_2(numpy: str, compiled: int, count: 
 def test_package_built_entirely_for_numpy_1_is_an_error(
     compiled: tuple[int, ...], severity: Severity
 ) -> None:
-    # scikit-image 0.22.0 imports its modules on first use, so that no import of them is seen.
+    # scikit-image 0.22.0 imports its modules on first use, so its source has no such imports.
     asks = [
         module(f"skimage/_m{at}.so", numpy=numpy_version)
         for at, numpy_version in enumerate(compiled)

@@ -49,7 +49,7 @@ def test_import_on_main_path_is_an_error_with_location(tmp_path):
     assert finding.check == "imports"
     assert finding.where == "user 1.0 user/part/__init__.py:2"
     assert finding.message == (
-        "user 1.0 imports user.part._C, which its wheel has for Python 3.12 only;"
+        "user 1.0 imports user.part._C, which its wheel contains only for Python 3.12;"
         " this package set has Python 3.11 (used by user)"
     )
     assert finding.remedy == "choose another version of user, or a base with another Python"
@@ -159,7 +159,7 @@ def test_module_of_other_package_is_not_reported_as_removed(tmp_path, line):
     package_set = audited.package_set(tmp_path, packages)
     (finding,) = imports.check(package_set, main_path(package_set, rules("user")))
     assert finding.severity is Severity.ERROR
-    assert "imports lib._C, which its wheel has for Python 3.12 only" in finding.message
+    assert "imports lib._C, which its wheel contains only for Python 3.12" in finding.message
     assert finding.evidence is not None
     assert (finding.evidence.subject, finding.evidence.other) == ("lib._C", "")
     assert check(package_set) == []
@@ -235,7 +235,7 @@ def test_top_level_module_for_several_pythons_is_reported(tmp_path):
     }
     (finding,) = check(audited.package_set(tmp_path, {"user==1.0": files}))
     assert finding.severity is Severity.ERROR
-    assert "has for Python 3.10 and 3.12 only" in finding.message
+    assert "contains only for Python 3.10 and 3.12" in finding.message
 
 
 def test_incompatible_wheel_is_reported_by_metadata_check_only(tmp_path):

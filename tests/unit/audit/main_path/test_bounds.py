@@ -203,7 +203,7 @@ def test_version_comparison_ignores_irrelevant_local_part() -> None:
     assert _audit_answer(f"{source}def f():\n    return V(other.__version__) < V('1.1')\n") is True
 
 
-# Each ended in an exception of the audit, or in gigabytes or minutes.
+# Each caused an exception in the audit, or took gigabytes or minutes.
 HOSTILE = {
     "slice0": "def f():\n    return 'abc'[::0]\n",
     "bad key": "def f():\n    return {([],): 1}\n",

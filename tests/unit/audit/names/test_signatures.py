@@ -147,14 +147,14 @@ def test_indeterminable_signatures_are_unknown(name):
 def test_functions_accepting_any_arguments(name):
     call_signature = signature(name)
     assert call_signature is not None
-    assert call_signature.takes("anything")
+    assert call_signature.accepts("anything")
 
 
 def test_positional_only_parameters_are_not_keywords():
     call_signature = signature("Own")
     assert call_signature is not None
-    assert not call_signature.takes("a")
-    assert call_signature.takes("b")
+    assert not call_signature.accepts("a")
+    assert call_signature.accepts("b")
 
 
 def test_method_accessed_on_class_takes_self():

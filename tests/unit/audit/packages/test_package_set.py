@@ -3,7 +3,7 @@
 import pytest
 
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import may_inject, wheels_of
+from imgbuild.audit.packages.package_set import Injections, wheels_of
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
@@ -133,6 +133,10 @@ def test_searched_modules_are_prefetched(tmp_path):
     assert all(isinstance(package_set.module(name), ModuleFacts) for name in ("deep.a", "deep.b.c"))
     with pytest.raises(IntegrityError, match="other"):
         package_set.module("other")
+
+
+def may_inject(source: bytes, module: str, name: str) -> bool:
+    return Injections(source, module).may_create(name)
 
 
 def test_injected_modules_are_opaque():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 from textwrap import dedent
 
 import pytest
@@ -175,8 +177,8 @@ def test_forwarded_keywords_are_read():
         """
     )
     on, unclear = facts.functions
-    assert (on.forwards, on.takes) == (("Engine",), ("old",))
-    assert (unclear.forwards, unclear.takes) == ((), ())
+    assert (on.kwargs_callees, on.popped_keys) == (("Engine",), ("old",))
+    assert (unclear.kwargs_callees, unclear.popped_keys) == ((), ())
 
 
 def test_syntax_error_sets_broken():
@@ -190,3 +192,17 @@ def test_byte_order_mark_and_other_line_ends_are_accepted():
     source = "\ufeffclass A:\r\n    x: 'é' = 1\r\n    y: B = 2\r\n".encode()
     (class_fact,) = read_module(source, "m", "m.py", package=False).classes
     assert [field.annotation for field in class_fact.fields] == ["'é'", "B"]
+
+
+def test_trees_are_freed_without_the_collector() -> None:
+    def _trees() -> int:
+        return sum(isinstance(each, ast.FunctionDef) for each in gc.get_objects())
+
+    gc.collect()
+    before = _trees()
+    gc.disable()
+    try:
+        read_module(b"def f(x):\n    return x.y\n", "m", "m.py", package=False, program=True)
+        assert _trees() == before
+    finally:
+        gc.enable()

@@ -7,7 +7,7 @@ import pytest
 from imgbuild.audit.source.facts import Guard
 from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
-# Answers compared with constants
+# Results compared with constants
 
 
 @pytest.mark.parametrize("number", ["1", "0", "1.0", "0.0"])
@@ -162,7 +162,7 @@ def test_name_of_version_component_is_evaluated_later():
     assert guards(source) == (Guard("result", "m::n >= (2, 6)"),)
 
 
-# What holds the answer
+# Names bound to results
 
 
 @pytest.mark.parametrize(

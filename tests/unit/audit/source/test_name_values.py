@@ -21,7 +21,7 @@ params = inspect.signature(vllm.LLM).parameters
 """
 OLD = Guard("version", "vllm", "<0.8")
 TAKES = Guard("takes", "m::vllm.LLM", "tags")
-# Each asks one name what it holds.
+# Each tests the value of one name.
 ASKED = {
     "v": "v < Version('0.8')",
     "least": "Version(vllm.__version__) < Version(least)",

@@ -120,5 +120,5 @@ def test_submodule_is_a_name_of_its_parent():
 
 def test_table_covers_pythons_of_bases():
     pythons = {base.python for base in load(ROOT / "matrix.yaml").bases.values()}
-    standalone = {"3.10", "3.12"}  # docs/howto/python-version.md says what was run with them
+    standalone = {"3.10", "3.12"}  # docs/howto/python-version.md lists what was run with them
     assert set(stdlib.RUN) == pythons | standalone

@@ -1,0 +1,151 @@
+"""Environment variables that files set and read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from imgbuild.audit.code import shell
+from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.source.text import dotted, string
+from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import parse_source
+
+_LINE = re.compile(
+    r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
+)
+_NAMED = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*$")
+_ASSIGNED = re.compile(r"(?:^|,)([A-Z][A-Z0-9_]*)=([^,]*)")
+_USES = re.compile(rb"environ|getenv|putenv")  # what a Python file sets or reads variables by
+
+
+class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The packages that read variables with a prefix; `complete`: only in Python."""
+
+    packages: tuple[str, ...]
+    complete: bool
+
+
+class Values(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The source of a variable's values in the code: `what` describes them."""
+
+    name: str
+    package: str
+    files: tuple[str, ...]
+    pattern: str
+    what: str
+
+
+class VariableTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `data/audit/code_variables.yaml`."""
+
+    prefixes: dict[str, Prefix]
+    values: tuple[Values, ...]
+
+
+class VariableSetting(msgspec.Struct, frozen=True):
+    """A variable that a file sets; `value` is None if it is not literal."""
+
+    name: str
+    value: str | None
+    line: int
+    column: int
+
+
+class FileVariables(NamedTuple):
+    """The variables that a file reads, and those that it sets."""
+
+    read: frozenset[str] = frozenset()
+    settings: tuple[VariableSetting, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def load() -> VariableTable:
+    """The bundled table."""
+    return yaml_data.load(files.data("audit/code_variables.yaml"), VariableTable)
+
+
+def variables_of(text: CodeText) -> FileVariables:
+    """The variables of a file; none if it has no variable of the table."""
+    if not any(prefix.encode() in text.source for prefix in load().prefixes):
+        return FileVariables()
+    if text.kind == "python":
+        if not _USES.search(text.source):
+            return FileVariables()
+        tree = _tree(text)
+        return _of_python(tree) if tree is not None else FileVariables()
+    source = text.source.decode(errors="replace")
+    if text.kind in ("shell", "dockerfile"):
+        read = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
+        settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
+        return FileVariables(frozenset(read), tuple(settings))
+    return FileVariables(settings=tuple(_of_lines(source)))
+
+
+def _of_shell(source: str) -> Iterator[VariableSetting]:
+    for command in shell.commands(source):
+        for word in command:
+            for match in _ASSIGNED.finditer(word.text.removeprefix("--env=").removeprefix("-e")):
+                value = match[2] if word.literal else None
+                yield VariableSetting(match[1], value, word.line, word.column)
+
+
+def _of_lines(source: str) -> Iterator[VariableSetting]:
+    """The variables in YAML and Dockerfiles: `NAME: value`, `NAME=value`, `- name: NAME`."""
+    for number, line in enumerate(source.splitlines(), 1):
+        match = _LINE.match(line) or _NAMED.match(line)
+        if match is not None:
+            value = match[2].strip() if match.re is _LINE else ""
+            literal = value if value and not value.startswith("$") else None
+            yield VariableSetting(match[1], literal, number, match.start(1) + 1)
+
+
+def _of_python(tree: ast.Module) -> FileVariables:
+    read: set[str] = set()
+    settings: list[VariableSetting] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and dotted(node.value).endswith("environ"):
+            name = string(node.slice)
+            if name and isinstance(node.ctx, ast.Load):
+                read.add(name)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and dotted(target.value).endswith("environ"):
+                    settings += _setting(target.slice, node.value)
+        elif isinstance(node, ast.Call):
+            callee = dotted(node.func)
+            if callee.endswith(("environ.setdefault", "os.putenv")) and len(node.args) > 1:
+                settings += _setting(node.args[0], node.args[1])
+            elif callee.endswith(("environ.get", "getenv", "environ.pop")) and node.args:
+                name = string(node.args[0])
+                read |= {name} if name else set()
+            elif callee.endswith("environ.update"):
+                settings += _updated(node)
+    return FileVariables(frozenset(read), tuple(settings))
+
+
+def _updated(node: ast.Call) -> Iterator[VariableSetting]:
+    for argument in node.args:
+        if isinstance(argument, ast.Dict):
+            for key, value in zip(argument.keys, argument.values, strict=True):
+                if key is not None:
+                    yield from _setting(key, value)
+
+
+def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
+    name = string(key)
+    if name:
+        yield VariableSetting(name, string(value), key.lineno, key.col_offset + 1)
+
+
+def _tree(text: CodeText) -> ast.Module | None:
+    """The syntax tree of a Python file; None if it cannot be parsed."""
+    try:
+        return parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,46 @@
+"""The part of a package in which an exception was raised (separate: a table of places).
+
+`data/diagnose/facts/parts.yaml` has the parts with what to use in place of each.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from imgbuild.audit.names import releases
+from imgbuild.diagnose.exceptions import TraceFrame
+from imgbuild.system import files, yaml_data
+
+MOST_FRAMES = 12  # from the innermost one
+
+
+class PackagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A part, by a pattern for FILE:FUNCTION of a frame."""
+
+    place: str
+    part: str
+    cure: str
+
+
+@lru_cache(maxsize=1)
+def load() -> tuple[tuple[re.Pattern[str], PackagePart], ...]:
+    """The parts with their patterns, in their order."""
+    rows = yaml_data.load(files.data("diagnose/facts/parts.yaml"), tuple[PackagePart, ...])
+    return tuple((re.compile(row.place, re.IGNORECASE), row) for row in rows)
+
+
+def of(frames: tuple[TraceFrame, ...], packages: tuple[str, ...]) -> PackagePart | None:
+    """The part of the innermost frame that is in one, of the frames of these packages."""
+    for frame in reversed(frames[-MOST_FRAMES:]):
+        if frame.standard or not frame.package:
+            continue
+        if releases.distribution(frame.package).partition(" ")[0] not in packages:
+            continue
+        place = f"{frame.file}:{frame.name}".replace("\\", "/")
+        for pattern, part in load():
+            if pattern.search(place):
+                return part
+    return None

@@ -1,0 +1,97 @@
+"""Causes of weights whose shape is not the model's, from names and shapes (separate: shapes).
+
+`data/diagnose/facts/shapes.yaml` has the causes and cures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from imgbuild.diagnose import rules
+from imgbuild.diagnose.finding import Reason
+from imgbuild.system import files, yaml_data
+
+CODE = "IMG925"
+SHAPE = r"(?:torch\.)?Size\(\[(?P<{}>[\d, ]{{0,60}})\]\)"
+COPIED = re.compile(
+    r"size mismatch for (?P<name>[\w.\-]{1,200}): copying a param with shape "
+    + SHAPE.format("saved")
+    + r" from checkpoint, the shape in current model is "
+    + SHAPE.format("model")
+)
+VOCABULARY = re.compile(r"embed_tokens|lm_head|word_embeddings|wte|embed_out|output_layer|tok_emb")
+HEADS = re.compile(r"\bscore\b|classifier|v_head|value_head|summary")
+LARGEST_RANK = 1024
+MOST_PARTS = 64
+
+
+class ShapeKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Why two shapes differ, and the cure."""
+
+    cause: str
+    cure: str
+
+
+@lru_cache(maxsize=1)
+def load() -> Mapping[str, ShapeKind]:
+    """The kinds by their names."""
+    return yaml_data.load(files.data("diagnose/facts/shapes.yaml"), dict[str, ShapeKind])
+
+
+def reason(text: str) -> Reason | None:
+    """The cause of the first weight that a checkpoint has in another shape; None for others."""
+    match = COPIED.search(text)
+    if match is None:
+        return None
+    name, saved, model = match["name"], _sizes(match["saved"]), _sizes(match["model"])
+    if not saved or not model or 0 in saved or 0 in model:  # ZeRO-3's empty weights have a rule
+        return None
+    if not (kind := _kind(name, saved, model)):
+        return None
+    groups = {"saved": str(saved[0]), "model": str(model[0]), "factor": str(_factor(saved, model))}
+    why = load()[kind]
+    return Reason(
+        code=CODE,
+        cause=f"{name} has the shape {_shown(saved)} in the checkpoint and {_shown(model)} in the"
+        f" model: {rules.filled(why.cause, groups)}",
+        cure=rules.filled(why.cure, groups),
+        confidence="high",
+        source="rule",
+    )
+
+
+def _kind(name: str, saved: tuple[int, ...], model: tuple[int, ...]) -> str:
+    """The name of the kind of difference; "" if none explains it."""
+    if "lora_" in name:
+        own = set(saved) ^ set(model)
+        return "rank" if len(own) == 2 and max(own) <= LARGEST_RANK else "base"
+    if VOCABULARY.search(name) and saved[1:] == model[1:]:
+        return "vocabulary"
+    if HEADS.search(name):
+        return "labels"
+    if len(saved) > 1 < len(model) and (1 in saved[1:]) != (1 in model[1:]):
+        return "packed"
+    return "parts" if _factor(saved, model) > 1 else ""
+
+
+def _factor(saved: tuple[int, ...], model: tuple[int, ...]) -> int:
+    """The power of two by which exactly one dimension differs; 0 if it is none."""
+    if len(saved) != len(model):
+        return 0
+    pairs = [sorted(pair) for pair in zip(saved, model, strict=True) if pair[0] != pair[1]]
+    if len(pairs) != 1 or pairs[0][1] % pairs[0][0]:
+        return 0
+    factor = pairs[0][1] // pairs[0][0]
+    return factor if factor & (factor - 1) == 0 and factor <= MOST_PARTS else 0
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.replace(" ", "").split(",") if size)
+
+
+def _shown(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes))

@@ -1,0 +1,202 @@
+"""Recorded reasons why versions are not together: constraints, rules, refused updates, notes.
+
+`imgbuild why`, `imgbuild resolve` and sites take their reasons from here. Nothing is solved, and no
+package is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+
+from imgbuild.audit.checks import rules
+from imgbuild.audit.main_path.policy import within
+from imgbuild.matrix import tried_updates
+from imgbuild.matrix.constraints import Constraint
+from imgbuild.matrix.model import Matrix, Target
+from imgbuild.system.syntax import parse_version
+
+SHORT_REASON = 600  # characters
+NAMED = ("python", "transformers", "flash-attn")  # in notes, in addition to the pinned packages
+Source = Literal[
+    "refused update", "learned constraint", "known incompatibility", "accepted finding", "matrix"
+]
+# Not before a sentence that refers to the one before it.
+_SENTENCE = re.compile(r"(?<=[.])\s+(?!It |That |They )")
+_REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
+# Sentences about what was tested, which give no reason.
+_RECORD = re.compile(
+    r"\b(passed|imported|ran|were (installed|solved|tested|only resolved)"
+    r"|not (run|tested|built|resolved)|run under emulation|Made of)\b"
+)
+
+
+class RecordedRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A refused item, the target or request, and the reason; `source` is where it is recorded."""
+
+    what: str
+    reason: str
+    source: Source
+    target: str = ""
+
+
+class TargetNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence of a target's notes in the matrix, and the packages that it names.
+
+    `packages` maps each to its version: that in the sentence, else the target's, "" if neither has
+    one. `stated` are the packages whose version is in the sentence.
+    """
+
+    target: str
+    text: str
+    packages: dict[str, str]
+    stated: tuple[str, ...] = ()
+
+
+def notes(matrix: Matrix) -> tuple[TargetNote, ...]:
+    """The sentences of all targets' notes that name a package, without those about test runs."""
+    named = {*NAMED, *(package for target in matrix.targets.values() for package in target.pins)}
+    names = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
+    pattern = re.compile(
+        rf"(?<![\w./-])({names})(?![\w/-]|\.\w)(?:(?:\s*==\s*|\s+)(\d[\w.]*\w))?", re.IGNORECASE
+    )
+    return tuple(
+        note
+        for name, target in matrix.targets.items()
+        for text in _sentences(target)
+        if (note := _note(name, target, matrix.bases[target.base].python, text, pattern)).packages
+    )
+
+
+def _sentences(target: Target) -> Iterator[str]:
+    for text in (target.tested, *target.guide):
+        for sentence in _SENTENCE.split(" ".join(_REFERENCE.sub("", text).split())):
+            if not _RECORD.search(sentence):
+                yield sentence.rstrip(".")
+
+
+def _note(
+    name: str, target: Target, python: str, text: str, pattern: re.Pattern[str]
+) -> TargetNote:
+    own = {**target.pins, "python": python}
+    stated: dict[str, str] = {}
+    packages: dict[str, str] = {}
+    for match in pattern.finditer(text):
+        package = match[1].lower()
+        if match[2]:
+            stated.setdefault(package, match[2])
+        packages[package] = stated.get(package) or own.get(package, "")
+    return TargetNote(target=name, text=text, packages=packages, stated=tuple(stated))
+
+
+def notes_on(
+    every: Iterable[TargetNote], requests: Mapping[str, SpecifierSet]
+) -> tuple[TargetNote, ...]:
+    """The notes that name two requested packages, or the only one with a version of it.
+
+    One of them is in a requested version.
+    """
+    return tuple(note for note in every if _concerns(note, requests))
+
+
+def _concerns(note: TargetNote, requests: Mapping[str, SpecifierSet]) -> bool:
+    named = [name for name in requests if name in note.packages]
+    alike = [name for name in named if _allows(requests[name], note.packages[name])]
+    if len(requests) > 1:
+        return bool(alike) and len(named) > 1
+    return any(name in note.stated for name in alike)
+
+
+def _allows(spec: SpecifierSet, version: str) -> bool:
+    """Whether `spec` contains a version, or a release of it: 0.27.1 is one of 0.27."""
+    if not version or not parse_version(version):
+        return False
+    return spec.contains(version, prereleases=True) or any(
+        part.operator == "==" and part.version.startswith(f"{version}.") for part in spec
+    )
+
+
+def refusals(
+    images: Path, matrix: Matrix, learned: Sequence[Constraint]
+) -> tuple[RecordedRefusal, ...]:
+    """All refusals, in the order in which a page lists them."""
+    return tuple(
+        RecordedRefusal(
+            what=item.what, reason=_short(item.reason), source=item.source, target=item.target
+        )
+        for item in _refusals(images, matrix, learned)
+    )
+
+
+def incompatible(versions: Mapping[str, str], python: str) -> tuple[str, ...]:
+    """The known incompatibilities of the packages of an image: package → version."""
+    return tuple(
+        f"{rule.package} {versions[rule.package]} with {rule.other} {versions[rule.other]}:"
+        f" {' '.join(rule.why.split())}; {' '.join(rule.cure.split())}"
+        for rule in rules.load()
+        if rule.other in versions
+        and rule.package in versions
+        and within(versions[rule.package], rule.versions)
+        and within(versions[rule.other], rule.clash)
+        and within(python, rule.python)
+    )
+
+
+def _refusals(
+    images: Path, matrix: Matrix, learned: Sequence[Constraint]
+) -> Iterator[RecordedRefusal]:
+    for entry in learned:
+        yield RecordedRefusal(
+            what=f"{entry.package}{entry.versions} needs {entry.needs}",
+            reason=str(entry).partition(" (")[2].removesuffix(")") or "learned by the audit",
+            source="learned constraint",
+        )
+    for rule in rules.load():
+        clash = (
+            f"with {rule.other}{rule.clash}"
+            if rule.other
+            else (f"without {rule.missing}" if rule.missing else f"without the module {rule.lacks}")
+        )
+        yield RecordedRefusal(
+            what=f"{rule.package}{rule.versions} {clash}",
+            reason=f"{rule.why}; {rule.cure}",
+            source="known incompatibility",
+        )
+    yield from _refused_updates(images)
+    for name, target in matrix.targets.items():
+        for arch, reason in target.exclude.items():
+            yield RecordedRefusal(
+                what=f"{name} for {arch}", reason=reason, source="matrix", target=name
+            )
+        for waiver in target.waive:
+            yield RecordedRefusal(
+                what=f"{waiver.package}: {waiver.subject}",
+                reason=waiver.reason,
+                source="accepted finding",
+                target=name,
+            )
+        if target.retired:
+            yield RecordedRefusal(what=f"{name} is retired", reason=target.retired, source="matrix",
+                          target=name)  # fmt: skip
+
+
+def _refused_updates(images: Path) -> Iterator[RecordedRefusal]:
+    """The versions that `imgbuild update` refused; InputError for a damaged file."""
+    for row, refused in tried_updates.read(images).refused.items():
+        for item in refused:
+            yield RecordedRefusal(
+                what=f"{item.package} {item.version} in {row}",
+                reason="; ".join(item.reasons),
+                source="refused update",
+                target=row,
+            )
+
+
+def _short(text: str) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= SHORT_REASON else f"{plain[:SHORT_REASON]}…"

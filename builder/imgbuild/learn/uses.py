@@ -1,0 +1,147 @@
+"""Whether a release uses the item in a finding, in the same way as the release in the finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from packaging.version import Version
+
+from imgbuild.audit.packages.package_set import PackageSet
+from imgbuild.audit.source.facts import Attribute, Call, Guard, Import, ModuleFacts, Window
+from imgbuild.errors import IntegrityError
+from imgbuild.learn.boundaries import NAMED, PackageRelease, ReleaseCatalogue
+from imgbuild.report import Evidence, Relation
+
+Use = Import | Call | Attribute | Window
+# The arguments of a call: positional, keywords, and whether it uses * or **.
+Shape = tuple[int, tuple[str, ...], bool, bool]
+
+
+def same_use(
+    release_catalogue: ReleaseCatalogue, evidence: Evidence
+) -> Callable[[PackageRelease], bool]:
+    """Whether a release of the failing package uses the same item in the same file.
+
+    A moved file is searched by its name. A use under further conditions, such as the version of the
+    other package, is not the same. False for each release if the evidence is of a type that cannot
+    be checked in one file.
+    """
+    if evidence.relation not in (*NAMED, Relation.PACKAGE, Relation.WINDOW):
+        return lambda _: False
+    package, subject, file = evidence.package, evidence.subject, evidence.file
+    own = _own_modules(release_catalogue, evidence)
+    shapes = _shapes(own, evidence)
+    guards = _own_guards(own, evidence, shapes)
+
+    def _uses_item(release: PackageRelease) -> bool:
+        try:
+            wheel = release_catalogue.wheel(package, release)
+        except IntegrityError:
+            return False  # an sdist that cannot be read
+
+        def _compute() -> bool:
+            package_set = release_catalogue.package_set({package: release})
+            return any(
+                set(use.guards) <= {*same}
+                for facts in _files(package_set, package, file)
+                for use in _uses(facts, evidence, shapes)
+                for same in guards
+            )
+
+        key = ("uses", evidence.relation, subject, file, shapes, guards, wheel.sha256)
+        return release_catalogue.cached(key, _compute, bool)
+
+    return _uses_item
+
+
+def _own_modules(
+    release_catalogue: ReleaseCatalogue, evidence: Evidence
+) -> tuple[ModuleFacts, ...]:
+    """The modules of the file in the evidence, in the version in the evidence."""
+    package, version = evidence.package, Version(evidence.version)
+    releases = release_catalogue.readable(package)
+    release = next((each for each in releases if each.version == version), None)
+    if release is None:
+        return ()
+    return tuple(_files(release_catalogue.package_set({package: release}), package, evidence.file))
+
+
+def _own_guards(
+    own: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[Shape]
+) -> tuple[tuple[Guard, ...], ...]:
+    """The conditions of the use in the evidence, or of all uses if its line is not found."""
+    uses = [use for facts in own for use in _uses(facts, evidence, shapes)]
+    at_line = [use for use in uses if use.line == evidence.line]
+    return tuple(dict.fromkeys(use.guards for use in at_line or uses))
+
+
+def _shapes(own: Iterable[ModuleFacts], evidence: Evidence) -> tuple[Shape, ...]:
+    """The arguments of the calls in the evidence; empty if the calls are not found."""
+    return tuple(
+        _shape(call)
+        for facts in own
+        for call in facts.calls
+        if evidence.relation is Relation.ARGUMENT
+        if call.line == evidence.line and _calls(call, evidence.subject)
+    )
+
+
+def _shape(call: Call) -> Shape:
+    return (call.positional, tuple(sorted(call.keywords)), call.star, call.double_star)
+
+
+def _calls(call: Call, subject: str) -> bool:
+    """Whether a call matches the last component of the subject."""
+    callee = subject.partition("(")[0]
+    return call.callee.rpartition(".")[2] == callee.replace(":", ".").rpartition(".")[2]
+
+
+def _files(package_set: PackageSet, package: str, file: str) -> Iterator[ModuleFacts]:
+    """The module of `file`, otherwise those of files with the same name."""
+    modules = package_set.modules_of(package)
+    name = file.rpartition("/")[2]
+    same = [module for module, path in modules.items() if path == file]
+    if not same and name != "__init__.py":
+        same = [module for module, path in modules.items() if path.endswith(f"/{name}")]
+    for module in sorted(same):
+        facts = package_set.module(module)
+        if isinstance(facts, ModuleFacts):
+            yield facts
+
+
+def _uses(facts: ModuleFacts, evidence: Evidence, shapes: Iterable[Shape]) -> Iterable[Use]:
+    """Where a module imports, calls, reads or checks the item in the evidence."""
+    subject, calls = evidence.subject, facts.calls
+    in_brackets = subject.removesuffix(")").rpartition("(")[2]
+    match evidence.relation:
+        case Relation.MODULE | Relation.PACKAGE:
+            return (line for line in facts.imports if _imports(line, subject))
+        case Relation.NAME:
+            module, _, name = subject.partition(":")
+            named = (each for each in facts.imports if (each.module, each.name) == (module, name))
+            return (*named, *_reads(facts, name))
+        case Relation.KEYWORD:
+            keyed = (each for each in calls if in_brackets in each.keywords)
+            return (each for each in keyed if _calls(each, subject))
+        case Relation.ARGUMENT:
+            return (each for each in calls if _shape(each) in shapes and _calls(each, subject))
+        case Relation.REGISTERED:
+            return (each for each in calls if in_brackets in each.literals[:1])
+        case Relation.WINDOW:
+            return facts.windows
+        case _:
+            return _reads(facts, subject)
+
+
+def _imports(line: Import, module: str) -> bool:
+    """Whether an import loads a module or one below it."""
+    below = line.module == module or line.module.startswith(f"{module}.")
+    return below or f"{line.module}.{line.name}" == module
+
+
+def _reads(facts: ModuleFacts, path: str) -> tuple[Use, ...]:
+    """The attributes and calls of the last name in a path."""
+    name = path.rpartition(".")[2]
+    read = (each for each in facts.attributes if each.expression.rpartition(".")[2] == name)
+    called = (each for each in facts.calls if each.callee.rpartition(".")[2] == name)
+    return (*read, *called)

@@ -1,0 +1,95 @@
+"""Recorded reasons: refused updates, and sentences of the matrix that name packages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from imgbuild import project_paths
+from imgbuild.errors import InputError
+from imgbuild.learn import recorded
+from imgbuild.lock import published
+from imgbuild.matrix.model import Matrix
+
+NAME = "cu130-verl0.9"
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    return published.load(project_paths.catalogue().matrix)
+
+
+def noted(matrix: Matrix, text: str) -> Matrix:
+    """A matrix of one target, whose notes are `text`: verl 0.9.1, trl 1.12.0, vllm 0.26.0."""
+    target = msgspec.structs.replace(matrix.targets[NAME], tested=text, guide=())
+    return msgspec.structs.replace(matrix, targets={NAME: target})
+
+
+def on(matrix: Matrix, text: str, **requests: str) -> list[str]:
+    specs = {name: SpecifierSet(spec) for name, spec in requests.items()}
+    return [note.text for note in recorded.notes_on(recorded.notes(noted(matrix, text)), specs)]
+
+
+@pytest.mark.parametrize(
+    ("text", "requests", "expected"),
+    [
+        # Two requested packages, one of them in the target's version.
+        ("TRL is the newest that verl imports.", {"verl": "==0.9.1", "trl": "==1.16.0"}, True),
+        ("TRL is the newest that verl imports.", {"verl": "==0.8.0", "trl": "==1.16.0"}, False),
+        ("TRL is the newest that verl imports.", {"verl": "==0.9.1", "vllm": "==0.33.0"}, False),
+        ("TRL is the newest that verl imports.", {"verl": "==0.9.1"}, False),
+        # A version in the sentence replaces the target's; a release has all of its patches.
+        ("verl needs flash-attn.", {"verl": "==0.9.1", "flash-attn": ""}, True),
+        ("vLLM 0.27 needs Python 3.12.", {"vllm": "==0.27.3"}, True),
+        ("vLLM 0.27 needs Python 3.12.", {"vllm": "==0.27.*"}, True),
+        ("vLLM 0.27 needs Python 3.12.", {"vllm": "==0.26.0"}, False),
+        ("vLLM 0.2 needs Python 3.12.", {"vllm": "==0.27.3"}, False),
+        # Neither a path nor a longer name is the package.
+        ("It reads verl.trainer with trl/a.py.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
+        ("cu130-verl and TRL are there.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
+        # Records of test runs are no reasons.
+        ("GRPO of TRL and verl passed.", {"verl": "==0.9.1", "trl": "==1.16.0"}, False),
+    ],
+)
+def test_notes_on_requested_versions(
+    matrix: Matrix, text: str, requests: dict[str, str], expected: bool
+) -> None:
+    assert on(matrix, text, **requests) == ([text.rstrip(".")] if expected else [])
+
+
+def test_sentence_that_refers_to_the_one_before_it_stays_with_it(matrix: Matrix) -> None:
+    text = "verl 0.9.1 is new (docs/a.md). It needs Python below 3.13. TRL is old."
+    assert on(matrix, text, verl="==0.9.1", python="==3.13.*") == [
+        "verl 0.9.1 is new. It needs Python below 3.13"
+    ]
+
+
+def test_reason_against_verl_with_a_newer_trl_is_recorded(matrix: Matrix) -> None:
+    """The question that the site could not answer: verl 0.9.1 with trl 1.16.0."""
+    requests = {"verl": SpecifierSet("==0.9.1"), "trl": SpecifierSet("==1.16.0")}
+    found = recorded.notes_on(recorded.notes(matrix), requests)
+    assert [note.target for note in found] == [NAME]
+    learned = published.known_constraints(matrix, project_paths.catalogue().images)
+    every = recorded.refusals(project_paths.catalogue().images, matrix, learned)
+    assert "verl==0.9.1 needs trl<1.13.0" in [each.what for each in every]
+
+
+def test_refused_updates_are_read_if_the_file_exists(matrix: Matrix, tmp_path: Path) -> None:
+    without = recorded.refusals(tmp_path, matrix, ())
+    assert not [each for each in without if each.source == "refused update"]
+    entry = {"package": "vllm", "version": "0.34.0", "reasons": ["a", "b"], "tried": "2026-11-28"}
+    content = {"version": 1, "rows": {}, "refused": {"cu130-vllm": [entry]}}
+    (tmp_path / "updates.json").write_text(json.dumps(content))
+    (found,) = [
+        each for each in recorded.refusals(tmp_path, matrix, ()) if each.source == "refused update"
+    ]
+    assert (found.what, found.reason, found.target) == (
+        "vllm 0.34.0 in cu130-vllm", "a; b", "cu130-vllm",
+    )  # fmt: skip
+    (tmp_path / "updates.json").write_text('{"refused": {"cu130-vllm": 5}}')
+    with pytest.raises(InputError, match=r"updates\.json"):
+        recorded.refusals(tmp_path, matrix, ())
