@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from imgbuild.system import known_hashes
+
 
 def hashed_files(patch: pytest.MonkeyPatch) -> list[str]:
-    """A list to which the name of each hashed file is added."""
+    """A list to which the name of each hashed file is added. Small files are recorded, too."""
+    patch.setattr(known_hashes, "SMALL", -1)
     names: list[str] = []
     real = hashlib.file_digest
 

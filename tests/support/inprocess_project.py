@@ -184,7 +184,7 @@ def unwrapped(text: str) -> str:
 
 
 class Command:
-    """Runs imgbuild's `main` in this process."""
+    """Runs imgbuild's `main` in this process, which does not end."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self._patch = patch
@@ -199,7 +199,7 @@ class Command:
         Console.configure(console, verbosity=0, json=False)
         self._capture.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(ends=False)
         out, err = self._capture.readouterr()
         assert "Traceback" not in err
         status = ended.value.code

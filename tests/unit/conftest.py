@@ -1,4 +1,4 @@
-"""Fixtures of unit tests: a project whose verbs run in this process, and a signed image."""
+"""Fixtures of unit tests: folders, a project whose verbs run in this process, a signed image."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import inprocess_project, signed_image
+from tests.support import inprocess_project, memory_folders, signed_image
 from tests.support.inprocess_project import Command, Sample
+
+
+@pytest.fixture(name="tmp_path_factory", scope="session")
+def _tmp_path_factory(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[pytest.TempPathFactory]:
+    """Temporary folders in memory, if there is room."""
+    if not memory_folders.fits():
+        yield tmp_path_factory
+        return
+    with memory_folders.factory(request.session) as factory:
+        yield factory
 
 
 @pytest.fixture(name="imgbuild")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -9,10 +10,11 @@ from contextlib import suppress
 from imgbuild import __version__
 
 
-def main() -> None:
+def main(*, ends: bool = True) -> None:
     """Run the command line; exits with 0, the status of the error's class, or that of a command.
 
-    `--version` alone is handled here, before anything else is imported.
+    `--version` alone is handled here, before anything else is imported. `ends`: the process ends
+    afterwards, so that cycles need not be searched for in what remains.
     """
     _open_closed_streams()
     if sys.argv[1:] == ["--version"]:
@@ -20,8 +22,16 @@ def main() -> None:
             os.write(sys.stdout.fileno(), f"imgbuild {__version__}\n".encode())
             return
     from imgbuild.cli import _main
+    from imgbuild.system import collector
 
-    _main.main()
+    if not ends:
+        _main.main()
+        return
+    collector.process_ends()
+    try:
+        _main.main()
+    finally:
+        gc.freeze()  # or the interpreter searches all modules for cycles, which takes 40 ms
 
 
 def _open_closed_streams() -> None:

@@ -15,6 +15,7 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from imgbuild.lock.resolution import Deb
 from imgbuild.matrix.model import DebianBase
 from imgbuild.system import process
 from imgbuild.system.boundary import reading
+from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Arch, sha256
 
 KEYRINGS = (
@@ -42,6 +44,7 @@ USED = frozenset(
         *("Essential", "Priority", "Provides", "Depends", "Pre-Depends", "Conflicts", "Breaks"),
     )
 )
+RESOLVED = "debian-packages-1"  # the packages of a base
 PARSED = "debian-index-1"  # increase the number when `USED` or the parsing of an index changes
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 # Names of suites that are other ones after each release of Debian.
@@ -57,10 +60,14 @@ class Suite(msgspec.Struct, frozen=True):
 
 
 class SuiteIndex(msgspec.Struct, frozen=True):
-    """The packages of a suite, and the date of its release file: "2026-11-22"."""
+    """The packages of a suite, and the date of its release file: "2026-11-22".
+
+    `files` are the hashes of its `Packages` files.
+    """
 
     packages: list[dict[str, str]]
     date: str
+    files: tuple[str, ...]
 
 
 class ResolvedDebs(msgspec.Struct, frozen=True):
@@ -89,14 +96,35 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     ToolMissing without gpgv or Debian's keyring, InputError for an unknown package, NoSolution
     if a dependency cannot be met.
     """
-    listed, security = _listed(base, arch, context)
-    archive = DebianArchive(listed)
+    stored = context.store.fact(
+        RESOLVED, _resolution_key(base, _suites(base, arch, context, read=False))
+    )
+    if stored is not None:
+        return msgspec.msgpack.decode(stored, type=ResolvedDebs)
+    indexes = _suites(base, arch, context)
+    resolved = _resolved(base, indexes)
+    context.store.put_fact(
+        RESOLVED, _resolution_key(base, indexes), msgspec.msgpack.encode(resolved)
+    )
+    return resolved
+
+
+def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
+    """What the packages of `base` depend on: the indexes, the names, and the code."""
+    code = code_digest("imgbuild.deb.closure", "imgbuild.lock.resolution", alone=__name__)
+    parts = (code, base.packages, base.tools, *((index.date, index.files) for index in indexes))
+    return sha256(msgspec.json.encode(parts))
+
+
+def _resolved(base: DebianBase, indexes: Sequence[SuiteIndex]) -> ResolvedDebs:
+    archive = DebianArchive(chain.from_iterable(index.packages for index in indexes))
     chosen = close(archive, base.packages, file="matrix.yaml")
     names = {package["Package"] for package in chosen}
     if base.tools:
         chosen = close(archive, base.tools, file="matrix.yaml", have=tuple(names))
     debs = _debs(chosen)
     tools = tuple(deb.package for deb in debs if deb.package not in names)
+    security = indexes[-1].date if base.security is not None else None
     return ResolvedDebs(debs=debs, security=security, tools=tools)
 
 
@@ -105,7 +133,7 @@ def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context
 
     A similar one starts with the same two letters. Errors as for `resolve_debs`.
     """
-    packages = {package["Package"] for package in _listed(base, arch, context)[0]}
+    packages = {package["Package"] for package in _listed(base, arch, context)}
     similar: dict[str, str] = {}
     for name in names:
         if name not in packages:
@@ -162,7 +190,7 @@ def added_debs(
     Versions of present packages do not change; `control` reads the control fields of one if the
     archive has another version. Errors as for `resolve_debs`.
     """
-    listed, _ = _listed(base, arch, context)
+    listed = _listed(base, arch, context)
     newest = DebianArchive(listed).packages
     installed = {
         deb.package: candidate
@@ -191,19 +219,25 @@ def _debs(chosen: Iterable[Mapping[str, str]]) -> tuple[Deb, ...]:
     )
 
 
-def _listed(
-    base: DebianBase, arch: Arch, context: Context
-) -> tuple[list[dict[str, str]], str | None]:
-    """Every package available to `base`; the date of its security suite, None if unused."""
-    packages = _suite_index(Suite(base.suite, mirrors(base)), base, arch, context).packages
-    if base.security is None:
-        return packages, None
-    security = _suite_index(_security(base), base, arch, context)
-    return packages + security.packages, security.date
+def _listed(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, str]]:
+    """Every package available to `base`."""
+    return [package for index in _suites(base, arch, context) for package in index.packages]
 
 
-def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -> SuiteIndex:
-    """Every package of `suite`, from the first mirror that responds."""
+def _suites(
+    base: DebianBase, arch: Arch, context: Context, *, read: bool = True
+) -> list[SuiteIndex]:
+    """The suite of `base`, and its security suite if used; without packages if not `read`."""
+    suites = [Suite(base.suite, mirrors(base))]
+    if base.security is not None:
+        suites.append(_security(base))
+    return [_suite_index(suite, base, arch, context, read=read) for suite in suites]
+
+
+def _suite_index(
+    suite: Suite, base: DebianBase, arch: Arch, context: Context, *, read: bool = True
+) -> SuiteIndex:
+    """Every package of `suite`, from the first mirror that responds; none if not `read`."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
         hint = "add one to the base in matrix.yaml, such as a dated snapshot"
@@ -212,7 +246,7 @@ def _suite_index(suite: Suite, base: DebianBase, arch: Arch, context: Context) -
     for mirror in suite.mirrors:
         try:
             with reading(mirror, hint="try another mirror"):
-                return _indexes(suite.name, base.components, arch, mirror, context)
+                return _indexes(suite.name, base.components, arch, mirror, context, read=read)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
@@ -283,9 +317,15 @@ def _index_targets(apt: Sequence[str], suite: str, *options: str) -> tuple[tuple
 
 
 def _indexes(
-    suite: str, components: Sequence[str], arch: Arch, mirror: str, context: Context
+    suite: str,
+    components: Sequence[str],
+    arch: Arch,
+    mirror: str,
+    context: Context,
+    *,
+    read: bool,
 ) -> SuiteIndex:
-    """The packages of the `Packages` index of each component, verified."""
+    """The packages of the `Packages` index of each component, verified; none if not `read`."""
     place = f"{mirror}/dists/{suite}"
     release = _verified(
         context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
@@ -299,18 +339,20 @@ def _indexes(
         if len(parts) == 3:
             hashes[parts[2]] = parts[0]
     packages: list[dict[str, str]] = []
+    files = []
     for component in components:
         name = f"{component}/binary-{arch.debian}/Packages.xz"
         if name not in hashes:
             message = f"{place}/InRelease does not list {name}"
             raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
-        packages += _index(f"{place}/{name}", hashes[name], context)
+        files.append(hashes[name])
+        packages += _index(f"{place}/{name}", hashes[name], context) if read else ()
     try:
         date = parsedate_to_datetime(release.get("Date", "")).date().isoformat()
     except ValueError as error:
         message = f"{place}/InRelease has no valid date: {release.get('Date')!r}"
         raise IntegrityError(message, hint="try another mirror") from error
-    return SuiteIndex(packages, date)
+    return SuiteIndex(packages, date, tuple(files))
 
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:

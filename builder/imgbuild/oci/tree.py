@@ -29,6 +29,7 @@ class RootFolder:
         self.path = root
         self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._open: collections.OrderedDict[tuple[str, ...], int] = collections.OrderedDict()
+        self._places: dict[tuple[str, ...], tuple[str, ...]] = {}  # of the open folders
 
     def __enter__(self) -> Self:
         return self
@@ -59,14 +60,20 @@ class RootFolder:
         descriptor = self._walk(parts, make=make)
         self._open[parts] = descriptor
         if len(self._open) > OPEN_FOLDERS:
-            os.close(self._open.popitem(last=False)[1])
+            oldest, unused = self._open.popitem(last=False)
+            os.close(unused)
+            self._places.pop(oldest, None)
         return descriptor
 
     def place(self, parts: tuple[str, ...], *, make: bool = True) -> tuple[str, ...]:
         """`parts` with links in its folders resolved, but not its last part."""
-        folder = Path(f"/proc/self/fd/{self.folder(parts[:-1], make=make)}").readlink()
-        root = Path(f"/proc/self/fd/{self._root}").readlink()
-        return (*folder.relative_to(root).parts, *parts[-1:])
+        above = parts[:-1]
+        descriptor = self.folder(above, make=make)
+        if (place := self._places.get(above)) is None:
+            folder = Path(f"/proc/self/fd/{descriptor}").readlink()
+            root = Path(f"/proc/self/fd/{self._root}").readlink()
+            place = self._places[above] = folder.relative_to(root).parts
+        return (*place, *parts[-1:])
 
     def is_folder(self, parts: tuple[str, ...]) -> bool:
         """Whether a folder, not a link to one, exists at `parts`."""
@@ -152,6 +159,7 @@ class RootFolder:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
+        self._places.clear()
 
 
 def remove(root: Path) -> None:

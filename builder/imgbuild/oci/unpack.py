@@ -183,7 +183,7 @@ class _UnpackedLayer:
             yield entry
 
     def create(self, entry: Entry, name: str, parent: int) -> None:
-        os.link(self._folder / str(self._number), name, dst_dir_fd=parent)
+        os.link(f"{self._folder}/{self._number}", name, dst_dir_fd=parent)
 
 
 class _Writer:

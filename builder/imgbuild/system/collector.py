@@ -7,12 +7,24 @@ import gc
 from collections.abc import Iterator
 
 
+class _Process:
+    """`ends`: this process runs one command, so that the system frees its memory."""
+
+    ends = False
+
+
+def process_ends() -> None:
+    """Let `paused(freeze=True)` freeze objects from now on."""
+    _Process.ends = True
+
+
 @contextlib.contextmanager
 def paused(*, freeze: bool = False) -> Iterator[None]:
     """Run the block without Python's cyclic garbage collector; restores its previous state.
 
     `freeze`: later searches for cycles leave out the objects that exist at the end, which would
-    take seconds for millions of them.
+    take seconds for millions of them. That concerns all objects of the process, whose cycles then
+    remain, with their open files. Without `process_ends`, it has no effect.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -20,6 +32,6 @@ def paused(*, freeze: bool = False) -> Iterator[None]:
         yield
     finally:
         if collecting:
-            if freeze:
+            if freeze and _Process.ends:
                 gc.freeze()
             gc.enable()

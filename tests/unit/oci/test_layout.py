@@ -12,7 +12,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.oci import layout
 from imgbuild.system import known_hashes
 from imgbuild.values import Arch, sha256
-from tests.support import images
+from tests.support import images, memory_folders
 from tests.support.hashed import hashed_files
 
 BOTH = (Arch.X86_64, Arch.ARM64)
@@ -62,13 +62,14 @@ def test_layers_are_hard_linked(tmp_path):
 
 
 def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
+    reads = hashed_files(monkeypatch)
     layer_pairs = [
         images.layer(tmp_path / "blobs", [images.text("word", word)]) for word in ("a", "b")
     ]
     for record, path in layer_pairs:
         path.chmod(0o444)
         known_hashes.of_user().note(path, record.digest.removeprefix("sha256:"))
-    reads = hashed_files(monkeypatch)
+    reads.clear()
     for layers in (layer_pairs, layer_pairs[:1]):  # the second removes a link of the other layer
         layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
         known_hashes._shared.cache_clear()  # like another process
@@ -79,19 +80,11 @@ def test_layout_links_are_not_rehashed(tmp_path, monkeypatch):
 
 
 def test_layers_are_copied_across_file_systems(tmp_path):
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("/dev/shm is no other file system here")
-    blobs = memory / f"imgbuild-test-{os.getpid()}"
-    try:
-        layers = [images.layer(blobs, [images.text("word", "far")])]
+    with memory_folders.elsewhere(tmp_path) as folder:
+        layers = [images.layer(folder / "blobs", [images.text("word", "far")])]
         for _ in range(2):
             layout.write(tmp_path / "out", {Arch.X86_64: images.summary(layers)}, "tiny")
             images.verified(tmp_path / "out")
-    finally:
-        for path in blobs.iterdir():
-            path.unlink()
-        blobs.rmdir()
 
 
 def test_second_image_replaces_first(tmp_path):

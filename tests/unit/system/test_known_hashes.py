@@ -23,6 +23,11 @@ GOOD = b"good bytes"
 SAME_SIZE = b"evil bytes"
 
 
+@pytest.fixture(autouse=True)
+def _small_files_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_hashes, "SMALL", -1)
+
+
 @pytest.fixture(name="state")
 def _state(tmp_path: Path) -> Path:
     return tmp_path / "state/imgbuild"
@@ -61,6 +66,21 @@ def test_unchanged_file_is_hashed_once_for_all_processes(state, path, reads):
         assert not KnownHashes(state).matches(path, sha256(SAME_SIZE))
         assert reads() == (1 if number == 0 else 0)
     assert state.stat().st_mode & 0o777 == 0o700
+
+
+def test_small_file_is_hashed_each_time(state, path, monkeypatch, reads):
+    monkeypatch.setattr(known_hashes, "SMALL", len(GOOD))
+    settle(path)
+    hashes = KnownHashes(state)
+    hashes.note(path, sha256(GOOD))
+    for number in (1, 2):
+        assert hashes.matches(path, sha256(GOOD))
+        assert reads() == 1, number
+    path.write_bytes(GOOD + b"!")
+    settle(path)
+    for number, count in enumerate((1, 0)):
+        assert hashes.matches(path, sha256(GOOD + b"!"))
+        assert reads() == count, number
 
 
 def test_later_record_of_other_process_is_used(state, path, reads):

@@ -1,0 +1,38 @@
+"""The state of the garbage collector after a pause."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from imgbuild.system import collector
+from imgbuild.system.collector import paused
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_collector_has_the_previous_state_after_a_pause(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ValueError, match="in the block"), paused():
+            int("in the block" * (not gc.isenabled()))
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_objects_are_frozen_only_in_a_process_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    with paused(freeze=True):
+        pass
+    assert frozen == []
+    monkeypatch.setattr(collector._Process, "ends", False)  # restored at the end
+    collector.process_ends()
+    with paused():
+        pass
+    assert frozen == []
+    with paused(freeze=True):
+        pass
+    assert frozen == [True]
