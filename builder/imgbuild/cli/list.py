@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -455,7 +457,11 @@ def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Pat
     if not results:
         message = "no selected target is locked for this architecture"
         raise NothingSelected(message, hint="--runs compares code with locked packages")
-    answer(results, list(_runs_lines(results)))
+    answer(results, [part for line in _runs_lines(results) for part in _wrapped(line)])
+    unknown = next((fit.target for fit in results if fit.unread), "")
+    if unknown:
+        words = " --code ".join(shlex.quote(str(path)) for path in paths)
+        console.info(f"to read the packages of a target: imgbuild audit {unknown} --code {words}")
 
 
 def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
@@ -463,16 +469,25 @@ def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
     width = max((len(fit.target) for fit in results), default=0)
     for fit in results:
         parts = [count(fit.errors, "error")] if fit.errors else []
-        parts += [f"{', '.join(fit.unread)} not read"] if fit.unread else []
+        verb_form = "was" if len(fit.unread) == 1 else "were"
+        parts += [f"{', '.join(fit.unread)} {verb_form} not read"] if fit.unread else []
         yield f"{fit.target:<{width}}  {fit.state}{': ' if parts else ''}{', '.join(parts)}"
         errors = [each for each in fit.findings if each.severity is Severity.ERROR]
         for finding in errors[:STOPPERS]:
             yield f"    {finding.where}: {finding.code} {finding.message}"
         if errors[STOPPERS:]:
             yield f"    and {len(errors) - STOPPERS} more"
-    unknown = next((fit.target for fit in results if fit.state == "unknown"), "")
-    if unknown:
-        console.info(f"to read the packages: imgbuild audit {unknown} --code PATH")
+
+
+def _wrapped(line: str) -> list[str]:
+    """`line` in parts that fit the terminal; the others are indented."""
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 4)
+    width = terminal_width()
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _cache() -> Store | None:

@@ -249,10 +249,16 @@ def _open(
 class CachedPackages(PackageSet):
     """A package set for which no file is fetched: a module without cached facts is unknown.
 
-    Raises TimeoutError after `deadline` (of `time.monotonic`).
+    `lacking` are the packages of such modules. Raises TimeoutError after `deadline` (of
+    `time.monotonic`).
     """
 
     deadline = math.inf
+
+    @functools.cached_property
+    def lacking(self) -> set[str]:
+        """The packages with modules that were looked up and have no cached facts."""
+        return set()
 
     def module(self, name: str) -> ModuleFacts | Opaque | None:
         """As in `PackageSet`."""
@@ -261,6 +267,7 @@ class CachedPackages(PackageSet):
         try:
             return super().module(name)
         except FetchFailed:
+            self.lacking.add(self.owner(name) or name)
             return Opaque(name, "unknown")
 
     def mentioning(self, package: str, word: str) -> tuple[str, ...]:
@@ -293,9 +300,10 @@ def cached_findings(
     deadline: float = math.inf,
     only: Collection[str] | None = None,
 ) -> tuple[list[CodeFinding], list[str]]:
-    """All findings from cached facts, and the imported packages without cached facts.
+    """All findings from cached facts, and the packages whose required facts are not cached.
 
-    Nothing is fetched. With `only` other packages are not read. TimeoutError after `deadline`, of
+    These are imported packages, and packages with a module that a check looked up. Nothing is
+    fetched. With `only` other packages are not read. TimeoutError after `deadline`, of
     `time.monotonic`.
     """
     library = Library(store, ahead=False)
@@ -305,6 +313,7 @@ def cached_findings(
         for wheel in wheels
         if (only is not None and wheel.package not in only) or not _is_cached(library, wheel)
     }
+    lacking: set[str] = set()
     every: list[CodeFinding] | None = None
     while every is None:
         here = [wheel for wheel in wheels if wheel.package not in unread]
@@ -314,10 +323,11 @@ def cached_findings(
         try:
             checked = check.check(package_set, code.texts, library.store, (), sorted(unread))
             every = list(checked.findings)
+            lacking = package_set.lacking if isinstance(package_set, CachedPackages) else set()
         except NotCachedError as error:
             unread.add(str(error))
     imported = check.imported(code.texts, library.store)
-    return every, sorted(name for name in unread if roots_of(name) & imported)
+    return every, sorted(lacking | {name for name in unread if roots_of(name) & imported})
 
 
 def findings_of_run(

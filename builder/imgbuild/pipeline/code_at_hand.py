@@ -32,7 +32,7 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[\d.]*|(?:ba|da|z)?sh|true)")
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a user's code is compatible with the packages of a target, by cached facts.
 
-    `unread` are imported packages that were not read.
+    `unread` are packages that the check needs and whose facts are not in the cache.
     """
 
     target: str

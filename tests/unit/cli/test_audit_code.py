@@ -24,7 +24,11 @@ class SFTTrainer:
     def __init__(self, model, processing_class=None):
         self.model = model
 """
-PACKAGES = {"trl": {"trl/__init__.py": TRL}, "vllm": {"vllm/__init__.py": "class LLM: ...\n"}}
+GRPO = "class GRPOConfig:\n    def __init__(self, beta=0): ...\n"
+PACKAGES = {
+    "trl": {"trl/__init__.py": TRL, "trl/grpo.py": GRPO},
+    "vllm": {"vllm/__init__.py": "class LLM: ...\n"},
+}
 BAD = "from trl import SFTTrainer\nSFTTrainer('m', tokenizer=1)\ndef later():\n    import wandb\n"
 PASSES = "train.py:2:17: IMG102 passes tokenizer= to trl.SFTTrainer, which trl 1.0 does not accept"
 IMPORTS = (
@@ -250,7 +254,7 @@ def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     imgbuild: Command, tmp_path: Path
 ) -> None:
     unknown = imgbuild("list", "--runs", "train.py", "--arch", "x86_64")
-    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl not read"]
+    assert unknown.stdout.splitlines() == [f"{TARGET}  unknown: trl was not read"]
     imgbuild("audit", TARGET, "--code", "train.py")
     assert imgbuild("list", "--runs", "train.py", "--arch", "x86_64").stdout.splitlines() == [
         f"{TARGET}  fails: 1 error",
@@ -261,6 +265,22 @@ def test_list_shows_targets_that_run_code_and_errors_of_the_others(
     assert [(each["target"], each["state"]) for each in json.loads(runs.stdout)] == [
         (TARGET, "runs")
     ]
+
+
+def test_code_whose_module_was_not_read_does_not_run(imgbuild: Command, tmp_path: Path) -> None:
+    """The index of the wheel is cached, the module that the code imports is not."""
+    (tmp_path / "other.py").write_text("import trl\n")
+    (tmp_path / "grpo.py").write_text("from trl.grpo import GRPOConfig\nGRPOConfig(wrong=1)\n")
+    words = ("list", "--runs", "grpo.py", "--arch", "x86_64")
+    imgbuild("audit", TARGET, "--code", "other.py")
+    unknown = imgbuild(*words)
+    assert unknown.stdout == f"{TARGET}  unknown: trl was not read\n"
+    hint = f"to read the packages of a target: imgbuild audit {TARGET} --code grpo.py"
+    assert hint in " ".join(unknown.stderr.split())
+    [fit] = json.loads(imgbuild(*words, "--json").stdout)
+    assert (fit["state"], fit["unread"]) == ("unknown", ["trl"])
+    imgbuild("audit", TARGET, "--code", "grpo.py")
+    assert imgbuild(*words).stdout.startswith(f"{TARGET}  fails: 1 error\n")
 
 
 @pytest.fixture
