@@ -109,7 +109,7 @@ def test_trl_1_16_with_vllm_0_8_5(refuse: Refuse) -> None:
 def test_python_3_8_with_grpo(refuse: Refuse) -> None:
     refusal = refuse("trl", python="3.8")
     assert refusal.reasons == (
-        "you asked for Python 3.8, and the bases of the matrix have 3.10 or 3.11 or 3.12 or 3.13",
+        "you asked for Python 3.8, and the bases of the matrix have 3.10, 3.11, 3.12 or 3.13",
         "trl from 0.12.0 on requires Python >=3.9; the newest for Python 3.8 is 0.11.4",
         "trl 0.11.4 has no trl.GRPOTrainer: it was added in 0.14.0",
     )

@@ -143,6 +143,9 @@ def test_image_with_downloaded_python_is_built(project: Project, tmp_path: Path)
     assert json.loads(run(tmp_path / "one", FILES)) == [[], True]
     shown = project.run("show", TARGET, "--layers").stdout
     assert f"CPython {locked['version']}" in shown
+    project.run("site", "--output", str(tmp_path / "site"))
+    page = (tmp_path / "site" / "targets" / f"{TARGET}.html").read_text()
+    assert f"CPython {locked['version']} of a standalone build" in page
     sbom = json.loads(project.run("show", TARGET, "--sbom", "cyclonedx").stdout)
     (part,) = (part for part in sbom["components"] if part["name"] == "cpython")
     assert part["version"] == locked["version"]

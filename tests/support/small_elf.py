@@ -1,4 +1,4 @@
-"""Small valid ELF files for x86_64: two segments, and a dynamic section with at most one name."""
+"""Small valid ELF files for x86_64: a dynamic section with at most one name, or a linker's path."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def file(tag: int, name: str) -> bytes:
     load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
     segment = struct.pack("<IIQQQQQQ", 2, 4, start, start, start, len(dynamic), len(dynamic), 8)
     return head + load + segment + dynamic + strings
+
+
+def of_linker(path: str) -> bytes:
+    """An ELF file that requires the dynamic linker at `path`, without a dynamic section."""
+    name = path.encode() + b"\0"
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 3, 4, 120, 120, 120, len(name), len(name), 1)
+    return head + segment + name

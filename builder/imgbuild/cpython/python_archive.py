@@ -35,11 +35,15 @@ PROGRAM_LIMIT = 256 << 20  # bytes of the interpreter, about 30 MB if nothing is
 PATH_LIMIT = 1024
 HINT = "use an `install_only` archive of python-build-standalone for Linux with glibc"
 OTHER = "correct `version` or `archives` of the base in matrix.yaml: they are of different releases"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # the first bytes of such files
+_FOR_MUSL = "is a build for musl, but the base has glibc"
 MACHINES = {Arch.X86_64: 62, Arch.ARM64: 183}  # e_machine of the ELF header
 _VERSION = re.compile(
     rb'^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)"', re.MULTILINE
 )
-_PROGRAM = re.compile(r"bin/python(3\.[0-9]+)")
+_PROGRAM = re.compile(r"bin/python(3\.[0-9]+)([td]*)")
+_ABI = {"t": "free-threaded", "d": "debug"}  # flags in the names of programs and header folders
+_MUSL = "musl"  # in the names of its dynamic linker and of `_sysconfigdata_*.py`
 _LICENCE = re.compile(r"lib/python3\.[0-9]+/LICENSE\.txt|licen[cs]es/.*")
 _LEFT_OUT = re.compile(
     r"(?:.*/)?__pycache__(?:/.*)?|.*\.py[co]|.*\.a"
@@ -77,9 +81,7 @@ def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBu
             headers = _text(member, content, label)
         elif member.kind is MemberKind.FILE and member.path == program:
             interpreter = _text(member, content, label, PROGRAM_LIMIT)
-    others = sorted(match[1] for match in map(_PROGRAM.fullmatch, paths) if match is not None)
-    if others and python not in others:
-        _refuse(label, f"has Python {', '.join(others)}, not {python}", OTHER)
+    _refuse_other_builds(paths, python, label)
     needed = (program, f"include/python{python}/Python.h", header, f"lib/python{python}/os.py")
     for name in needed:
         if name not in paths:
@@ -96,6 +98,24 @@ def describe(path: Path, label: str, *, python: str, arch: Arch) -> StandaloneBu
     return StandaloneBuild(version=version)
 
 
+def _refuse_other_builds(paths: set[str], python: str, label: str) -> None:
+    """Raise IntegrityError if `paths` are of another release, ABI or C library."""
+    programs = [match for match in map(_PROGRAM.fullmatch, sorted(paths)) if match is not None]
+    others = sorted({match[1] for match in programs})
+    if others and python not in others:
+        _refuse(label, f"has Python {', '.join(others)}, not {python}", OTHER)
+    for match in programs:
+        version, flags = match.groups()
+        # Such a build may also have bin/python3.13 as a link, but no headers of that name.
+        if version == python and flags and f"include/python{python}/Python.h" not in paths:
+            kind = " ".join(_ABI[flag] for flag in dict.fromkeys(flags))
+            tag = f"cp{python.replace('.', '')}"
+            what = f"has a {kind} build, {TOP}/{match[0]}, which cannot load the wheels for {tag}"
+            _refuse(label, what)
+    if any(_MUSL in name for name in filter(_SYSCONFIG.fullmatch, paths)):
+        _refuse(label, _FOR_MUSL)
+
+
 def _refuse_unusable(
     interpreter: bytes, program: str, paths: set[str], label: str, arch: Arch
 ) -> None:
@@ -103,21 +123,27 @@ def _refuse_unusable(
     machine = int.from_bytes(interpreter[18:20], "little")
     if not interpreter.startswith(b"\x7fELF\2\1") or machine != MACHINES[arch]:
         _refuse(label, f"has a {TOP}/{program} that is not a program for {arch}")
-    for library in _own_libraries(interpreter, f"{label}: {TOP}/{program}"):
-        if f"lib/{library}" not in paths:
+    linker, libraries = _linked(interpreter, f"{label}: {TOP}/{program}")
+    if _MUSL in linker:
+        _refuse(label, _FOR_MUSL)
+    for library in libraries:
+        if library.startswith("libpython") and f"lib/{library}" not in paths:
             _refuse(label, f"has no {TOP}/lib/{library}, which {TOP}/{program} needs")
 
 
-def _own_libraries(program: bytes, place: str) -> list[str]:
-    """The names of libpython that the dynamic linker loads for `program`, an ELF file."""
+def _linked(program: bytes, place: str) -> tuple[str, list[str]]:
+    """The dynamic linker of `program`, an ELF file, and the names of libraries that it loads."""
     from elftools.elf.elffile import ELFFile  # imports fifty modules that few commands need
 
-    names = []
+    linker, names = "", []
     with reading(place, hint=HINT):
-        segments: Iterable[Any] = ELFFile(io.BytesIO(program)).iter_segments("PT_DYNAMIC")
+        segments: Iterable[Any] = ELFFile(io.BytesIO(program)).iter_segments()
         for segment in segments:
-            names += [posixpath.basename(tag.needed) for tag in segment.iter_tags("DT_NEEDED")]
-    return [name for name in names if name.startswith("libpython")]
+            if segment["p_type"] == "PT_INTERP":
+                linker = segment.get_interp_name()
+            elif segment["p_type"] == "PT_DYNAMIC":
+                names += [posixpath.basename(tag.needed) for tag in segment.iter_tags("DT_NEEDED")]
+    return linker, names
 
 
 def members(path: Path, label: str, *, prefix: str, python: str, spool: Path) -> list[Member]:
@@ -169,6 +195,12 @@ _Content = Callable[[], Iterator[bytes]]
 
 def _entries(path: Path, label: str) -> Iterator[tuple[Member, _Content]]:
     """Each member, without the folder `python/`, and a reader valid until the next one."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start == _ZSTD:
+        _refuse(label, "is compressed with zstd, as `full` archives are; only gzip is supported")
+    if not start.startswith(_GZIP):
+        _refuse(label, "is not a gzip file")
     seen: set[str] = set()
     total = 0
     limit = UNPACKED_LIMIT + (ENTRY_LIMIT << 12)

@@ -27,7 +27,13 @@ OTHER = f"a base can use another Python from a standalone build: {HOW_TO}"
 
 def bases_text(pythons: Collection[str]) -> str:
     """The releases of Python in the bases of a matrix, and how to get another one."""
-    return f"the bases have Python {' or '.join(sorted(pythons, key=Version))}; {OTHER}"
+    return f"the bases have Python {_any_of(pythons)}; {OTHER}"
+
+
+def _any_of(pythons: Collection[str]) -> str:
+    """The releases in words, such as "3.10, 3.11 or 3.12"."""
+    *first, last = sorted(set(pythons), key=Version)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def refuse(query: Query) -> None:
@@ -38,7 +44,7 @@ def refuse(query: Query) -> None:
     base_name = request.base_of(ask, matrix)
     if ask.python in (None, bases[base_name]):
         return
-    has = " or ".join(sorted(set(bases.values()), key=Version))
+    has = _any_of(bases.values())
     reasons = [f"you asked for Python {ask.python}, and the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())

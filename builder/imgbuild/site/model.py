@@ -118,6 +118,14 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
         """The name of the target."""
         return self.row.target
 
+    @property
+    def cpython(self) -> tuple[str, ...]:
+        """The exact versions of the standalone builds of CPython in the images."""
+        archives = (
+            (resolution.python for resolution in self.lock.arch.values()) if self.lock else ()
+        )
+        return tuple(dict.fromkeys(archive.version for archive in archives if archive))
+
 
 class DebianList(msgspec.Struct, frozen=True, kw_only=True):
     """The Debian packages that images share: the page's name, and the images that have them.

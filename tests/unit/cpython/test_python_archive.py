@@ -176,6 +176,43 @@ def test_interpreter_without_its_libpython_is_refused(tmp_path, needed):
     assert described(tmp_path, {**entries, library: b"\x7fELF"}) == "3.12.11"
 
 
+@pytest.mark.parametrize(
+    ("flags", "kind"), [("t", "free-threaded"), ("d", "debug"), ("td", "free-threaded debug")]
+)
+@pytest.mark.parametrize("linked", [False, True])
+def test_build_with_another_abi_is_refused(
+    tmp_path: Path, flags: str, kind: str, linked: bool
+) -> None:
+    folder = f"python/include/python3.12{flags}"
+    entries = {
+        name.replace("python/include/python3.12", folder): entry for name, entry in sample().items()
+    }
+    entries[f"python/bin/python3.12{flags}"] = entries.pop("python/bin/python3.12")
+    if linked:
+        entries["python/bin/python3.12"] = f"python3.12{flags}"
+    with pytest.raises(IntegrityError) as caught:
+        described(tmp_path, entries)
+    build = f"has a {kind} build, python/bin/python3.12{flags}"
+    assert caught.value.message == f"{LABEL} {build}, which cannot load the wheels for cp312"
+
+
+def test_build_for_musl_is_refused(tmp_path: Path) -> None:
+    folder = "python/lib/python3.12"
+    dynamic = {
+        **sample(),
+        "python/bin/python3.12": small_elf.of_linker("/lib/ld-musl-x86_64.so.1"),
+    }
+    static = sample()
+    static[f"{folder}/_sysconfigdata__linux_x86_64-linux-musl.py"] = static.pop(
+        f"{folder}/{SYSCONFIG}"
+    )
+    for entries in (dynamic, static):
+        with pytest.raises(IntegrityError, match=r"is a build for musl, but the base has glibc$"):
+            described(tmp_path, entries)
+    linker = small_elf.of_linker("/lib64/ld-linux-x86-64.so.2")
+    assert described(tmp_path, {**sample(), "python/bin/python3.12": linker}) == "3.12.11"
+
+
 def test_interpreter_with_damaged_headers_is_refused(tmp_path):
     entries = {**sample(), "python/bin/python3.12": ELF[:40]}
     with pytest.raises(IntegrityError, match=r"python/bin/python3\.12 cannot be read"):
@@ -236,6 +273,22 @@ def test_damaged_archive_is_refused(tmp_path, cut):
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(IntegrityError, match=re.escape(LABEL)):
         python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is not a gzip file"),
+        (b"<html>Sign in</html>", "is not a gzip file"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "is compressed with zstd"),
+    ],
+)
+def test_file_that_is_not_gzip_is_refused(tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "archive"
+    path.write_bytes(content)
+    with pytest.raises(IntegrityError, match=f"^{re.escape(LABEL)} {what}") as caught:
+        python_archive.describe(path, LABEL, python="3.12", arch=Arch.X86_64)
+    assert "install_only" in str(caught.value.hint)
 
 
 def test_missing_interpreter_links_are_added(tmp_path):

@@ -8,6 +8,7 @@ from typing import get_args
 import msgspec
 
 from imgbuild.audit.packages.protocols import ImportablePackages
+from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.matrix.fields import Check
 from imgbuild.report import Evidence, Finding, Relation, Severity
@@ -83,10 +84,17 @@ def finding(
 
 def _remedy(relation: Relation, place: FindingPlace, other: str, subject: str) -> str:
     if relation is Relation.PACKAGE:
-        return f"add the package that provides {subject} to the target's requirements"
+        return f"{missing_package(subject)} to the target's requirements"
     if not other:
         return f"choose another version of {place.package}, or a base with another Python"
     return f"choose versions of {place.package} and {other} released at about the same time"
+
+
+def missing_package(module: str) -> str:
+    """The remedy for a top-level module that nothing provides."""
+    add = f"add the package that provides {module}"
+    having = stdlib.having(module)
+    return f"use {having}, whose standard library has {module}, or {add}" if having else add
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.audit.checks import calls, imports
-from imgbuild.audit.checks.findings import SEVERITY_ORDER
+from imgbuild.audit.checks.findings import SEVERITY_ORDER, missing_package
 from imgbuild.audit.code import other_sets, overridden
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.kept_findings import FileFindings, FindingCache
@@ -271,5 +271,5 @@ def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | Non
     elif published is not None:
         parts.append(f"install {published.requirement()}")
     elif evidence.relation is Relation.PACKAGE:
-        parts.append(f"add the package that provides {evidence.subject}")
+        parts.append(missing_package(evidence.subject))
     return ", or ".join(parts)

@@ -10,6 +10,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.source.facts import Opaque
+from imgbuild.matrix.fields import STANDALONE_RELEASES
 from imgbuild.report import Unread
 from imgbuild.system import files, yaml_data
 
@@ -52,6 +53,17 @@ def modules(python: str) -> frozenset[str]:
     table = load().modules
     names = {*sys.stdlib_module_names, *" ".join(table.values()).split()}
     return frozenset(names - set(_lacking(table, python)))
+
+
+@lru_cache
+def having(module: str) -> str:
+    """The Pythons with a top-level module that some lack, such as "Python 3.11 or newer"; or ""."""
+    pythons = [python for python in STANDALONE_RELEASES if module in modules(python)]
+    if len(pythons) in (0, len(STANDALONE_RELEASES)):
+        return ""
+    if pythons[-1] == STANDALONE_RELEASES[-1]:
+        return f"Python {pythons[0]} or newer"
+    return f"Python {pythons[-1]} or older"
 
 
 @lru_cache

@@ -9,6 +9,7 @@ import warnings
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from imgbuild.audit.checks.findings import missing_package
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import Opaque
 from imgbuild.matrix.load import load
@@ -90,6 +91,24 @@ def test_module_table_matches_running_python():
 def test_modules_of_other_python(python, there, gone):
     assert there <= stdlib.modules(python)
     assert not gone & stdlib.modules(python)
+
+
+@pytest.mark.parametrize(
+    ("module", "having"),
+    [
+        ("tomllib", "Python 3.11 or newer"),
+        ("annotationlib", "Python 3.14 or newer"),
+        ("distutils", "Python 3.11 or older"),
+        ("cgi", "Python 3.12 or older"),
+        ("json", ""),
+        ("wandb", ""),
+    ],
+)
+def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having: str) -> None:
+    assert stdlib.having(module) == having
+    add = f"add the package that provides {module}"
+    use = f"use {having}, whose standard library has {module}, or " if having else ""
+    assert missing_package(module) == use + add
 
 
 @pytest.mark.parametrize(
