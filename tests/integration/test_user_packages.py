@@ -93,9 +93,11 @@ ROOT_STEPS = (
 
 @dataclass
 class Image:
-    """The project with the image, and a folder of wheels."""
+    """The project with the image, its name, the index, and a folder of wheels."""
 
     project: Project
+    index: str
+    target: str = TARGET
 
     def steps(
         self,
@@ -121,7 +123,7 @@ class Image:
         variables = [word for pair in OFFLINE.items() for word in ("--env", "=".join(pair))]
         lines = ["echo $PYTHONUSERBASE", *(line for line, _, _ in steps)]
         done = self.project.run(
-            "run", TARGET, "--through", through, "--user", str(uid), *variables,
+            "run", self.target, "--through", through, "--user", str(uid), *variables,
             "--volume", f"{self.project.folder}/wheels:/wheels:ro",
             "--volume", f"{scratch}:/scratch", "--no-network", "--quiet",
             *(word for volume in volumes for word in ("--volume", volume)),
@@ -155,6 +157,8 @@ def _image() -> Iterator[Image]:
         wheel(added, name, "helper")
     wheel(added, "needy", "helper>=1")
     added.wheel("third", "2.0")
+    index.wheel("extra", "1.0", files={"extra.py": b"VALUE = 1\n"})
+    added.wheel("extra", "2.0")
     added.wheel("helper", "1.0", files={"helper.py": b"VALUE = 1\n"})
     with serve(Site(files=index.site_files())) as site, ordinary.home() as folder:
         project = Project(folder / "project", site.url("simple"), cache=None)
@@ -170,7 +174,7 @@ def _image() -> Iterator[Image]:
             (project.folder / "wheels" / item.file).write_bytes(item.data)
         project.run("lock", TARGET)
         project.run("build", TARGET)
-        yield Image(project)
+        yield Image(project, site.url("simple"))
 
 
 @pytest.mark.parametrize(
@@ -265,3 +269,30 @@ def test_added_packages_keep_their_versions(image: Image) -> None:
     site = "/opt/venv/lib/python3.11/site-packages"
     volume = f"{added}:{site}/{added.name}:ro"
     image.steps("root", 12345, steps, writable=True, volumes=[volume])
+
+
+def test_extension_keeps_versions_of_its_packages(image: Image) -> None:
+    needs.user_namespaces()
+    folder = image.project.folder.parent / "ours"
+    folder.mkdir()
+    project = Project(folder, image.index, cache=None)
+    place = ("--extends", TARGET, "--lock", str(image.project.folder))
+    project.run("init", "ours", *place, "--add", "extra")
+    project.run("lock", "ours")
+    project.run("build", "ours")
+    (image.project.folder / "wheels").rename(folder / "wheels")
+    try:
+        Image(project, image.index, "ours").steps(
+            "root",
+            12345,
+            [
+                ("python -c 'import extra; print(extra.__file__)'", 0, "/opt/venv/lib/"),
+                ("python -m pip install extra==2.0", 1, "extra==1.0"),
+                ("python -m pip install needy", 1, "helper==0.5"),
+                ("pip install extra==2.0", 1, HINT),
+                ("python -m pip install gadget && gadget", 0, "gadget 42"),
+            ],
+            writable=True,
+        )
+    finally:
+        (folder / "wheels").rename(image.project.folder / "wheels")

@@ -105,9 +105,7 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     """
     prefix = recipe.prefix.strip("/")
     site = f"/{prefix}/lib/python{recipe.python}/site-packages"
-    versions = sorted(item for item in recipe.versions.items() if item[0] not in FREE)
-    constraints = "".join(f"{name}=={version}\n" for name, version in versions)
-    yield _file(f"{HOME}/constraints.txt", constraints)
+    yield _constraints(recipe)
     yield _file(f"{prefix}/pip.conf", f"[install]\nconstraint = /{HOME}/constraints.txt\n")
     words = {"@FREE@": '", "'.join(FREE)}  # a list in quotes there
     program = f"#!{quoting.plain(f'/{prefix}')}/bin/python -I\n{_template('packages.py', words)}"
@@ -122,6 +120,13 @@ def _user_packages(recipe: UserPackages) -> Iterator[Member]:
     )
 
 
+def _constraints(recipe: UserPackages) -> Member:
+    """The packages of the image and their versions, which pip keeps for every user."""
+    versions = sorted(item for item in recipe.versions.items() if item[0] not in FREE)
+    lines = "".join(f"{name}=={version}\n" for name, version in versions)
+    return _file(f"{HOME}/constraints.txt", lines)
+
+
 def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tuple[Member, ...]:
     """A user's files and links; `contents` has each file's bytes by path.
 
@@ -133,6 +138,8 @@ def added_members(recipe: AddedFilesRecipe, contents: Mapping[str, bytes]) -> tu
         for path, file in recipe.files.items()
     ]
     members.extend(_link(path.strip("/"), to) for path, to in recipe.links.items())
+    if recipe.user_packages:
+        members.append(_constraints(recipe.user_packages))
     placed = [member.path for member in members]
     folders = {
         path.strip("/"): Member(

@@ -127,7 +127,7 @@ def _contents(name: str, recipe: Recipe) -> str:
         case PythonRecipe():
             return f"CPython {recipe.archive.version}"
         case AddedFilesRecipe():
-            return count(len(recipe.files), "file")
+            return count(len(recipe.files) + bool(recipe.user_packages), "file")
         case WheelsRecipe() if len(recipe.wheels) > 1:
             return f"{len(recipe.wheels)} wheels"
         case WheelsRecipe() if recipe.wheels[0].package == name:

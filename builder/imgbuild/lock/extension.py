@@ -93,6 +93,7 @@ def _extension(
     }
     specs |= {package: wanted.spec for package, wanted in row.requires.items()}
     specs |= {package: f"=={version}" for package, version in row.pins.items()}
+    added = {arch: _added(extended, arch, resolutions[arch]) for arch in sorted(resolutions)}
     return msgspec.structs.replace(
         published_lock,
         target=name,
@@ -109,7 +110,12 @@ def _extension(
             packages=item.requirements.debian,
             files={path: _locked(item, file) for path, file in sorted(row.files.items())},
             links={path: link.to for path, link in sorted(row.links.items())},
-            arch={arch: _added(extended, arch, resolutions[arch]) for arch in sorted(resolutions)},
+            arch=added,
+            constraints=(
+                published_lock.settings.user_packages is True
+                and any(inputs.wheels for inputs in added.values())
+            )
+            or msgspec.UNSET,
         ),
     )
 
@@ -234,7 +240,7 @@ def _project_changes(locked: LockedProject, expected: LockedProject) -> tuple[st
 
 
 def _with_folders(expected: Lock, locked: Extends) -> Lock:
-    """`expected` with the base folders recorded in `locked`."""
+    """`expected` with the base folders recorded in `locked`; without constraints, like `locked`."""
     if expected.extends is None:
         return expected
     arches = {
@@ -243,7 +249,12 @@ def _with_folders(expected: Lock, locked: Extends) -> Lock:
         if arch in locked.arch
     }
     return msgspec.structs.replace(
-        expected, extends=msgspec.structs.replace(expected.extends, arch=arches)
+        expected,
+        extends=msgspec.structs.replace(
+            expected.extends,
+            arch=arches,
+            constraints=expected.extends.constraints if locked.constraints else msgspec.UNSET,
+        ),
     )
 
 

@@ -125,6 +125,8 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     """The published target that a target extends, and the additions.
 
     `lock` is the sha256 of its lock.json, `digest` its image; `packages` are Debian's.
+    `constraints`: pip's constraints in the image include the added packages. Unset without
+    `user_packages`, without added packages, and in locks that were written before it existed.
     """
 
     target: Name
@@ -134,6 +136,7 @@ class Extends(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[ImagePath, AddedFile]
     links: dict[ImagePath, Line]
     arch: dict[Arch, AddedInputs]
+    constraints: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class EditablePackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

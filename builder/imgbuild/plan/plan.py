@@ -190,13 +190,14 @@ class AddedFilesRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag
     """A user's files and links by absolute path, on top of the layer `below`.
 
     `folders` are their parent folders in the base whose owner is not root or whose mode is not the
-    default.
+    default. With `user_packages` pip's constraints, which include the added packages.
     """
 
     files: dict[str, AddedFile]
     links: dict[str, str]
     below: FilesRecipe
     folders: dict[str, AddedFolder] = {}
+    user_packages: UserPackages | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def inputs(self) -> tuple[LockedFile, ...]:
@@ -323,10 +324,18 @@ def _added(lock: Lock, arch: Arch, below: Sequence[tuple[str, Recipe]]) -> list[
     recipes += _wheel_recipes(
         lock, [(f"added-{name}", group) for name, group in cut], omitted(lock.drop, installed)
     )
-    if extends.files or extends.links:
+    if extends.files or extends.links or extends.constraints:
         files_recipe = next(recipe for _, recipe in below if isinstance(recipe, FilesRecipe))
         added = AddedFilesRecipe(
-            files=extends.files, links=extends.links, below=files_recipe, folders=names.folders
+            files=extends.files,
+            links=extends.links,
+            below=files_recipe,
+            folders=names.folders,
+            user_packages=msgspec.structs.replace(
+                files_recipe.user_packages, versions=resolution.versions
+            )
+            if extends.constraints and files_recipe.user_packages
+            else msgspec.UNSET,
         )
         recipes.append(("added-files", added))
     return recipes
@@ -451,16 +460,23 @@ def layer_id(recipe: Recipe) -> Digest:
                 "debs": sorted(deb.sha256 for deb in recipe.debs),
             }
         case AddedFilesRecipe():  # the last of them, so that every recipe has an id
-            inputs = {
-                "format": ADDED_FILES_FORMAT,
-                "files": {path: [file.sha256, file.mode] for path, file in recipe.files.items()},
-                "links": recipe.links,
-                "below": layer_id(recipe.below),
-            }
-            if recipe.folders:
-                inputs["folders"] = codec.to_builtins(recipe.folders)
+            inputs = _of_added_files(recipe)
     kind = type(recipe).__struct_config__.tag
     return digest_of(codec.compact({**inputs, "kind": kind}))
+
+
+def _of_added_files(recipe: AddedFilesRecipe) -> dict[str, object]:
+    inputs: dict[str, object] = {
+        "format": ADDED_FILES_FORMAT,
+        "files": {path: [file.sha256, file.mode] for path, file in recipe.files.items()},
+        "links": recipe.links,
+        "below": layer_id(recipe.below),
+    }
+    if recipe.folders:
+        inputs["folders"] = codec.to_builtins(recipe.folders)
+    if recipe.user_packages:
+        inputs["constraints"] = recipe.user_packages.versions
+    return inputs
 
 
 def _base_layers(lock: Lock, arch: Arch, resolution: Resolution) -> list[tuple[str, Recipe]]:

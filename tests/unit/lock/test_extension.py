@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from imgbuild import codec
+from imgbuild.assemble import skeleton
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
@@ -121,6 +122,33 @@ def test_published_layers_are_first_and_unchanged(path: Path) -> None:
     assert isinstance(files, AddedFilesRecipe)
     assert [wheel.package for wheel in (*big.wheels, *group.wheels)] == ["wandb", "einops"]
     assert isinstance(files.below, FilesRecipe)
+
+
+def test_constraints_of_pip_include_added_packages(tmp_path: Path) -> None:
+    below = samples.with_tools_lock(samples.wheel("numpy", "2.2.6", 5000))
+    matrix = extended.read(extended.repository(tmp_path, lock=below))
+    lock = extension.make_lock(matrix, extended.OWN, extended.resolved(matrix))
+    assert lock.extends is not None
+    assert lock.extends.constraints is True
+    (recipe,) = (
+        layer.recipe
+        for layer in plan(lock, Arch.X86_64).layers
+        if isinstance(layer.recipe, AddedFilesRecipe)
+    )
+    members = skeleton.added_members(recipe, extension.contents(lock, matrix))
+    (text,) = (each.content for each in members if each.path == "opt/imgbuild/constraints.txt")
+    versions = lock.arch[Arch.X86_64].versions.items()
+    lines = [f"{name}=={version}" for name, version in sorted(versions)]
+    assert text == "".join(f"{line}\n" for line in lines if line[:5] != "pip==").encode()
+    assert {"einops==0.8.1", "numpy==2.2.6", "wandb==0.20.1"} < set(lines)
+    # Locks from before they existed keep their layers.
+    older = msgspec.structs.replace(
+        lock, extends=msgspec.structs.replace(lock.extends, constraints=msgspec.UNSET)
+    )
+    assert extension.stale(older, matrix) == extension.stale(lock, matrix)
+    ids = [[layer.id for layer in plan(each, Arch.X86_64).layers] for each in (older, lock)]
+    assert ids[0][:-1] == ids[1][:-1]
+    assert ids[0][-1] != ids[1][-1]
 
 
 def test_base_includes_added_system_packages(path: Path) -> None:
