@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 MEMORY = Path("/dev/shm")
-ROOM = 4_000_000_000  # bytes; the unit tests of four processes together write less than 1 GB
+ROOM = 4_000_000_000  # bytes; the unit tests of five processes together write less than 1 GB
 PREFIX = "imgbuild-pytest-"
 
 

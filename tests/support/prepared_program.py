@@ -3,7 +3,8 @@
 `run` is for tests that start a command as a user does, and do not test the start. One process for
 each test process imports the modules of imgbuild and forks for each command, which takes a
 hundredth of a second instead of half a second for a new interpreter. Everything else is as in a new
-one: arguments, folder, environment, streams, umask, and the functions that run at the end.
+one: arguments, folder, environment, streams, umask, and the functions that run at the end. Only the
+disk is not waited for (fsync), because no test simulates a power failure.
 
 This file is also the program of that process, which does not import from `tests`.
 """
@@ -144,6 +145,7 @@ def _prepare() -> None:
             importlib.import_module(module.name)
     for name in LIBRARIES:
         importlib.import_module(name)
+    os.fsync = lambda fd: None
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()
