@@ -79,7 +79,7 @@ class VersionNames(msgspec.Struct):
 def imported(packages: Iterable[str], http: Http) -> dict[str, set[str]]:
     """The names that `IMPORTERS` import from modules of these packages, by module."""
     tops = {TOPS.get(package, package.replace("-", "_")) for package in packages}
-    found: dict[str, set[str]] = defaultdict(set)
+    imports: dict[str, set[str]] = defaultdict(set)
     for importer, oldest in IMPORTERS.items():
         others = tops - {importer.replace("-", "_")}
         every = published_wheels.default_indexes(http).files(importer)
@@ -89,15 +89,15 @@ def imported(packages: Iterable[str], http: Http) -> dict[str, set[str]]:
             with published_wheels.opened(file, http, block=1 << 20) as wheel:
                 for path in wheel.namelist():
                     if path.endswith(".py") and not TESTS.search(f"/{path}"):
-                        _imports(wheel.read(path).decode("utf-8", "replace"), others, found)
+                        _imports(wheel.read(path).decode("utf-8", "replace"), others, imports)
             print(file.name, file=sys.stderr)
-    return found
+    return imports
 
 
-def _imports(text: str, tops: set[str], found: dict[str, set[str]]) -> None:
+def _imports(text: str, tops: set[str], imports: dict[str, set[str]]) -> None:
     for match in IMPORTED.finditer(text):
         if match["module"].partition(".")[0] in tops:
-            found[match["module"]] |= {
+            imports[match["module"]] |= {
                 name.split()[0] for name in re.sub(r"[()]|#.*", "", match["names"]).split(",")
                 if name.strip()
             }  # fmt: skip
@@ -107,12 +107,12 @@ def read(
     package: str,
     file: IndexFile,
     http: Http,
-    wanted: Mapping[str, set[str]],
-    kept: Sequence[str] | None,
+    inner: Mapping[str, set[str]],
+    listed: Sequence[str] | None,
 ) -> VersionNames:
-    """The names in a wheel on the index; of inner modules those in `wanted`.
+    """The names in a wheel on the index; of inner modules those in `inner`.
 
-    `kept`: the classes with arguments; None for those that `KEPT` matches.
+    `listed`: the classes with arguments; None for those that `KEPT` matches.
     """
     with published_wheels.opened(file, http, block=1 << 20) as wheel:
         folder = f"{TOPS.get(package, package.replace('-', '_'))}/"
@@ -125,25 +125,27 @@ def read(
         # A class of the same name in experimental modules must not stand for the public one.
         for path in sorted(paths, key=lambda path: "/experimental/" not in path):
             deep = path.count("/") > (2 if package == "torch" else 4)
-            needed = module_of(path) in wanted
+            needed = module_of(path) in inner
             if not path.endswith(".py") or (not needed and (deep or TESTS.search(f"/{path}"))):
                 continue
             module, text = module_of(path), wheel.read(path)
             named = module.count(".") < (3 if package in DEEP else 2)
-            classless = kept is not None and not any(f"class {n}".encode() in text for n in kept)
+            classless = listed is not None and not any(
+                f"class {n}".encode() in text for n in listed
+            )
             if classless and not (named or needed):
                 continue
             try:
                 tree = ast.parse(text)
             except SyntaxError:
                 continue
-            own = set(bound(tree.body))
-            if "*" in own or (needed and not named and "__getattr__" in own):
+            bindings = set(bound(tree.body))
+            if "*" in bindings or (needed and not named and "__getattr__" in bindings):
                 names[module] = {"*"}
             elif named:
-                names[module] = {name for name in own if name[0] != "_"}
+                names[module] = {name for name in bindings if name[0] != "_"}
             elif needed:
-                names[module] = own & wanted[module]
+                names[module] = bindings & inner[module]
             classes |= {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
         if package == "transformers":  # its names are those that its modules list
             texts = (wheel.read(path).decode() for path in paths if path.endswith(".py"))
@@ -153,12 +155,12 @@ def read(
             }  # fmt: skip
     modules = {
         module for path in paths
-        if (module := module_of(path)).count(".") < 3 or module in wanted
+        if (module := module_of(path)).count(".") < 3 or module in inner
     }  # fmt: skip
     for name, old in RENAMED.items():
         if name in classes:
             classes[old] = classes[name]
-    public = [name for name in classes if (KEPT.search(name) if kept is None else name in kept)]
+    public = [name for name in classes if (KEPT.search(name) if listed is None else name in listed)]
     return VersionNames(
         modules=modules,
         names=names,
@@ -269,7 +271,10 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
             for key in keys
         }
         unknown = {
-            key for value in values for key, own in getattr(value, part).items() if "*" in own
+            key
+            for value in values
+            for key, bindings in getattr(value, part).items()
+            if "*" in bindings
         }
         return {key: row for key, row in rows.items() if row and key not in unknown}
 
@@ -281,13 +286,13 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
     }
 
 
-def write(package: str, http: Http, wanted: Mapping[str, set[str]], *, names: bool) -> Path:
+def write(package: str, http: Http, inner: Mapping[str, set[str]], *, names: bool) -> Path:
     """Read the versions of a package, and write its file; `names`: arguments are not renewed."""
     every = published_wheels.default_indexes(http).files(package)
     key = published_wheels.minor if package in MINORS else _release
     wheels = published_wheels.of_each(every, Version(OLDEST[package]), key)
-    kept = () if names else CLASSES.get(package)
-    values = {v: read(package, file, http, wanted, kept) for v, file in wheels.items()}
+    listed = () if names else CLASSES.get(package)
+    values = {v: read(package, file, http, inner, listed) for v, file in wheels.items()}
     path = files.data(FOLDER) / f"{package}.yaml"
     other = yaml_data.read(path.read_bytes()) if path.exists() else {}
     new = tables(values)
@@ -314,9 +319,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("package", nargs="+", choices=sorted(OLDEST))
     parser.add_argument("--names", action="store_true", help="do not renew arguments and members")
     options, http = parser.parse_args(words), Http()
-    wanted = imported(options.package, http)
+    inner = imported(options.package, http)
     for package in options.package:
-        print(write(package, http, wanted, names=options.names))
+        print(write(package, http, inner, names=options.names))
     return 0
 
 

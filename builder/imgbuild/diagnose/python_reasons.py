@@ -1,4 +1,4 @@
-"""Causes of Python errors from the names in them (separate: names, not binaries)."""
+"""Causes of Python errors from the names in them."""
 
 from __future__ import annotations
 
