@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Writes data/diagnose/versions: the versions of packages in which names exist.
 
-tools/name_versions.py PACKAGE...    trl, vllm, transformers, accelerate, peft, verl, torch
+tools/name_versions.py PACKAGE...    trl, vllm, sglang, transformers, datasets and others
 
 Covers names, modules and arguments. Partially reads published wheels on uv's default index: one
-version of each minor release of transformers and torch, all versions of the others. Names that
-exist in every version are omitted. Parts of a file from other sources (symbols of torch,
-environment of vllm) are kept. The files of 2026-11-27 also have names of deeper modules that other
-packages import.
+version of each minor release of the larger packages, all versions of the others. Of inner modules
+it has the names that releases of `IMPORTERS` import. Names that exist in every version are
+omitted. Parts of a file from other sources (symbols of torch, environment of vllm) are kept.
 """
 
 from __future__ import annotations
@@ -31,15 +30,40 @@ from imgbuild.index.pages import IndexFile
 from imgbuild.system import files, yaml_data
 
 FOLDER = "diagnose/versions"
-MINORS = ("transformers", "torch", "accelerate", "peft")  # one version of each minor release
+# One version of each minor release.
+MINORS = (
+    "transformers", "torch", "accelerate", "peft", "datasets", "diffusers", "outlines", "xgrammar",
+    "tensordict", "compressed-tensors", "flashinfer-python", "ms-swift", "llamafactory",
+)  # fmt: skip
 DEEP = ("accelerate", "peft")  # others import names of their inner modules
 OLDEST = {
-    "trl": "0.8", "vllm": "0.6.3", "transformers": "4.40", "accelerate": "0.30", "peft": "0.8",
-    "verl": "0.1", "torch": "2.1",
+    "trl": "0.8", "vllm": "0.4", "transformers": "4.30", "accelerate": "0.30", "peft": "0.8",
+    "verl": "0.1", "torch": "2.1", "sglang": "0.4", "datasets": "2.14", "outlines": "0.0.30",
+    "xgrammar": "0.1", "tensordict": "0.2", "compressed-tensors": "0.5",
+    "flashinfer-python": "0.2", "huggingface-hub": "0.20", "diffusers": "0.25",
+    "ms-swift": "2.0", "llamafactory": "0.8",
+}  # fmt: skip
+# Classes with arguments in the files of packages whose other classes are internal.
+CLASSES: dict[str, tuple[str, ...]] = {
+    "sglang": (), "verl": (), "outlines": (), "xgrammar": (), "tensordict": (), "datasets": (),
+    "compressed-tensors": (), "flashinfer-python": (), "ms-swift": (), "llamafactory": (),
+    "diffusers": (),
+}  # fmt: skip
+TOPS = {"ms-swift": "swift", "flashinfer-python": "flashinfer"}  # their import names
+RENAMED = {"PreTrainedConfig": "PretrainedConfig"}  # classes that keep their old name, too
+# Packages that import inner modules of others, from their oldest version that is read.
+IMPORTERS = {
+    "verl": "0.1", "trl": "0.11", "sglang": "0.1", "vllm": "0.5", "ms-swift": "2.0",
+    "llamafactory": "0.8", "unsloth-zoo": "2025.1", "unsloth": "2025.1", "axolotl": "0.6",
+    "openrlhf": "0.5", "accelerate": "0.34", "peft": "0.10", "lm-eval": "0.4",
+    "xfuser": "0.3", "vllm-ascend": "0.7", "vllm-omni": "0.1", "lmms-eval": "0.2",
 }  # fmt: skip
 # Classes whose arguments and members are kept; others are internal.
 KEPT = re.compile(r"(?:Config|Arguments|Args|Params|Trainer|LLM|Engine|Cache|Accelerator|Base)$")
 LISTED = re.compile(r"^__all__ \+?= \[([^\]]*)\]", re.MULTILINE)
+IMPORTED = re.compile(
+    r"^ *from (?P<module>[a-z_]\w*(?:\.\w+)+) import (?P<names>\([^)]*\)|[^\n(]+)", re.MULTILINE
+)
 TESTS = re.compile(r"/tests?/|/models/|/third_party/|/benchmarks?/")
 
 
@@ -52,24 +76,76 @@ class VersionNames(msgspec.Struct):
     members: dict[str, set[str]]
 
 
-def read(package: str, file: IndexFile, http: Http) -> VersionNames:
-    """The names in a wheel on the index."""
+def imported(packages: Iterable[str], http: Http) -> dict[str, set[str]]:
+    """The names that `IMPORTERS` import from modules of these packages, by module."""
+    tops = {TOPS.get(package, package.replace("-", "_")) for package in packages}
+    imports: dict[str, set[str]] = defaultdict(set)
+    for importer, oldest in IMPORTERS.items():
+        others = tops - {importer.replace("-", "_")}
+        every = published_wheels.default_indexes(http).files(importer)
+        for file in published_wheels.of_each(
+            every, Version(oldest), published_wheels.minor
+        ).values():
+            with published_wheels.opened(file, http, block=1 << 20) as wheel:
+                for path in wheel.namelist():
+                    if path.endswith(".py") and not TESTS.search(f"/{path}"):
+                        _imports(wheel.read(path).decode("utf-8", "replace"), others, imports)
+            print(file.name, file=sys.stderr)
+    return imports
+
+
+def _imports(text: str, tops: set[str], imports: dict[str, set[str]]) -> None:
+    for match in IMPORTED.finditer(text):
+        if match["module"].partition(".")[0] in tops:
+            imports[match["module"]] |= {
+                name.split()[0] for name in re.sub(r"[()]|#.*", "", match["names"]).split(",")
+                if name.strip()
+            }  # fmt: skip
+
+
+def read(
+    package: str,
+    file: IndexFile,
+    http: Http,
+    inner: Mapping[str, set[str]],
+    listed: Sequence[str] | None,
+) -> VersionNames:
+    """The names in a wheel on the index; of inner modules those in `inner`.
+
+    `listed`: the classes with arguments; None for those that `KEPT` matches.
+    """
     with published_wheels.opened(file, http, block=1 << 20) as wheel:
-        paths = [path for path in wheel.namelist() if path.endswith((".py", ".so"))]
+        folder = f"{TOPS.get(package, package.replace('-', '_'))}/"
+        paths = [
+            path for path in wheel.namelist()
+            if path.startswith(folder) and path.endswith((".py", ".so"))
+        ]  # fmt: skip
         names: dict[str, set[str]] = {}
         classes: dict[str, ast.ClassDef] = {}
         # A class of the same name in experimental modules must not stand for the public one.
         for path in sorted(paths, key=lambda path: "/experimental/" not in path):
             deep = path.count("/") > (2 if package == "torch" else 4)
-            if not path.endswith(".py") or TESTS.search(f"/{path}") or deep:
+            needed = module_of(path) in inner
+            if not path.endswith(".py") or (not needed and (deep or TESTS.search(f"/{path}"))):
+                continue
+            module, text = module_of(path), wheel.read(path)
+            named = module.count(".") < (3 if package in DEEP else 2)
+            classless = listed is not None and not any(
+                f"class {n}".encode() in text for n in listed
+            )
+            if classless and not (named or needed):
                 continue
             try:
-                tree = ast.parse(wheel.read(path))
+                tree = ast.parse(text)
             except SyntaxError:
                 continue
-            module = module_of(path)
-            if module.count(".") < (3 if package in DEEP else 2):
-                names[module] = {name for name in bound(tree.body) if name[0] != "_"}
+            bindings = set(bound(tree.body))
+            if "*" in bindings or (needed and not named and "__getattr__" in bindings):
+                names[module] = {"*"}
+            elif named:
+                names[module] = {name for name in bindings if name[0] != "_"}
+            elif needed:
+                names[module] = bindings & inner[module]
             classes |= {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
         if package == "transformers":  # its names are those that its modules list
             texts = (wheel.read(path).decode() for path in paths if path.endswith(".py"))
@@ -77,8 +153,14 @@ def read(package: str, file: IndexFile, http: Http) -> VersionNames:
                 name for text in texts for part in LISTED.findall(text)
                 for name in re.findall(r"[\"'](\w+)[\"']", part)
             }  # fmt: skip
-    modules = {module for path in paths if (module := module_of(path)).count(".") < 3}
-    public = [name for name in classes if KEPT.search(name)]
+    modules = {
+        module for path in paths
+        if (module := module_of(path)).count(".") < 3 or module in inner
+    }  # fmt: skip
+    for name, old in RENAMED.items():
+        if name in classes:
+            classes[old] = classes[name]
+    public = [name for name in classes if (KEPT.search(name) if listed is None else name in listed)]
     return VersionNames(
         modules=modules,
         names=names,
@@ -143,6 +225,12 @@ def members(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> s
         return set()
     node = classes[name]
     functions = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    if name.endswith("Config"):
+        functions |= {
+            each.attr for each in ast.walk(node)
+            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+            and ast.unparse(each.value) == "self"
+        }  # fmt: skip
     above = {each for base in bases(node) for each in members(base, classes, {*seen, name})}
     return {each for each in functions | above if each[0] != "_"}
 
@@ -182,7 +270,13 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
             key: changes([getattr(value, part).get(key) for value in values], versions)
             for key in keys
         }
-        return {key: row for key, row in rows.items() if row}
+        unknown = {
+            key
+            for value in values
+            for key, bindings in getattr(value, part).items()
+            if "*" in bindings
+        }
+        return {key: row for key, row in rows.items() if row and key not in unknown}
 
     return {
         "arguments": _by_key("arguments"),
@@ -192,19 +286,28 @@ def tables(read_versions: Mapping[Version, VersionNames]) -> dict[str, Any]:
     }
 
 
-def write(package: str, http: Http) -> Path:
-    """Read the versions of a package, and write its file."""
+def write(package: str, http: Http, inner: Mapping[str, set[str]], *, names: bool) -> Path:
+    """Read the versions of a package, and write its file; `names`: arguments are not renewed."""
     every = published_wheels.default_indexes(http).files(package)
-    key = published_wheels.minor if package in MINORS else str
+    key = published_wheels.minor if package in MINORS else _release
     wheels = published_wheels.of_each(every, Version(OLDEST[package]), key)
-    values = {version: read(package, file, http) for version, file in wheels.items()}
+    listed = () if names else CLASSES.get(package)
+    values = {v: read(package, file, http, inner, listed) for v, file in wheels.items()}
     path = files.data(FOLDER) / f"{package}.yaml"
     other = yaml_data.read(path.read_bytes()) if path.exists() else {}
+    new = tables(values)
+    if names:
+        new |= {part: other[part] for part in ("arguments", "members") if part in other}
     first, last = str(next(iter(values))), str([*values][-1])
-    document = {**other, "package": package, "first": first, "last": last, **tables(values)}
+    document = {**other, "package": package, "first": first, "last": last, **new}
     document["names"] = {**other.get("names", {}), **document["names"]}
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=100_000), encoding="utf-8")
     return path
+
+
+def _release(version: Version) -> tuple[int, ...]:
+    """The release of a version, whose post-releases are the same."""
+    return version.release[:3]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -214,9 +317,11 @@ def main(words: Sequence[str] | None = None) -> int:
         description="\n".join(lines), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("package", nargs="+", choices=sorted(OLDEST))
-    http = Http()
-    for package in parser.parse_args(words).package:
-        print(write(package, http))
+    parser.add_argument("--names", action="store_true", help="do not renew arguments and members")
+    options, http = parser.parse_args(words), Http()
+    inner = imported(options.package, http)
+    for package in options.package:
+        print(write(package, http, inner, names=options.names))
     return 0
 
 

@@ -16,6 +16,7 @@ from imgbuild.diagnose import (
     lines,
     log,
     message_reasons,
+    model_code,
     process_reasons,
     program_reasons,
     python_reasons,
@@ -48,6 +49,7 @@ BARE = re.compile(
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
 )
+MODULE_FILE = re.compile(r"from ['\"](?P<top>\w+)[\w.]*['\"] \((?P<file>/[^()]{1,400})\)")
 MISFIT = re.compile(r"unexpected keyword argument|cannot import name")
 # Errors that code expects and handles: the exception that follows is more specific.
 LOOKUPS = (
@@ -268,6 +270,7 @@ def _of_event(
         value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
         or requirements.reason(event.text, caller)
+        or model_code.reason(event.text, value.facts, caller)
         or python_reasons.reason(event.text, value.facts, caller, code)
         or ("NCCL error" in event.text and program_reasons.reason(event.text))
         or None
@@ -315,7 +318,14 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
 def _caller(exception: LoggedException | None) -> str:
     """The package whose code raised an exception, ignoring frames that only pass calls on."""
     frames = exception.frames if exception else ()
-    return next((f.package for f in reversed(frames) if not PASSING.match(f.name)), "")
+    last = next((f for f in reversed(frames) if not PASSING.match(f.name)), None)
+    if last is None or last.package or exception is None:
+        return last.package if last else ""
+    # The message of an import names the file of the module, which tells where a fork's package is.
+    match = MODULE_FILE.search(exception.text)
+    top = match["top"] if match else ""
+    folder = f"{match['file'].partition(f'/{top}/')[0]}/{top}/" if match else ""
+    return top if folder and last.file.startswith(folder) else ""
 
 
 def _first(value: Log) -> tuple[Reason, Event] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners, parts, remedies
+from imgbuild.diagnose import model_code, owners, parts, remedies
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -174,7 +174,8 @@ def _import_cure(exception: LoggedException, package: str) -> str:
         for frame in exception.frames
         if frame.name == "<module>"
     )
-    if not imports or remedies.advice(exception.message) or exception.name == "OSError":
+    advised = remedies.advice(exception.message) or exception.name == "OSError"
+    if not imports or package == model_code.PACKAGE or advised:
         return ""
     names = releases.table().companions.get(package, "the packages that it imports")
     return (

@@ -32,6 +32,8 @@ def package(file: str) -> str:
     or a folder of the same name: `/work/verl/verl/trainer/main.py`. "" for other code.
     """
     path = file.replace("\\", "/")
+    if "/transformers_modules/" in path:  # the code that comes with a model
+        return "transformers_modules"
     for mark in ("site-packages/", "dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2].partition("/")[0].removesuffix(".py")

@@ -1,4 +1,4 @@
-"""Causes of Python errors from the names in them (separate: names, not binaries)."""
+"""Causes of Python errors from the names in them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGE_ABSENT = re.compile(
     r"(?P<module>[\w.-]+))"
 )
 ATTRIBUTE = re.compile(
-    r"(?:module '(?P<module>[\w.]+)'|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
+    r"(?:module '?(?P<module>[\w.]+)'?|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
     r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
 )
 POSITIONAL = re.compile(
@@ -72,6 +72,7 @@ NO_FILE_NAME = re.compile(
 OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
 NEAR = re.compile(r"Did you mean: '(\w+)'")
 ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function")
 # Their models are separate classes, although transformers has some of the same names.
 OWN_MODELS = ("vllm", "sglang")
 # Variables of plugins, and those that users' code may read.
@@ -285,8 +286,9 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     what = f"{name} of its module {module}" if name else f"its module {module}"
     return Reason(
         code="IMG902" if name else "IMG903",
-        cause=f"{package} cannot import {what}: an optional package that it needs is absent, or"
-        f" files of two versions of {package} are mixed",
+        cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"
+        f" a version for which {package} leaves it out, or files of two versions of {package} are"
+        " mixed",
         cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
         f" and delete code that was generated for another version (unsloth_compiled_cache)",
@@ -297,7 +299,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
     """The cause if a package uses an attribute that an object passed to it does not have."""
     match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
     owner = (match["owner"] or "") if match else ""
-    if match is None or not owner[:1].isupper() or owner == "NoneType":
+    if match is None or owner.islower() or not owner or owner == "NoneType":
         return None
     name, package = match["name"], releases.distribution(caller).partition(" ")[0]
     of_engine = f"self.{name}" in code and package in OWN_MODELS
@@ -414,7 +416,7 @@ def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
         return None
     name, module = match["name"], match["module"]
     owner = match["owner"] or match["bare"] or ""
-    if owner in ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function"):
+    if owner in BUILT_IN:
         return None
     if module:
         existence = releases.name_in(module, name) or releases.module_in(f"{module}.{name}")
@@ -478,6 +480,13 @@ def _flag(text: str, facts: Facts, _caller: str) -> Reason | None:
     if program is not None and not ENGINES.search(program["name"]):
         return _no_flag(flag, program["name"])
     name = flag.lstrip("-").replace("-", "_")
+    if flag[:2] != "--" and len(name) > 2:
+        return Reason(
+            code="IMG917",
+            cause=f"{flag} is written with one hyphen, so it is read as an unknown option",
+            cure=f"write -{flag}; if the program does not accept it either, --help lists the"
+            " options of the installed version",
+        )
     for callee in ("EngineArgs", "AsyncEngineArgs", "TrainingArguments", "SFTConfig", "GRPOConfig"):
         existence = releases.argument(callee, name)
         if existence is not None and existence.spec:

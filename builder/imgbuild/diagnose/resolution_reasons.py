@@ -191,7 +191,7 @@ def _clash(constraints: dict[str, list[_Constraint]]) -> tuple[_Constraint, _Con
         needs = [row for row in rows if row.by]
         there = [row for row in rows if not row.by]
         if needs and there:
-            return needs[0], there[0]
+            return needs[0], next((row for row in there if "wheels" in row.on), there[0])
     for rows in constraints.values():
         needs = [row for row in rows if row.by and re.search(r"[<>=!~]", row.on)]
         by = {row.by: row for row in reversed(needs)}

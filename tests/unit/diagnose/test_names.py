@@ -45,6 +45,10 @@ from imgbuild.diagnose.diagnosis import diagnose
         ("bash: line 1: verl: command not found", "IMG919", "no release of verl", "main_ppo"),
         ("ModuleNotFoundError: No module named 'verl.utils.check_env'",
          "IMG919", "no release of verl", "remove the call"),
+        ("vllm: error: unrecognized arguments: -max-model-len",
+         "IMG917", "one hyphen", "write --max-model-len"),
+        ("AttributeError: module acme.pumps has no attribute PumpTokenizer",
+         "IMG905", "acme has no PumpTokenizer in acme.pumps", "install the version of acme"),
     ],
 )  # fmt: skip
 def test_the_versions_of_a_name(text: str, code: str, cause: str, cure: str) -> None:
@@ -81,3 +85,43 @@ def test_an_argument_of_all_releases_is_not_reported_as_absent_from_them() -> No
     finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
     assert finding.code == "IMG904"
     assert "no vllm" not in finding.cause
+
+
+def test_the_code_of_a_model_is_older_than_transformers() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/work/serve.py", line 9, in <module>\n'
+        "    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)\n"
+        '  File "/home/u/.cache/huggingface/modules/transformers_modules/acme/pump-7b/1f/'
+        'tokenization_pump.py", line 31, in vocab_size\n'
+        "    return self.valves.n_vocab\n"
+        "AttributeError: 'PumpTokenizer' object has no attribute 'valves'\n"
+    )
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert finding.code == "IMG905"
+    assert finding.cause.startswith("the model's own code (trust_remote_code) uses")
+    assert "PumpTokenizer.valves" in finding.cause
+    assert "transformers_version" in finding.cure
+
+
+def test_a_fork_of_a_package_lacks_a_name_of_its_own() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/u/pump-rl/verl/workers/pump_workers.py", line 51, in build\n'
+        "    from verl.workers.pumps import AsyncPump\n"
+        "ImportError: cannot import name 'AsyncPump' from 'verl.workers.pumps'"
+        " (/home/u/pump-rl/verl/workers/pumps/__init__.py)\n"
+    )
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert finding.cause.startswith("verl cannot import AsyncPump of its module")
+
+
+def test_a_class_whose_name_begins_in_lower_case() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/opt/v/lib/python3.12/site-packages/verl/workers/pumps.py", line 7, in run\n'
+        "    return self.rollout.run_pump(method)\n"
+        "AttributeError: 'vPumpRollout' object has no attribute 'run_pump'\n"
+    )
+    finding = diagnose(io.BytesIO(text.encode()), "log").findings[0]
+    assert finding.cause.startswith("verl uses vPumpRollout.run_pump")

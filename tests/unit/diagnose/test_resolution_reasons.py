@@ -79,3 +79,32 @@ def test_explanation_has_a_length_limit(count: int) -> None:
     )
     text += "error: the command ended with exit code 1\n"
     assert len(first(text).cause) < 600
+
+
+def test_wheels_of_another_platform_below_a_times_prefix() -> None:
+    finding = first(
+        "0.759   \u00d7 No solution found when resolving dependencies:\n"
+        "0.759   ╰─▶ Because only slots==0.3.dev7 is available and slots==0.3.dev7 has no wheels\n"
+        "0.759       with a matching platform tag (e.g., `manylinux_2_39_aarch64`), we can\n"
+        "0.759       conclude that your requirements are unsatisfiable.\n"
+    )
+    assert finding.code == "IMG605"
+    assert "no wheel of slots 0.3.dev7 is for this platform" in finding.cause
+
+
+def test_a_hint_about_the_only_version_of_an_index_is_not_the_cause() -> None:
+    finding = first(
+        f"{UV}Because there is no version of valves==0.3+a1 and slots==0.3.dev7 depends on\n"
+        "      valves==0.3+a1, we can conclude that slots==0.3.dev7 cannot be used.\n"
+        "      And because only slots==0.3.dev7 is available and you require slots, we can\n"
+        "      conclude that your requirements are unsatisfiable.\n\n"
+        "      hint: `slots` was found on https://wheels.example/nightly, but not at the\n"
+        "      requested version (all of:\n"
+    )
+    assert "slots==0.3.dev7 needs valves==0.3+a1" in finding.cause
+
+
+def test_a_version_that_pip_does_not_find() -> None:
+    text = "ERROR: Could not find a version that satisfies the requirement slots==0.12.0\n"
+    assert first(text).code == "IMG617"
+    assert first(f"uname -m: aarch64\n{text.replace('slots', 'vllm')}").code == "IMG602"

@@ -114,7 +114,8 @@ def load() -> dict[str, PackageNames]:
         yaml_data.load(path, PackageNames)
         for path in sorted(files.data("diagnose/versions").glob("*.yaml"))
     ]
-    return {value.package.replace("-", "_"): value for value in values}
+    tops = {package: top for top, package in table().import_names.items()}
+    return {tops.get(value.package, value.package.replace("-", "_")): value for value in values}
 
 
 class InventedName(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,58 @@
+"""Errors of the code that comes with a model, in terms of the installed transformers."""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.names import releases
+from imgbuild.audit.names.releases import Existence
+from imgbuild.diagnose import python_reasons
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+
+PACKAGE = "transformers_modules"  # where transformers copies it to
+TYPES = re.compile(r"(?:AttributeError|ImportError|TypeError|ModuleNotFoundError): ")
+
+
+def reason(text: str, facts: Facts, caller: str) -> Reason | None:
+    """The cause if a model's own code uses what the installed transformers does not have.
+
+    `caller`: the package whose code raised the exception.
+    """
+    if caller != PACKAGE or not TYPES.match(text):
+        return None
+    used = _used(text)
+    if used is None:
+        return None
+    what, existence = used
+    known = existence if existence is not None and existence.spec else None
+    version = facts.versions.get("transformers", "")
+    shown = f"transformers {version}" if version else "transformers"
+    change = known.sentence(what) if known else "it was written for another version"
+    pin = known.requirement() if known else ""
+    return Reason(
+        code="IMG905",
+        cause=f"the model's own code (trust_remote_code) uses {what}, which does not fit the"
+        f" installed {shown}: {change}",
+        cure=f"install {pin or 'the transformers of transformers_version in its config.json'}, use"
+        " a newer revision of the model's code, or load the class that transformers has for this"
+        " model type (without trust_remote_code)",
+        confidence="high" if known else "medium",
+    )
+
+
+def _used(text: str) -> tuple[str, Existence | None] | None:
+    """What the code uses, and the versions that have it; None if the message names nothing."""
+    if match := python_reasons.IMPORT.search(text):
+        name, module = match["name"], match["module"]
+        return f"{name} of {module}", releases.name_in(module, name)
+    if match := python_reasons.ATTRIBUTE.search(text):
+        owner = match["module"] or match["owner"] or match["bare"]
+        if owner in python_reasons.BUILT_IN:
+            return None
+        return f"{owner}.{match['name']}", releases.member(owner, match["name"])
+    if match := python_reasons.KEYWORD.search(text):
+        return f"the argument {match['name']} of {match['callee'] or 'a function'}", None
+    if match := python_reasons.POSITIONAL.search(text):
+        return f"{match['callee']} without {match['names'].splitlines()[0]}", None
+    return None
