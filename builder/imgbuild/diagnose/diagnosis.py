@@ -45,7 +45,8 @@ SOURCES = {"rule": 0, "facts": 1, "first": 2}
 PASSING = re.compile(r"__getattr|_(?:wrapped_)?call_impl$|decorate_context$")
 # A message that is a failure even without its type.
 BARE = re.compile(
-    r"(?:No module named|cannot import name|\S{1,200}: error while loading shared libraries|"
+    r"(?:No module named|cannot import name|Could not override|"
+    r"\S{1,200}: error while loading shared libraries|"
     r".{0,80}\bimport \W?\w{2,40}\W.{0,12}undefined|"
     r"\S+\.so[\w.]*: (?:undefined|cannot open)|.{0,300}CUDA initialization: ) ?\S"
 )

@@ -33,8 +33,8 @@ RICH_FRAME = re.compile(
 )
 # IPython's: File ~/lib/x.py:12, in f(a), Cell In[6], line 14; older: /lib/x.py in f(self)
 NOTEBOOK_FRAME = re.compile(
-    r"(?:File \[?(?P<file>[^\s:\"]{1,300}):(?P<line>\d{1,7})\]?(?:\(http[^\s)]{1,400}\))?, in"
-    r" (?P<name>[\w.<>]{1,120})|"
+    r"(?:File \[?(?P<file>(?:[A-Za-z]:)?[^\s:\"]{1,300}):(?P<line>\d{1,7})\]?"
+    r"(?:\(http[^\s)]{1,400}\))?(?:, in (?P<name>[\w.<>]{1,120})|$)|"
     r"(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})|"
     r"\[?(?P<old>(?:/|~/|<ipython-input-)[^\s:()\]]{1,300})\]?(?:\(https?://[^\s)]{1,80}\))? in"
     r" (?P<function>[\w<>]{1,120})\()"

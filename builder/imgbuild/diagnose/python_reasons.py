@@ -15,6 +15,8 @@ KEYWORD = re.compile(
     r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
 )
+# Methods of transformers' models, whose arguments change between releases.
+FORWARD = re.compile(r"^[A-Z]\w*(?:Model|ForCausalLM|Attention|DecoderLayer|Generation)\.forward$")
 VALIDATED = re.compile(
     r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|"
     r"Extra inputs are not permitted)"
@@ -182,7 +184,7 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     )
 
 
-def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
+def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
     match = KEYWORD.search(text) or VALIDATED.search(text)
     if match is None:
         return None
@@ -192,10 +194,16 @@ def _keyword(text: str, facts: Facts, _caller: str) -> Reason | None:
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
+        of_model = FORWARD.search(plain) is not None
+        cure = f"remove {name}, or install the version that the caller was written for"
+        if of_model and caller != "transformers":
+            cure = f"install the transformers that {caller or 'the calling code'} requires (a newer"
+            cure += f" one if it added {name}, imgbuild resolve transformers), or remove {name}"
         return Reason(
             code="IMG904",
-            cause=f"{target} does not accept the argument {name} in the installed version",
-            cure=f"remove {name}, or install the version that the caller was written for",
+            cause=f"{target} does not accept the argument {name} in the installed"
+            f" {'transformers' if of_model else 'version'}",
+            cure=cure,
             confidence="medium" if plain else "low",
         )
     if not existence.spec and not existence.instead:

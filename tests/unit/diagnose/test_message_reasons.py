@@ -360,3 +360,31 @@ def test_a_configuration_of_another_release_of_transformers() -> None:
     finding = traced("AttributeError: 'PumpConfig' object has no attribute 'slots'", package)
     assert "vllm reads PumpConfig.slots" in finding.cause
     assert "imgbuild resolve vllm transformers" in finding.cure
+
+
+def test_types_that_only_versions_explain() -> None:
+    finding = diagnose(io.BytesIO(
+        b"Traceback (most recent call last):\n"
+        b'  File "/opt/v/lib/python3.12/site-packages/pumps/keys.py", line 5, in merge\n'
+        b"    return keys | {'valve'}\n"
+        b"TypeError: unsupported operand type(s) for |: 'list' and 'set'\n"
+    ), "log").findings[0]  # fmt: skip
+    assert "the code expects both to be of one type (list and set)" in finding.cause
+    assert "released for each other" in finding.cure
+
+
+def test_an_argument_of_a_model_of_transformers() -> None:
+    finding = diagnose(io.BytesIO(
+        b"TypeError: PumpModel.forward() got an unexpected keyword argument 'valve_position'\n"
+    ), "log").findings[0]  # fmt: skip
+    assert finding.cause.endswith("in the installed transformers")
+    assert finding.cure.startswith("install the transformers that")
+
+
+def test_a_module_in_a_notebook_on_windows() -> None:
+    finding = diagnose(io.BytesIO(
+        b"File c:\\work\\venv\\lib\\site-packages\\pumps\\loader.py:15\n"
+        b"---> 15 open_valves()\n"
+        b"ValueError: a pump has no valve 9\n"
+    ), "log").findings[0]  # fmt: skip
+    assert "raised by pumps in" in finding.cause
