@@ -30,11 +30,11 @@ def same_use(
     if evidence.relation not in (*NAMED, Relation.PACKAGE, Relation.WINDOW):
         return lambda _: False
     package, subject, file = evidence.package, evidence.subject, evidence.file
-    own = _own_modules(release_catalogue, evidence)
-    shapes = _shapes(own, evidence)
-    found = _own_uses(own, evidence, shapes)
-    guards = tuple(dict.fromkeys(use.guards for _, use in found))
-    on_import = any(_on_import(facts, use) for facts, use in found)
+    modules = _modules_of_evidence(release_catalogue, evidence)
+    shapes = _shapes(modules, evidence)
+    uses = _uses_of_evidence(modules, evidence, shapes)
+    guards = tuple(dict.fromkeys(use.guards for _, use in uses))
+    on_import = any(_on_import(facts, use) for facts, use in uses)
 
     def _uses_item(release: PackageRelease) -> bool:
         try:
@@ -59,7 +59,7 @@ def same_use(
     return _uses_item
 
 
-def _own_modules(
+def _modules_of_evidence(
     release_catalogue: ReleaseCatalogue, evidence: Evidence
 ) -> tuple[ModuleFacts, ...]:
     """The modules of the file in the evidence, in the version in the evidence."""
@@ -73,8 +73,8 @@ def _own_modules(
 
 def runs_on_import(release_catalogue: ReleaseCatalogue, evidence: Evidence) -> bool:
     """Whether the use in the evidence runs when its module is imported; True if it is not found."""
-    own = _own_modules(release_catalogue, evidence)
-    uses = _own_uses(own, evidence, _shapes(own, evidence))
+    modules = _modules_of_evidence(release_catalogue, evidence)
+    uses = _uses_of_evidence(modules, evidence, _shapes(modules, evidence))
     return not uses or any(_on_import(facts, use) for facts, use in uses)
 
 
@@ -82,20 +82,20 @@ def _on_import(facts: ModuleFacts, use: Use) -> bool:
     return not scopes(facts).runner(use.scope)
 
 
-def _own_uses(
-    own: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[Shape]
+def _uses_of_evidence(
+    modules: Iterable[ModuleFacts], evidence: Evidence, shapes: Iterable[Shape]
 ) -> tuple[tuple[ModuleFacts, Use], ...]:
     """The use in the evidence, with its module; all uses if its line is not found."""
-    uses = [(facts, use) for facts in own for use in _uses(facts, evidence, shapes)]
+    uses = [(facts, use) for facts in modules for use in _uses(facts, evidence, shapes)]
     at_line = [(facts, use) for facts, use in uses if use.line == evidence.line]
     return tuple(at_line or uses)
 
 
-def _shapes(own: Iterable[ModuleFacts], evidence: Evidence) -> tuple[Shape, ...]:
+def _shapes(modules: Iterable[ModuleFacts], evidence: Evidence) -> tuple[Shape, ...]:
     """The arguments of the calls in the evidence; empty if the calls are not found."""
     return tuple(
         _shape(call)
-        for facts in own
+        for facts in modules
         for call in facts.calls
         if evidence.relation is Relation.ARGUMENT
         if call.line == evidence.line and _calls(call, evidence.subject)

@@ -179,14 +179,14 @@ def refuse_conflicts(lock: Lock, inputs: Inputs) -> None:
             raise FilesDisagree(message, hint=hint)
 
 
-def drop_lines(lock: Lock, arch: Arch, found: Iterable[PathConflict]) -> str:
+def drop_lines(lock: Lock, arch: Arch, file_conflicts: Iterable[PathConflict]) -> str:
     """Lines of `matrix.yaml` that leave out the conflicting files of one package each.
 
     Packages of a published target cannot change: a package that was added is preferred.
     """
     added = lock.extends.arch[arch].wheels if lock.extends is not None else ()
     paths: dict[tuple[str, str], list[str]] = {}
-    for conflict in found:
+    for conflict in file_conflicts:
         first, *others = sorted(conflict.owners, key=lambda owner: (owner not in added, owner))
         paths.setdefault((first, others[0]), []).append(conflict.path)
     lines = ["  drop:"]
