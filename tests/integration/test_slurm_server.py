@@ -1,7 +1,7 @@
-"""The job with a vLLM server on a real Slurm: placement, start order and end of its steps.
+"""The jobs with a vLLM server and with torchrun on a real Slurm: placement, order and end of steps.
 
-trl's server and accelerate need GPUs. They are replaced by packages of the same names, which
-respond over HTTP and report their arguments: the script is tested, not trl.
+trl's server, accelerate and torchrun need GPUs or a large torch. They are replaced by programs of
+the same names, which respond over HTTP and report their arguments: the script is tested, not trl.
 """
 
 from __future__ import annotations
@@ -66,6 +66,48 @@ ranks = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
 launched = json.loads(os.environ["LAUNCHED"])
 print(json.dumps([os.environ["SLURMD_NODENAME"], launched, served, ranks]))
 """
+# Like torchrun: processes with ranks, which meet at the address of the master.
+TORCHRUN = b"""\
+import os, subprocess, sys
+
+def main():
+    words, options = sys.argv[1:], {}
+    while words[0].startswith("--"):
+        options[words[0]] = words[1]
+        del words[:2]
+    node, number = int(options["--node-rank"]), int(options["--nproc-per-node"])
+    world = int(options["--nnodes"]) * number
+    meeting = {"MASTER_ADDR": options["--master-addr"], "MASTER_PORT": options["--master-port"]}
+    ranks = [
+        subprocess.Popen([sys.executable, *words], env=os.environ | meeting | {
+            "RANK": str(node * number + each), "LOCAL_RANK": str(each), "WORLD_SIZE": str(world)})
+        for each in range(number)
+    ]
+    sys.exit(max(rank.wait() for rank in ranks))
+"""
+MEET = """\
+import json, os, socket, sys, time
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+mine = [rank, os.environ["SLURMD_NODENAME"], os.environ.get("NCCL_DEBUG"), sys.argv[1:]]
+if rank == 0:
+    with socket.create_server(place) as server:
+        met = [mine]
+        for _ in range(world - 1):
+            connection, _ = server.accept()
+            met.append(json.loads(connection.makefile().readline()))
+    print(json.dumps(sorted(met)))
+else:
+    for _ in range(600):
+        try:
+            with socket.create_connection(place) as connection:
+                connection.sendall(json.dumps(mine).encode() + b"\\n")
+            break
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(4 if "--fail" in sys.argv else 0)
+"""
 CONFIG = b"""\
 class GRPOConfig:
     use_vllm: bool = False
@@ -80,8 +122,10 @@ def index() -> LocalIndex:
     index = sample_project.index()
     index.wheel("vllm", "0.8.5")
     points = b"[console_scripts]\ntrl = trl.cli:main\naccelerate = trl.launch:main\n"
+    points += b"torchrun = trl.torchrun:main\n"
     index.wheel("trl", "0.18.2", files={
         "trl/__init__.py": b"", "trl/cli.py": SERVER, "trl/launch.py": LAUNCH,
+        "trl/torchrun.py": TORCHRUN,
         "trl/trainer/__init__.py": b"", "trl/trainer/grpo_config.py": CONFIG,
         "trl-0.18.2.dist-info/entry_points.txt": points,
     })  # fmt: skip
@@ -144,3 +188,25 @@ def test_server_exit_ends_job(project: Project, tmp_path: Path) -> None:
     status, log = run(project, tmp_path, "--stop-the-server")
     assert status == 1, log
     assert "the vLLM server ended while the trainers ran (status 3)" in log
+
+
+def test_torchrun_starts_all_processes_of_both_nodes(project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    (tmp_path / "train.py").write_text(MEET)
+    project.run(
+        "slurm", TARGET, "--job", "torchrun", "--nodes", "2", "--gpus", "2",
+        "--env", "NCCL_DEBUG=WARN", "--cpus-per-task", "1", "--scratch", str(tmp_path),
+        "--output", str(path), "--", "python", "train.py", "two words",
+    )  # fmt: skip
+    text = path.read_text().replace("#SBATCH --gpus-per-node=2\n", "")
+    path.write_text(text)
+    status, log = slurm_project.job(project, path)
+    assert status == 0, log
+    [line] = re.findall(r"^\[.*\]$", log, re.MULTILINE)
+    assert json.loads(line) == [
+        [rank, node, "WARN", ["two words"]]
+        for rank, node in enumerate(("node1", "node1", "node2", "node2"))
+    ]
+    path.write_text(text.replace("'two words'", "--fail"))
+    status, log = slurm_project.job(project, path)
+    assert status == 4, log

@@ -50,7 +50,7 @@ TEMPLATES = {
     "readme.j2": "tests/unit/render/test_readme.py",
     "script.j2": "tests/integration/test_hostile_texts.py",
     **{f"slurm/{name}.j2": "tests/integration/test_hostile_jobs.py"
-       for name in ("single", "ray-job", "trl-server", "verl", "check", "array")},
+       for name in ("single", "torchrun", "ray-job", "trl-server", "verl", "check", "array")},
 }  # fmt: skip
 # Shell code of imgbuild's data: ci.sh is a part of `ci script`; others have only plain words.
 SHELL = {

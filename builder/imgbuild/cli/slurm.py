@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import time
 from pathlib import Path
 from typing import Annotated
@@ -61,16 +63,22 @@ def runtime_container(
         binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
     if runtime.pyxis is not None:
         image = imported(runtime.pyxis)
-        make = f"imgbuild build {target} --format squashfs"
+        form = "squashfs"
     else:
         image = (runtime.sif or project.output(target).with_name(f"{target}.sif")).absolute()
         same_image(image, target_digests)
-        make = f"imgbuild build {target} --format sif"
+        form = "sif"
+    make = shlex.join(["imgbuild", "build", target, "--format", form, "--output", str(image)])
     if isinstance(image, Path) and not image.exists():
         if submit:
             message = f"{image}: no such file"
             raise InputError(message, hint=f"make it with: {make}")
-        console.warn(f"{image} does not exist yet; make it with: {make}")
+        console.warn(
+            f"{image} does not exist yet; make it with: {make}; if the cluster does not have this"
+            " disk, copy the file to the same path there"
+        )
+    if runtime.sif is None and runtime.pyxis is None and shutil.which("sbatch") is None:
+        console.info(f"the script has this machine's path {image}; another: --sif-file PATH")
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
@@ -118,7 +126,8 @@ Job = Annotated[
     ScriptKind,
     option(
         "--job",
-        "single: the command on one node. ray: on a Ray cluster of all nodes. trl-server:"
+        "single: the command on one node. torchrun: torchrun on each node, with a process for each"
+        " GPU (-- train.py). ray: on a Ray cluster of all nodes. trl-server:"
         " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl"
         " configured for the nodes and GPUs. check: no command; tests for two minutes what a job"
         " needs: GPUs, all-reduce between nodes, shared memory, folders, limits.",
@@ -211,7 +220,9 @@ def slurm(
 
         imgbuild slurm cu124-vllm --gpus 1 --job check --submit
 
-        imgbuild slurm cu124-vllm --gpus 8 -- python train.py > job.sh
+        imgbuild slurm cu124-vllm --gpus 8 -- torchrun --standalone --nproc-per-node 8 train.py
+
+        imgbuild slurm cu130-deepspeed --job torchrun --nodes 2 --gpus 8 -- train.py > job.sh
 
         imgbuild slurm cu124-vllm --job ray --nodes 2 --gpus 8 --submit -- python train.py
 

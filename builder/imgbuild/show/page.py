@@ -23,6 +23,7 @@ FLASHINFER = {
     "jit": "kernels compiled at first use",
     "prebuilt": "compiled kernels from a wheel",
 }
+GPUS = 8  # of a node, in the examples
 LABEL = 14  # columns of a label, the space after it included
 # Packages that are named in addition to the pins, where they are locked.
 ALSO = ("transformers", "ray", "accelerate", "datasets", "peft", "triton", "flash-attn", "xformers")
@@ -162,12 +163,13 @@ def _commands(
     yield f"imgbuild run {name} -- {command}"
     yield f"imgbuild render {name} --format compose -- python train.py > compose.yaml"
     yield f"imgbuild build {name} --format sif"
-    yield f"imgbuild slurm {name} --gpus 8 -- python train.py > job.sh"
+    launch = f"torchrun --standalone --nproc-per-node {GPUS}" if has_torch else "python"
+    yield f"imgbuild slurm {name} --gpus {GPUS} -- {launch} train.py > job.sh"
     place = registry or "HOST/REPOSITORY"
     if not registry:
         yield f"imgbuild push {name} {place}"
-    job = f"imgbuild render {name} --format k8s-job --gpus 8 --registry {place}"
-    yield f"{job} -- python train.py > job.yaml"
+    job = f"imgbuild render {name} --format k8s-job --gpus {GPUS} --registry {place}"
+    yield f"{job} -- {launch} train.py > job.yaml"
     if registry:
         yield f"docker pull {registry}@{target_digests.digest}"
         yield f"apptainer pull {name}.sif docker://{registry}@{target_digests.digest}"

@@ -58,6 +58,7 @@ class ScriptKind(enum.StrEnum):
     """The kind of work that a script does."""
 
     SINGLE = "single"
+    TORCHRUN = "torchrun"
     RAY = "ray"
     TRL_SERVER = "trl-server"
     VERL = "verl"
@@ -138,6 +139,7 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
         several = f"{nodes} nodes" if nodes > 1 else "one node"
         return {
             ScriptKind.SINGLE: "a command on one node",
+            ScriptKind.TORCHRUN: f"torchrun on {several}",
             ScriptKind.RAY: f"a command on a Ray cluster of {several}",
             ScriptKind.TRL_SERVER: f"TRL with its vLLM server on one node, trainers on {nodes - 1}",
             ScriptKind.VERL: f"verl on a Ray cluster of {several}",
@@ -189,12 +191,17 @@ class JobScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launched(self) -> tuple[str, ...]:
-        """The command for accelerate, which starts Python itself: a script or --module."""
+        """The command for accelerate or torchrun, which start Python: a script or --module.
+
+        torchrun starts another program with --no-python.
+        """
         match self.command:
             case (program, "-m", *module) if re.fullmatch(PYTHON, program):
                 return ("--module", *module)
             case (program, *script) if re.fullmatch(PYTHON, program):
                 return tuple(script)
+            case (program, *_) if self.job is ScriptKind.TORCHRUN and _is_program(program):
+                return ("--no-python", *self.command)
         return self.command
 
     @property
@@ -287,14 +294,25 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     job, allocation = job_script.job, job_script.allocation
     versions = [resolution.versions for resolution in lock.arch.values()]
     needed = {
+        ScriptKind.TORCHRUN: ("torch",),
         ScriptKind.RAY: ("ray",),
         ScriptKind.VERL: ("ray", "verl"),
         ScriptKind.TRL_SERVER: ("trl", "vllm"),
     }
+
+    def _has(*packages: str) -> bool:
+        return all(package in each for each in versions for package in packages)
+
+    others = [
+        f"--job {kind}"
+        for kind in (ScriptKind.TORCHRUN, ScriptKind.RAY)
+        if kind is not job and _has(*needed[kind])
+    ]
+    several = f"; for several nodes: {' or '.join(others)}" if others else ""
     wrong = [
-        f"--job {job}: {lock.target} has no {package}"
+        f"--job {job}: {lock.target} has no {package}{several}"
         for package in needed.get(job, ())
-        if not all(package in each for each in versions)
+        if not _has(package)
     ]
     if job is ScriptKind.TRL_SERVER and not wrong:
         old = [each["trl"] for each in versions if Version(each["trl"]) < OLDEST_SERVER]
@@ -302,17 +320,12 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     if job is not ScriptKind.CHECK and not job_script.command:
         wrong.append(f"--job {job}: no command; add it after --, as in: -- python train.py")
     if job is ScriptKind.SINGLE and allocation.nodes != 1:
-        wrong.append(
-            f"--job single runs on one node, not {allocation.nodes}; for several: --job ray"
-        )
+        wrong.append(f"--job single runs on one node, not {allocation.nodes}{several}")
     if job is ScriptKind.TRL_SERVER and allocation.nodes < 2:
         wrong.append(f"--job {job} needs --nodes 2 or more: one for the server, others to train")
-    if (
-        job is ScriptKind.TRL_SERVER
-        and job_script.command != job_script.launched
-        and not _launches(job_script.launched)
-    ):
-        wrong.append(f"--job {job}: accelerate starts Python; name the script only: -- train.py")
+    starter = {ScriptKind.TRL_SERVER: "accelerate", ScriptKind.TORCHRUN: "torchrun"}.get(job)
+    if starter is not None and _starts_python_otherwise(job_script, starter):
+        wrong.append(f"--job {job}: {starter} starts Python; name the script only: -- train.py")
     if job is not ScriptKind.CHECK and (job is ScriptKind.TRL_SERVER) != bool(job_script.model):
         wrong.append("--served-model and --job trl-server require each other")
     if job in (ScriptKind.TRL_SERVER, ScriptKind.VERL) and not allocation.gpus:
@@ -324,9 +337,19 @@ def _fits(job_script: JobScript, lock: Lock) -> list[str]:
     return wrong
 
 
-def _launches(words: tuple[str, ...]) -> bool:
-    """Whether the word after `python` is a script or a module."""
-    return bool(words) and (words[0] == "--module" or not words[0].startswith("-"))
+def _is_program(word: str) -> bool:
+    """Whether the first word of a command is a program, not a script of Python or an option."""
+    return not word.startswith("-") and not word.endswith(".py")
+
+
+def _starts_python_otherwise(job_script: JobScript, starter: str) -> bool:
+    """Whether the command starts `starter` itself, or Python with an option such as -u."""
+    command, words = job_script.command, job_script.launched
+    if job_script.job is ScriptKind.TORCHRUN and command[:1] == (starter,):
+        return True
+    if not command or not re.fullmatch(PYTHON, command[0]):
+        return False
+    return not words or (words[0] != "--module" and words[0].startswith("-"))
 
 
 def _places(job_script: JobScript) -> list[str]:

@@ -32,7 +32,7 @@ for limit in n u l; do ulimit -S -"$limit" "$(ulimit -H -"$limit")" 2>/dev/null 
 ulimit -S -c 0  # a core of a training process would fill the disk
 
 export image=/images/small.sif
-[ -e "$image" ] || fail "$image is not there: imgbuild build small --format sif"
+[ -e "$image" ] || fail "$image is not there: imgbuild build small --format sif --output ${image##*/}; copy it to this path"
 
 cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
 gpus=8

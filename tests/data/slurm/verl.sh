@@ -37,7 +37,7 @@ export APPTAINERENV_WORD='it'"'"'s'
 [ -z "${TOKEN+set}" ] || export APPTAINERENV_TOKEN="${TOKEN}"
 
 export image=/images/small.sif
-[ -e "$image" ] || fail "$image is not there: imgbuild build small --format sif"
+[ -e "$image" ] || fail "$image is not there: imgbuild build small --format sif --output ${image##*/}; copy it to this path"
 
 cpus=${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}
 gpus=8

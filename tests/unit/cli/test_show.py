@@ -37,9 +37,10 @@ def test_a_page_has_digest_size_tests_and_commands(imgbuild: Command, sample: Sa
         f"  imgbuild load {TARGET}",
         f"  imgbuild run {TARGET} -- python -c 'import torch'",
     ]
-    job = f"imgbuild slurm {TARGET} --gpus 8 -- python train.py > job.sh"
+    launch = "torchrun --standalone --nproc-per-node 8 train.py"
+    job = f"imgbuild slurm {TARGET} --gpus 8 -- {launch} > job.sh"
     words = "--format k8s-job --gpus 8 --registry HOST/REPOSITORY"
-    pod = f"imgbuild render {TARGET} {words} -- python train.py > job.yaml"
+    pod = f"imgbuild render {TARGET} {words} -- {launch} > job.yaml"
     guide_lines = imgbuild("show", TARGET, "--guide").stdout.splitlines()
     for line in (job, f"imgbuild push {TARGET} HOST/REPOSITORY", pod):
         assert line in " ".join(each.strip() for each in commands).replace(" \\ ", " ")

@@ -48,6 +48,7 @@ KINDS: dict[str, tuple[ScriptKind, dict[str, Any]]] = {
         ScriptKind.SINGLE,
         {"allocation": with_(nodes=1, gpus=1), "stage": ("/models/my model",)},
     ),
+    "torchrun": (ScriptKind.TORCHRUN, {}),
     "verl": (
         ScriptKind.VERL,
         {"environment": (jobs.EnvVariable("WORD", "it's"),), "passed": ("TOKEN",),
@@ -145,9 +146,25 @@ def test_single_trainer_has_rank_and_gpu():
 
 
 @pytest.mark.parametrize("command", ["python", "python -u train.py", "python -c pass"])
-def test_python_options_with_accelerate_are_refused(command):
+def test_python_options_with_accelerate_or_torchrun_are_refused(command):
     with pytest.raises(InputError, match="accelerate starts Python; name the script only"):
         job_script(ScriptKind.TRL_SERVER, model="x", command=tuple(command.split()))
+    with pytest.raises(InputError, match="torchrun starts Python; name the script only"):
+        job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("python train.py --a b", "train.py --a b"),
+        ("python -m my.train --a b", "--module my.train --a b"),
+        ("--max-restarts 1 train.py", "--max-restarts 1 train.py"),
+        ("axolotl train a.yaml", "--no-python axolotl train a.yaml"),
+    ],
+)
+def test_torchrun_gets_script_module_or_program(command, words):
+    text = job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
+    assert text.endswith(f'--master-port "$main_port" \\\n  {words} &\nwait $!\n')
 
 
 def test_ray_client_server_port_is_specific_to_job():
@@ -206,7 +223,18 @@ def test_driver_is_not_requested_without_gpus():
 @pytest.mark.parametrize(
     ("job", "changes", "words"),
     [
-        (ScriptKind.SINGLE, {}, "--job single runs on one node, not 2; for several: --job ray"),
+        (
+            ScriptKind.SINGLE,
+            {},
+            "--job single runs on one node, not 2; for several nodes: --job torchrun or --job ray",
+        ),
+        (ScriptKind.TORCHRUN, {"command": ()}, "--job torchrun: no command; add it after --"),
+        (
+            ScriptKind.TORCHRUN,
+            {"command": ("torchrun", "train.py")},
+            "torchrun starts Python; name the script only: -- train.py",
+        ),
+        (ScriptKind.TORCHRUN, {"model": "x"}, "--served-model and --job trl-server"),
         (ScriptKind.RAY, {"command": ()}, "--job ray: no command; add it after --"),
         (ScriptKind.VERL, {"allocation": with_(gpus=0)}, "--job verl needs GPUs"),
         (ScriptKind.TRL_SERVER, {}, "--served-model and --job trl-server"),
@@ -277,9 +305,25 @@ def test_all_job_errors_are_reported_at_once():
     assert len(caught.value.message.splitlines()) == 3
 
 
+def test_image_without_ray_runs_torchrun_on_several_nodes():
+    torch = samples.lock(samples.wheel("torch", "2.6.0"))
+    for job in (ScriptKind.RAY, ScriptKind.SINGLE):
+        with pytest.raises(InputError, match=r"; for several nodes: --job torchrun$"):
+            jobs.script(torch, DIGEST, job, ALLOCATION, SIF, command=TRAIN)
+    jobs.script(torch, DIGEST, ScriptKind.TORCHRUN, ALLOCATION, SIF, command=TRAIN)
+
+
 def test_image_without_required_packages_is_refused():
-    bare = samples.lock(samples.wheel("ray", "2.47.1"))
-    for job, package in ((ScriptKind.VERL, "verl"), (ScriptKind.TRL_SERVER, "trl")):
+    ray = samples.lock(samples.wheel("ray", "2.47.1"))
+    arch = {
+        name: msgspec.structs.replace(
+            each, wheels=tuple(wheel for wheel in each.wheels if wheel.package != "torch")
+        )
+        for name, each in ray.arch.items()
+    }
+    bare = msgspec.structs.replace(ray, arch=arch)
+    kinds = {ScriptKind.VERL: "verl", ScriptKind.TRL_SERVER: "trl", ScriptKind.TORCHRUN: "torch"}
+    for job, package in kinds.items():
         with pytest.raises(InputError) as caught:
             jobs.script(bare, DIGEST, job, ALLOCATION, SIF, command=TRAIN, model="")
         assert f"--job {job}: small has no {package}" in caught.value.message
@@ -306,11 +350,17 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IMGBUILD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without Slurm
     command = Command(monkeypatch, capsys)
     for words, name in (((), f"build/{TARGET}.sif"), (("--pyxis", "a.sqsh"), "a.sqsh")):
         written = command("slurm", TARGET, *words, "--", "true")
         assert written.status == 0
         assert f"{tmp_path}/{name} does not exist yet" in written.stderr
+        form = "squashfs" if words else "sif"
+        made_with = f"imgbuild build {TARGET} --format {form} --output {tmp_path}/{name}"
+        assert made_with in " ".join(written.stderr.split())
+        here = "the script has this machine's path" in " ".join(written.stderr.split())
+        assert here == (not words)
         refused = command("slurm", TARGET, *words, "--submit", "--", "true")
         assert refused.status == 2
         assert f"{tmp_path}/{name}: no such file" in refused.stderr
