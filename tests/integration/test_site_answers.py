@@ -71,8 +71,13 @@ def test_machine_form_lists_compatible_images(
         if not target["retired"]
     ]
     verdicts = diagnose(Host(arch=Arch(arch), driver=driver, gpus=(gpu,)), current).verdicts
-    fits = [verdict.target for verdict in verdicts if verdict.fits]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for verdict in verdicts:
+        if verdict.fits:
+            groups.setdefault(verdict.remarks, []).append(verdict.target)
+    fits = [name for group in groups.values() for name in group]
     assert window.texts('.answer[data-state="fits"] h3') == fits
+    assert len(window.texts('.group:has([data-state="fits"])')) == len(groups)
 
 
 def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> None:
@@ -304,7 +309,9 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
     use, project = window.texts(".answer .code code")[:2]
     pull = f"docker pull registry.example/owner/images@{digest}"
     assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
-    assert project == ("imgbuild init --from requirements.txt --target cu130-verl0.9 imgbuild lock")
+    assert project == (
+        "imgbuild init --from requirements.txt --extends cu130-verl0.9 imgbuild lock"
+    )
     buttons = window.run("return document.querySelectorAll('.answer button.copy').length")
     places = window.run("return document.querySelectorAll('.answer .code').length")
     assert buttons == places > 2
@@ -317,7 +324,8 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.8.5 with torch 2.7", "torch 2.7: in 1 image, with vllm 0.9.2: cu126-vllm"),
         ("trl 1.12.0 and vllm 0.31", "learned: trl==1.12.0 needs vllm<0.28.0"),
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
-        ("peft 0.15.2, vllm 99", "this site has no reason against them"),
+        ("peft 0.15.2, vllm 99", "no reason against them is recorded"),
+        ("trl 0.24.0, vllm 0.11.0", "trl 0.24.0 with vllm 0.11.0: no audit of their code is"),
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
         (
             "vllm 0.8.5, trl 1.16.0",
@@ -325,7 +333,7 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ),
         ("vllm 0.33.0, trl 1.16.0", "Outside the versions that a package names as supported"),
         ("vllm 0.8.5, trl 1.16.0", "in 3 images, with trl 0.17.0, 0.18.2: cu124-vllm0.8.5"),
-        ("vllm 0.8.5, trl 1.16.0", "imgbuild audit 'vllm==0.8.5.post1' 'trl==1.16.0'"),
+        ("vllm 0.8.5, trl 1.16.0", "imgbuild resolve 'vllm==0.8.5.post1' 'trl==1.16.0'"),
         ("cuda 12.4, python 3.13", "With a package, such as vllm, imgbuild can solve for them."),
         ("vllm 0.33.0, python 3.12", "imgbuild resolve 'vllm==0.33.0' --python 3.12"),
         ("vllm 0.33.0, python 3.12", "without an image: cu130-vllm0.33.0-py312: needs"),
@@ -425,5 +433,5 @@ def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> N
 
 def test_changes_can_be_limited_to_one_image(site: Path, window: Browser) -> None:
     shown(window, site, "changes.html", image="cu130-verl0.9")
-    names = {text.split(" ")[0] for text in window.texts("[data-image]")}
+    names = {*window.texts("[data-image] > a")}
     assert names == {"cu130-verl0.9"}

@@ -214,6 +214,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
     digest = json.loads((ROOT / "images/cu124-vllm/digests.json").read_text())["digest"]
     assert copied[0].startswith(f"docker pull registry.example/owner/images@{digest}\n")
     assert copied[1] == "Copied"
+    window.run("document.querySelectorAll('details').forEach(each => each.open = true)")
     buttons = window.run("return document.querySelectorAll('button.copy').length")
     assert buttons == len(window.texts("[data-copy]"))
 

@@ -109,7 +109,7 @@ def site(
     write.require_replaceable(place)
     sources = catalogue.open_sources(project)
     repository = _repository(registry or sources.matrix.registry)
-    collected = history.collect(sources.project)
+    collected = history.collect(history.checkout(project))
     if past is not None:
         collected = history.merge(collected, history.read(past))
     reports = catalogue.read_reports(cves) if cves is not None else ()

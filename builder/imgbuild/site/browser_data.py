@@ -218,7 +218,10 @@ def _images(
         shown = {image.arch: image for image in locked[numbers[name]].page.images}
         images += [
             image_data(by_name[name], arch, numbers[name], shown[arch].size)
-            | {"tested": tested_on(shown[arch])}
+            | {
+                "tested": [name for name in tested_with(shown[arch]) if name != SEVERAL],
+                "unpacked": shown[arch].unpacked,
+            }
             for arch in by_name[name].floors
         ]
     return images

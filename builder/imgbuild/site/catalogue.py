@@ -15,6 +15,7 @@ import msgspec
 from imgbuild import codec
 from imgbuild.attest.sbom import packages
 from imgbuild.attest.sbom.packages import Package
+from imgbuild.audit.binaries import gpus
 from imgbuild.cves.check import CveReport
 from imgbuild.errors import LockStale
 from imgbuild.learn import recorded
@@ -49,7 +50,7 @@ from imgbuild.values import Arch, Sha256
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
-DRAWN = 6  # percent of the largest layer; smaller ones are drawn as one
+DRAWN = 9  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
 
@@ -93,7 +94,7 @@ def read_catalogue(
     """The catalogue of a project. InputError for a file that cannot be read."""
     project, matrix = sources.project, sources.matrix
     selected = select(matrix, [], everything=True, arches=[])
-    rows = table.ordered(table.rows(matrix, published.shown(matrix, selected)))
+    rows = _newest_first(table.rows(matrix, published.shown(matrix, selected)))
     targets = [
         _target(sources, table.shown(project, row), repository, history, reports, reporter)
         for row in rows
@@ -125,6 +126,12 @@ def read_catalogue(
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
         revision=revision(project),
     )
+
+
+def _newest_first(rows: Iterable[TableRow]) -> list[TableRow]:
+    """Recommended targets first and retired ones last; in each group the newest packages first."""
+    newest = sorted(rows, key=lambda row: (row.as_of, gpus.numbers(row.cuda)), reverse=True)
+    return table.ordered(newest)
 
 
 def _target(

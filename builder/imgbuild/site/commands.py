@@ -15,6 +15,8 @@ from imgbuild.site.model import Command
 from imgbuild.values import Digest
 
 PROGRAM = "python train.py"
+VERL = "python -m verl.trainer.main_ppo"
+TWO_NODES = "Slurm, two nodes"
 # Placeholders for values that readers select: the number of GPUs, and without a registry of the
 # catalogue the repository of the reader. Both are written as elements of HTML by `pages`.
 GPUS = "\ufdd0"
@@ -91,14 +93,11 @@ def _commands(
             f"  --time 4:00:00 -- {LAUNCH} > job.sh\n"
             "sbatch job.sh"
         ),
-        note="The job script mounts the folder and the caches. Without imgbuild: srun --nodes 1"
-        f" --ntasks 1 --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif} {LAUNCH}"
-        + (
-            f". Two nodes: imgbuild slurm {name} --job ray --nodes 2 --gpus {GPUS} -- {PROGRAM}"
-            if ray
-            else ""
-        ),
+        note=f"Without imgbuild: srun --gpus-per-node {GPUS} apptainer exec --nv --cleanenv {sif}"
+        f" {LAUNCH}",
     )
+    if rendered:
+        yield _two_nodes(lock, sif, ray=ray)
     if rendered:
         yield from _kubernetes(lock, target_digests, exact)
     if rendered and ray:
@@ -111,6 +110,25 @@ def _commands(
     )
 
 
+def _two_nodes(lock: Lock, sif: str, *, ray: bool) -> Command:
+    """A job on two nodes: by verl, on a Ray cluster, or by torchrun."""
+    if not ray:
+        text = (
+            f"sbatch --nodes 2 --ntasks-per-node 1 --gpus-per-node {GPUS} --time 4:00:00 \\\n"
+            f"  --wrap 'srun apptainer exec --nv {sif} \\\n"
+            f"  torchrun --nnodes 2 --nproc-per-node {GPUS} --rdzv-backend c10d --rdzv-endpoint"
+            ' "$(scontrol show hostnames | head -n 1):29500" train.py\''
+        )
+        return Command(title=TWO_NODES, text=text)
+    verl = all("verl" in locked.versions for locked in lock.arch.values())
+    job, program = ("verl", VERL) if verl else ("ray", PROGRAM)
+    text = (
+        f"imgbuild slurm {shlex.quote(lock.target)} --job {job} --sif-file {sif} --nodes 2"
+        f" --gpus {GPUS} \\\n  --time 4:00:00 -- {program} > job.sh\nsbatch job.sh"
+    )
+    return Command(title=TWO_NODES, text=text)
+
+
 def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterator[Command]:
     """A job and its file; `exact` is the image by digest, "" if there is no registry."""
     name = shlex.quote(lock.target)
@@ -119,10 +137,10 @@ def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterat
     yield Command(
         title="Kubernetes",
         text=f"{push}kubectl apply --filename job.yaml\nkubectl logs --follow job/{job}",
-        note="With this job.yaml:",
     )
     yield Command(
         title="job.yaml",
+        folded=True,
         text=_job(lock, exact or f"{REPOSITORY}@{target_digests.digest}", target_digests.digest),
         note="train.py is in the PersistentVolumeClaim workspace, models are in the claim models;"
         " both must exist. The keys of the secret tokens may be absent. With other options, such as"

@@ -65,6 +65,7 @@ def _cell(target: SiteTarget) -> Cell:
         ),
         state=state,
         words=words,
+        recommended=bool(target.row.recommended),
     )
 
 
@@ -83,15 +84,14 @@ def _unlocked(target: SiteTarget) -> tuple[str, str]:
 def _tested(target: SiteTarget) -> tuple[str, str]:
     runs = [run for image in target.page.images for run in image.runs]
     failed = [run for run in runs if not run.good]
-    gpu = list(dict.fromkeys(name for run in runs if run.good for name in gpu_names(run)))
+    gpu = list(dict.fromkeys(numbered(run) for run in runs if run.good and run.gpu))
     images = target.page.images
     ran = [each.arch for each in images if any(run.good and run.gpu for run in each.runs)]
     places = f" ({', '.join(ran)})" if len(ran) < len(images) else ""
     passed = f"passed on {', '.join(gpu)}{places}" if gpu else ""
     if failed:
         tiers = dict.fromkeys(
-            f"{run.tier} failed{f' on {name}' if (name := ', '.join(gpu_names(run))) else ''}"
-            for run in failed
+            f"{run.tier} failed{f' on {name}' if (name := numbered(run)) else ''}" for run in failed
         )
         return "failed", "; ".join(filter(None, (*tiers, passed)))
     if gpu:
@@ -99,6 +99,12 @@ def _tested(target: SiteTarget) -> tuple[str, str]:
     if runs:
         return "cpu", "passed without a GPU: " + ", ".join(dict.fromkeys(run.tier for run in runs))
     return "untested", "no test record"
+
+
+def numbered(run: RecordedRun) -> str:
+    """The GPUs of a run with their number if there are several: "H100", "2 H100", ""."""
+    number = f"{len(run.gpu)} " if len(run.gpu) > 1 else ""
+    return number + " and ".join(gpu_names(run))
 
 
 def gpu_names(run: RecordedRun) -> list[str]:

@@ -83,6 +83,17 @@ def collect(project: Project) -> SiteHistory:
     return SiteHistory(targets={name: tuple(each) for name, each in sorted(targets.items())})
 
 
+def checkout(project: Project) -> Project:
+    """The catalogue of an editable installation as the checkout that it is, for its history.
+
+    An installed catalogue has no .git of its own, and is not part of a checkout around it.
+    """
+    matrix = project.matrix.resolve()
+    if project.writable or not (matrix.parent / ".git").exists():
+        return project
+    return Project(matrix=matrix)
+
+
 def revision(project: Project) -> str:
     """The commit of the checkout; "" outside of one."""
     if not _in_checkout(project):

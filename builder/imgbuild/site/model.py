@@ -14,13 +14,26 @@ from imgbuild.show.table import TableRow
 from imgbuild.site.history import DigestChange
 from imgbuild.values import Arch, Bytes
 
+LINKED = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
+
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Commands to copy: `title` is the program, `text` one or several lines."""
+    """Commands to copy: `title` is the program, `text` one or several lines.
+
+    `folded`: a long file, which a page shows on demand.
+    """
 
     title: str
     text: str
     note: str = ""
+    folded: bool = False
+
+    @property
+    def key(self) -> str:
+        """An ID of a page for the programs to which it has links, "" for others."""
+        first = self.title.partition(",")[0]
+        linked = self.title in LINKED or (first == "Slurm" and self.title.endswith("one node"))
+        return first.lower() if linked else ""
 
 
 class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +157,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """A target in the grid. `state`: tested on GPUs or CPUs, untested, failed, retired, not locked.
 
     `engine` and `labels` are versions: "vLLM 0.26.0", "TRL 1.16.0"; `words` describes the state,
-    with the GPUs.
+    with the GPUs. `recommended`: for a package or CUDA release.
     """
 
     target: str
@@ -152,6 +165,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...]
     state: str
     words: str
+    recommended: bool = False
 
 
 class GridRow(msgspec.Struct, frozen=True, kw_only=True):

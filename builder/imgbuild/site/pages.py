@@ -25,8 +25,7 @@ from imgbuild.show import table
 from imgbuild.show.page import PageImage
 from imgbuild.site import browser_data, commands, gpu_names, requirements, test_runs
 from imgbuild.site.catalogue import STACKS
-from imgbuild.site.grid import gpu_names as names_of_run
-from imgbuild.site.grid import state_of
+from imgbuild.site.grid import numbered, state_of
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
 from imgbuild.smoke.records import words
@@ -50,7 +49,7 @@ NAVIGATION = (
     ("tests.html", "Tests"),
     ("machine.html", "My machine"),
     ("requirements.html", "My requirements"),
-    ("together.html", "Why not"),
+    ("together.html", "Conflicts"),
     ("changes.html", "Changes"),
     ("security.html", "Security"),
     ("terms.html", "Terms"),
@@ -63,11 +62,17 @@ COLUMNS = (
     ("transformers", "transformers"),
 )
 RECENT = 30  # changes on the page of all changes
-SHOWN = 24  # packages of a change
+SHOWN = 16  # packages of a change
 LISTED = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 SEVERE = ("critical", "high")
 OPTIONAL_END = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option)>")
+# Where HTML allows to omit the end tag of a paragraph, and where a line break is not shown.
+_BLOCKS = r"(?:details|div|dl|form|h[1-6]|nav|ol|p|pre|section|table|ul)\b"
+PARAGRAPH_END = re.compile(rf"</p>(?=\s*<(?:{_BLOCKS}|/(?:details|div|main|section)>))")
+LINE_BREAK = re.compile(
+    rf"\s*\n\s*(?=</?(?:{_BLOCKS}|(?:dd|dt|li|main|option|summary|tbody|td|th|thead|tr)\b))"
+)
 TAG = re.compile(r"<[a-z][^<>]*>")
 QUOTED = re.compile(r"(?<==)\"([\w.#:/-]*\w)\"(?=[ >])")
 REFERENCE = re.compile(r" \(docs/[\w/.-]+\.md\)")
@@ -120,11 +125,12 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
 
 
 def _without_optional(text: str) -> str:
-    """A page without the end tags and quotes that HTML allows to omit: a tenth of its bytes.
+    """A page without what HTML allows to omit: end tags, quotes, line breaks between blocks.
 
     Text between tags is unchanged: its "<" are escaped.
     """
-    return TAG.sub(lambda tag: QUOTED.sub(r"\1", tag[0]), OPTIONAL_END.sub("", text))
+    short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL_END.sub("", text)))
+    return TAG.sub(lambda tag: QUOTED.sub(r"\1", tag[0]), short)
 
 
 def _dense(name: str) -> bytes:
@@ -254,15 +260,17 @@ def _only(arches: Sequence[Arch], bound: str) -> str:
 
 
 def _images_json(target: SiteTarget) -> Markup:
-    """For the filters: architecture, oldest driver, capabilities, tested GPUs of each image.
+    """For the filters: architecture, drivers, capabilities, tested GPUs of each image.
 
-    The text is for an attribute in single quotes.
+    The drivers are the oldest one, and the oldest one without a restriction. The text is for an
+    attribute in single quotes.
     """
     text = json.dumps(
         [
             [
                 image.arch,
                 image.driver,
+                _whole_driver(target, image.arch),
                 " ".join(dict.fromkeys((*image.gpu, *image.gpu_ptx))),
                 browser_data.tested_with(image),
             ]
@@ -272,6 +280,12 @@ def _images_json(target: SiteTarget) -> Markup:
     )
     escaped = str(escape(text)).replace("&#34;", '"')
     return Markup(escaped)  # noqa: S704 - escaped above
+
+
+def _whole_driver(target: SiteTarget, arch: Arch) -> str:
+    """The oldest driver without a restriction, "" if it is not known."""
+    floors = target.digests.arch[arch].floors if target.digests else None
+    return floors.driver_full if floors else ""
 
 
 def _bytes_to_pull(target: SiteTarget) -> Bytes:
@@ -310,7 +324,7 @@ def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
     for image in images:
         good = [run for run in image.runs if run.good]
         for run in (run for run in image.runs if not run.good or run.gpu):
-            on = f"{'2 x ' if len(run.gpu) > 1 else ''}{' '.join(names_of_run(run))}".strip()
+            on = numbered(run)
             failed = f"{run.tier} failed{f' on {on}' if on else ''}"
             label = f"{image.arch}: {on if run.good else failed}"
             state = "gpu" if run.good else "failed"

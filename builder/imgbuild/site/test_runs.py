@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from imgbuild.show.page import PageImage
-from imgbuild.site.grid import gpu_names
+from imgbuild.site.grid import numbered
 from imgbuild.site.model import SiteTarget
 from imgbuild.smoke.records import RecordedRun, by_other_digest
 from imgbuild.smoke.result import CaseMessage
@@ -82,9 +82,7 @@ def by_gpu(targets: Sequence[SiteTarget]) -> list[tuple[str, list[TestLine]]]:
     groups: dict[str, list[TestLine]] = {}
     for target in targets:
         for line in lines(target):
-            number = f"{len(line.run.gpu)} " if len(line.run.gpu) > 1 else ""
-            name = number + " and ".join(gpu_names(line.run))
-            groups.setdefault(name or NO_GPU, []).append(line)
+            groups.setdefault(numbered(line.run) or NO_GPU, []).append(line)
     names = sorted(groups, key=lambda name: (name == NO_GPU, name.lstrip("0123456789 "), name))
     return [(name, sorted(groups[name], key=_order)) for name in names]
 

@@ -182,7 +182,7 @@ def test_the_guide_of_an_image_is_on_its_page(made: SiteCatalogue) -> None:
     shown = dict(pages.pages(made, HISTORY))
     page = shown["targets/cu130-verl0.9.html"].decode()
     assert "<li>Ports: 8265 Ray's dashboard and jobs, 6379 Ray's head, 8000 vllm serve." in page
-    assert "<h3>vLLM</h3>\n<pre><code>vllm serve MODEL\n" in page
+    assert "<h3>vLLM</h3><pre><code>vllm serve MODEL\n" in page
     text = "## A\n\n- *a* <b>b</b> [c](javascript:d) ![e](f)\n\nText:\n\n    <i>\n"
     hostile = msgspec.structs.replace(target(made, "cu130-verl0.9"), guide=text)
     changed = msgspec.structs.replace(made, targets=(hostile,))

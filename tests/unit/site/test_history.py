@@ -9,6 +9,7 @@ import pytest
 
 from imgbuild import codec
 from imgbuild.errors import InputError
+from imgbuild.project_paths import Project
 from imgbuild.site import history
 from imgbuild.site.history import SiteHistory
 from tests.support.site_history import CHANGE, HISTORY
@@ -54,3 +55,10 @@ def test_the_catalogue_has_no_git() -> None:
     from imgbuild import project_paths
 
     assert history.collect(project_paths.catalogue()) == SiteHistory()
+
+
+def test_the_catalogue_of_a_checkout_is_that_checkout(tmp_path: Path) -> None:
+    installed = Project(matrix=tmp_path / "matrix.yaml", writable=False)
+    assert history.checkout(installed) == installed
+    (tmp_path / ".git").mkdir()
+    assert history.checkout(installed) == Project(matrix=installed.matrix)

@@ -4,7 +4,8 @@
 
   const { details, element, link, paragraph, show, table, whenChanged } = window.imgbuildElements;
   const COLUMNS = ["", "Package", "From", "To"];
-  const bytes = number => `${number.toLocaleString("en")} bytes`;
+  const size = number => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].filter(([unit]) => number >= unit)
+    .map(([unit, name]) => `${(number / unit).toFixed(1)} ${name}`)[0] || `${number} bytes`;
 
   /** Package → version in the image or list `number`; `holds` are the numbers that have a version. */
   function versionsOf(every, number) {
@@ -47,10 +48,10 @@
     const same = compared.stacks[right].filter(number => there.has(number));
     return [
       element("h2", { text: "Layers" }),
-      paragraph(`Who has ${names[0]} downloads ${bytes(sum(fresh))} in ${fresh.length} layers for` +
-        ` ${names[1]}; ${same.length} layers, ${bytes(sum(same))}, are equal.`),
-      details("The layers to download", fresh.length ? [table(["Layer", "Bytes"], fresh.map(number => [
-        compared.layers[number].name, compared.layers[number].size.toLocaleString("en"),
+      paragraph(`Who has ${names[0]} downloads ${size(sum(fresh))} in ${fresh.length} layers for` +
+        ` ${names[1]}; ${same.length} layers, ${size(sum(same))}, are equal.`),
+      details("The layers to download", fresh.length ? [table(["Layer", "Size"], fresh.map(number => [
+        compared.layers[number].name, size(compared.layers[number].size),
       ]))] : []),
     ];
   }
@@ -89,7 +90,8 @@
         ["Python", ...targets.map(target => target.python)],
         ["Base", ...targets.map(target => target.base)],
         ["Architecture", ...images.map(image => image.arch)],
-        ["Download", ...images.map(image => bytes(image.size))],
+        ["Download", ...images.map(image => size(image.size))],
+        ["Unpacked", ...images.map(image => size(image.unpacked))],
         ["Tested on", ...images.map(image => image.tested.join(", ") || "no GPU")],
         ...distinctMain(targets, python),
       ];
@@ -105,9 +107,9 @@
     });
   }
 
-  /** The versions of the packages that one of the two images pins. */
+  /** The versions of transformers and of the packages that one of the two images pins. */
   function distinctMain(targets, python) {
-    const pins = [...new Set(targets.flatMap(target => target.pins.map(pin => pin.split(" ")[0])))];
+    const pins = [...new Set([...targets.flatMap(target => target.pins.map(pin => pin.split(" ")[0])), "transformers"])];
     return pins.map(name => [name, ...python.map(every => every.get(name) || "–")]);
   }
 

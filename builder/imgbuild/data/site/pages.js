@@ -52,6 +52,7 @@
       document.getElementById("count").textContent = (active
         ? `${current} of ${total}${more ? `; ${more} retired match` : ""}`
         : total) + driverHint(value.driver) + packageHint(value.packages);
+      document.getElementById("restrictions").hidden = !all(".restricted").length;
       document.getElementById("none").hidden = current > 0;
       planned(value, active);
     });
@@ -82,18 +83,30 @@
       ? `Planned, but not locked, so without an image: ${rows.map(row => row.dataset.name).join(", ")}.` : "";
   }
 
+  /** Marks an image that a driver runs only with a restriction. */
+  function restrict(row, limited) {
+    for (const chip of all(".restricted", row)) chip.remove();
+    if (limited) {
+      row.querySelector(".summary").before(
+        element("span", { class: "chip unknown restricted", text: "with a restriction" }));
+    }
+  }
+
   function matches({ row, images, versions: has }, value, branches) {
     const words = name => (row.getAttribute(`data-${name}`) || "").split(" ");
     const named = ["cuda", "python", "stack"];
     const [capability, arch] = value.kind.split(" ");
     const unread = value.driver && !/^\d/.test(value.driver);
-    const runs = images.some(([imageArch, driver, gpus, tested]) =>
+    const runs = images.filter(([imageArch, driver, , gpus, tested]) =>
       [value.arch, arch].every(wanted => !wanted || wanted === imageArch) &&
       (!value.driver || unread || (driver && !machines.older(value.driver, driver, branches))) &&
       (!capability || gpus.split(" ").includes(capability)) &&
       (!value.tested || tested.includes(value.tested)));
     const requests = versions.requirements(separated(value.packages), true).read;
-    return runs && named.every(name => !value[name] || words(name).includes(value[name])) &&
+    const limited = value.driver && !unread && runs.length > 0 &&
+      runs.every(([, , full]) => machines.older(value.driver, full, branches));
+    restrict(row, limited);
+    return runs.length > 0 && named.every(name => !value[name] || words(name).includes(value[name])) &&
       requests.every(request => (has[request.name] || []).some(each => allows(request, each)));
   }
 
@@ -139,7 +152,7 @@
     return [...chosen.values()];
   }
 
-  function card(target, image, state, words, children) {
+  function card(target, image, state, words, children, style = "muted") {
     const facts = [
       image.arch, `CUDA ${image.cuda}`, `Python ${target.python}`, target.pins.join(", "),
       `${(image.size / 1e9).toFixed(1)} GB compressed`,
@@ -151,9 +164,10 @@
       chip(words, state),
       target.recommended ? chip(`recommended for ${target.recommended}`, "") : null,
       target.retired ? chip("retired", "") : null,
-      paragraph(facts.join(" · "), "muted"),
-      list(target.incompatible.map(text => `known incompatibility: ${text}`)),
+      paragraph(facts.join(" · "), style),
       ...children,
+      details(`${count(target.incompatible.length, "known defect")} of the versions in this image`,
+        target.incompatible.length ? [list(target.incompatible)] : []),
     ]);
   }
 
@@ -171,8 +185,22 @@
       (entry.value.limited ? 2 : 0) + (target(entry).recommended ? 0 : 1);
     const shown = entry => card(
       target(entry), entry.image, entry.value.state, WORDS[entry.value.state],
-      [list([...entry.value.reasons, ...entry.value.remarks, testedOn(entry.image)])],
+      [paragraph(testedOn(entry.image), "muted")], "facts-line",
     );
+    // As `imgbuild doctor` groups them: by equal remarks, in the order of the first image of each.
+    const grouped = entries => {
+      const groups = new Map();
+      for (const entry of entries) {
+        const texts = [...entry.value.reasons, ...entry.value.remarks];
+        const key = texts.join("\n");
+        if (!groups.has(key)) groups.set(key, { texts, entries: [] });
+        groups.get(key).entries.push(entry);
+      }
+      return [...groups.values()].map(({ texts, entries: same }) => element("section", { class: "group" }, [
+        texts.length ? paragraph(`${count(same.length, "image")}: ${texts.join("; ")}.`, "why") : null,
+        ...same.map(shown),
+      ]));
+    };
     whenChanged(form, value => {
       const machine = machines.read(value.machine, data.gpus);
       if (/^\d{3}(\.\d+)*$/.test(value.driver)) machine.driver = value.driver;
@@ -194,9 +222,9 @@
       show([
         element("p", { id: "machine-read", text: describeMachine(machine, data) }),
         paragraph(verdict(fits, unknown, target, newerDriver(machine, data)), "verdict"),
-        ...fits.map(shown), ...unknown.map(shown),
-        details(`${count(no.length, "image")} that cannot run on it, and why`, no.map(shown)),
-        details("Retired images", judged.filter(entry => target(entry).retired).map(shown)),
+        ...grouped(fits), ...grouped(unknown),
+        details(`${count(no.length, "image")} that cannot run on it, and why`, grouped(no)),
+        details("Retired images", grouped(judged.filter(entry => target(entry).retired))),
       ]);
     }, value => ({ ...value, machine: machines.summary(machines.read(value.machine, data.gpus)) }));
   }
@@ -238,7 +266,7 @@
     if (!fits.length) {
       return unknown.length ? "Whether an image runs on it is not known." : `No image runs on it.${cure}`;
     }
-    const [first] = fits; // the order is on the page, and that of doctor
+    const [first] = fits; // the first of doctor's
     const recommended = fits.map(target).filter(each => each.recommended).map(each => each.name);
     const more = recommended.length ? `; recommended: ${recommended.join(", ")}` : "";
     return `${count(fits.length, "image")} ${fits.length === 1 ? "runs" : "run"} on it;` +
@@ -324,7 +352,8 @@
       return "No image has exactly these versions; the first has them all, with post releases.";
     }
     if (good.length) {
-      return `No image has everything; ${good.length} can be extended without a known conflict.`;
+      return `No image has everything. The missing packages have no recorded conflict with` +
+        ` ${count(good.length, "image")}; imgbuild lock solves and audits what is added.`;
     }
     return compared.length ? "No image fits; these are the closest."
       : "No image is for this architecture.";
@@ -350,7 +379,7 @@
   /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
   function commandsOf({ name, pull }, incomplete, changed) {
     const project = commands(`the commands that make a project of ${name}`,
-      [`imgbuild init --from requirements.txt --target ${name}`, "imgbuild lock"]);
+      [`imgbuild init --from requirements.txt --extends ${name}`, "imgbuild lock"]);
     if (incomplete) return [project];
     const runs = [...pull ? [`docker pull ${pull}`] : [], `imgbuild run ${name} -- python train.py`];
     return [

@@ -41,9 +41,9 @@
     const pinned = exact.every(word => /^'[^=]+==[^*,\s]+'$/.test(word)) && !facts.length;
     if (!pinned && impossible) return [];
     return [
-      paragraph(pinned ? "To find what stops these versions in their code and libraries, on your machine:"
-        : "To solve for such versions, on your machine:"),
-      commands("the command", [`imgbuild ${pinned ? "audit" : "resolve"} ${exact.join(" ")}${facts.join("")}`]),
+      paragraph(impossible ? "To find what else stops these versions in their code and libraries, on your machine:"
+        : "To solve for these versions, with an audit of their code, on your machine:"),
+      commands("the command", [`imgbuild ${impossible ? "audit" : "resolve"} ${exact.join(" ")}${facts.join("")}`]),
     ];
   }
 
@@ -80,7 +80,8 @@
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
           : "Requirements that exclude some of these versions", against),
         ...part("Known defects", defects),
-        ...part("Outside the versions that a package names as supported; they can be installed", outside),
+        ...part("Outside the versions that a package names as supported", outside),
+        ...targets.length ? [] : part("Not audited", unaudited(data, given.read)),
         ...remarks.length ? [
           element("h3", { text: "Notes of the maintainers on these packages" }),
           element("ul", {}, remarks.map(note => linked("", [{ name: note.target }], `: ${note.text}.`))),
@@ -112,7 +113,7 @@
   function absence(requests, recorded) {
     if (requests.length === 1) return "No image has it.";
     return recorded.length ? "No image has these versions together."
-      : "No image has these versions together, and this site has no reason against them, which does" +
+      : "No image has these versions together, and no reason against them is recorded, which does" +
         " not mean that they work.";
   }
 
@@ -224,13 +225,28 @@
         return [
           ...possible.length && !both.length
             ? [`${one.line}; ${other.line}: no version of ${name} in the images satisfies both`] : [],
-          ...rules.map(rule => `${one.line}; ${other.line}. Both can be satisfied. With ${name}` +
+          ...rules.map(rule => `${one.line}; ${other.line}. With ${name}` +
             ` ${clashes.join(", ")} of the images, ${rule.package} has a known defect: ${rule.why};` +
             ` ${rule.cure}`),
         ];
       })));
     const lines = distinct(found);
     return lines.length ? [element("h3", { text: "Through a package that both need" }), list(lines)] : [];
+  }
+
+  /** The pairs of requested packages that no image has, and without a recorded reason. */
+  function unaudited(data, requests) {
+    const packages = requests.filter(({ name }) => !FACTS.includes(name) && data.versions[name]);
+    const pairs = packages.flatMap((left, number) =>
+      packages.slice(number + 1).map(right => [left, right]));
+    const together = ([left, right]) =>
+      having(data, left).some(number => having(data, right).includes(number));
+    const open = pairs.filter(pair => {
+      const { obstacles, defects } = reasons(data, pair);
+      return !together(pair) && !obstacles.length && !defects.length;
+    });
+    return open.map(([left, right]) => `${left.line} with ${right.line}: no audit of their code is` +
+      " recorded, so whether they work together is not known; imgbuild resolve checks it");
   }
 
   function refused(data, request) {
