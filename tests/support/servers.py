@@ -26,7 +26,7 @@ class Site:
     login: tuple[str, str] | None = None
     # Numbers of body bytes after which the connection is dropped; each request uses one.
     cuts: list[int] = field(default_factory=list)
-    # Statuses, with headers, to answer with before behaving: each request takes one.
+    # Error responses, with headers, sent before normal ones: each request consumes one.
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     redirects: dict[str, str] = field(default_factory=dict)
     compress: bool = False  # with gzip, for clients that accept it

@@ -188,13 +188,13 @@ class Store:
             if path.relative_to(self.root).as_posix() not in self.leases(current_process=False):
                 path.unlink(missing_ok=True)
 
-    def drop_damaged(self, path: Path, seen: os.stat_result | None = None) -> None:
+    def drop_damaged(self, path: Path, expected_stat: os.stat_result | None = None) -> None:
         """Remove a file or blob of this cache that does not match its name, even if in use.
 
-        With `seen`, only if it is still the same file, not replaced by another process.
+        With `expected_stat`, only if it is still the same file, not replaced by another process.
         """
         with self.exclusive_access(), contextlib.suppress(FileNotFoundError):
-            if seen is None or os.path.samestat(seen, path.lstat()):
+            if expected_stat is None or os.path.samestat(expected_stat, path.lstat()):
                 path.unlink()
 
     def exclusive_access(self) -> contextlib.AbstractContextManager[None]:
@@ -236,20 +236,20 @@ class Store:
         if not self._present(path) and not self._copied(path):
             return None
         with files.plain_errors(self.root), contextlib.suppress(FileNotFoundError):
-            seen = path.lstat()
-            if self._is_intact(path, seen):
+            expected_stat = path.lstat()
+            if self._is_intact(path, expected_stat):
                 # not set by another process in the meantime
                 if time.time() - path.lstat().st_mtime > 60:
                     self._known.touch(path)
                 return path
-            self._remove_damaged(path, seen)
+            self._remove_damaged(path, expected_stat)
         return None
 
-    def _is_intact(self, path: Path, seen: os.stat_result) -> bool:
+    def _is_intact(self, path: Path, expected_stat: os.stat_result) -> bool:
         """Whether the entry at `path` matches its hash and is writable by this user only."""
-        if not stat.S_ISREG(seen.st_mode):
+        if not stat.S_ISREG(expected_stat.st_mode):
             return False
-        if is_private(seen) or (self._modeless and seen.st_uid == os.geteuid()):
+        if is_private(expected_stat) or (self._modeless and expected_stat.st_uid == os.geteuid()):
             return self._known.matches(path, path.name)
         with open(path, "rb", opener=regular) as file:
             right = self._copy(file, path)
@@ -287,11 +287,11 @@ class Store:
             self._lease(path)
         return True
 
-    def _remove_damaged(self, path: Path, seen: os.stat_result) -> None:
+    def _remove_damaged(self, path: Path, expected_stat: os.stat_result) -> None:
         name = (self.fact(NAME, path.name) or b"").decode("utf-8", "replace")
         shown = f"{path} ({name})" if name else f"{path}"
         try:
-            self.drop_damaged(path, seen)
+            self.drop_damaged(path, expected_stat)
         except OSError as error:
             message = f"{shown} is damaged and cannot be removed: {error.strerror}"
             hint = "remove it as its owner, or set IMGBUILD_CACHE to another folder"

@@ -53,16 +53,16 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     verb_parameters = list(signature.parameters.values())
     together = [*verb_parameters, *parameters(Cluster)]
 
-    def _verb(**given: Any) -> None:
-        cluster = taken(Cluster, given)
+    def _verb(**options: Any) -> None:
+        cluster = taken(Cluster, options)
         if cluster.on == "local":
             if cluster != Cluster():
                 message = f"imgbuild {name}: options of Slurm need --on slurm"
                 raise InputError(message, hint="add --on slurm, or leave them out")
-            function(**given)
+            function(**options)
             return
         defaults = {parameter.name: parameter.default for parameter in verb_parameters}
-        _run(name, given, _handed(name, given, defaults), cluster)
+        _run(name, options, _handed(name, options, defaults), cluster)
 
     _verb.__name__, _verb.__doc__ = function.__name__, function.__doc__
     _verb.__signature__ = signature.replace(parameters=together)  # type: ignore[attr-defined]
@@ -72,10 +72,12 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
     return _verb
 
 
-def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object]) -> tuple[str, ...]:
+def _handed(
+    verb: str, options: Mapping[str, Any], defaults: Mapping[str, object]
+) -> tuple[str, ...]:
     """The options of the verb for each task; InputError for an option that tasks do not support."""
     words: list[str] = []
-    for name, value in given.items():
+    for name, value in options.items():
         if name in OWN or value == defaults[name] or (name == "jobs" and value == 0):
             continue
         flag = HANDED[verb].get(name)
@@ -95,15 +97,15 @@ def _handed(verb: str, given: Mapping[str, Any], defaults: Mapping[str, object])
     return tuple(words)
 
 
-def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: Cluster) -> None:
+def _run(verb: str, options: Mapping[str, Any], handed: tuple[str, ...], cluster: Cluster) -> None:
     """Submit the tasks, follow them, and print the results as the verb itself does."""
-    output = Output(json=given["json"], quiet=given["quiet"], verbose=given["verbose"])
+    output = Output(json=options["json"], quiet=options["quiet"], verbose=options["verbose"])
     configure(output)
-    session = open_session(given["matrix"], Options())
+    session = open_session(options["matrix"], Options())
     report_templates(session.project)
-    patterns = [*(given["names"] or []), *(given["target"] or [])]
-    arches = [arch for arch in given["arch"] or [] if arch != "all"]
-    selected = session.select(patterns, everything=given["everything"], arches=arches)
+    patterns = [*(options["names"] or []), *(options["target"] or [])]
+    arches = [arch for arch in options["arch"] or [] if arch != "all"]
+    selected = session.select(patterns, everything=options["everything"], arches=arches)
     tasks = _tasks(session, [item.name for item in selected], arches)
     command = (
         *(*programs.python(), "-m", "imgbuild", verb, f"--matrix={session.project.matrix}"),
@@ -135,7 +137,7 @@ def _run(verb: str, given: Mapping[str, Any], handed: tuple[str, ...], cluster: 
         jobs = list(dict.fromkeys(entry.order.job for entry in live))
         answer(jobs, jobs)
         return
-    _report(verb, [*done, *array.follow(live, console, leave=cluster.leave)], given, tasks)
+    _report(verb, [*done, *array.follow(live, console, leave=cluster.leave)], options, tasks)
 
 
 def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> list[Task]:
@@ -150,14 +152,14 @@ def _tasks(session: Session, names: Sequence[str], arches: Sequence[Any]) -> lis
 
 
 def _report(
-    verb: str, ended: Sequence[TaskEnd], given: Mapping[str, Any], tasks: Sequence[Task]
+    verb: str, ended: Sequence[TaskEnd], options: Mapping[str, Any], tasks: Sequence[Task]
 ) -> None:
     """Print the results of all tasks in the order of the targets, as the verb itself does."""
     order = [task.target for task in tasks]
     ends = sorted(ended, key=lambda end: order.index(end.target))
     reports = [report for end in ends for report in _reports(verb, end)]
-    if given.get("junit") is not None:
-        write_bytes(given["junit"], junit_report.document(reports))
+    if options.get("junit") is not None:
+        write_bytes(options["junit"], junit_report.document(reports))
     if verb == "build":
         built = [item for end in ends if end.good for item in msgspec.json.decode(end.answer)]
         lines = [f"{item['target']} {item['digest']} {item['output']}" for item in built]

@@ -83,7 +83,7 @@ def main() -> None:
     except KeyboardInterrupt:
         status = _stopped(Interrupted(STOPPED))
     except Exception as error:
-        if ending.received() is not None:  # of a worker that the signal ended, for example
+        if ending.received() is not None:  # for example from a worker that the signal terminated
             status = _stopped(error)
         elif isinstance(error, ImgbuildError):
             status = report(error)

@@ -220,7 +220,7 @@ MirrorOnly = Annotated[
     bool,
     option(
         "--mirror-only",
-        "Do not fetch files that the mirror lacks from other servers.",
+        "Do not fall back to other servers for files that the mirror lacks.",
         panel=REGISTRY,
     ),
 ]

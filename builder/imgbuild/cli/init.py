@@ -298,7 +298,7 @@ def init_project(
             for line in _project_report.read_lines(files):
                 console.info(line)
             name = init.name_for(name or "my-image")
-            target = extends if catalogue is None else _of_catalogue(catalogue, extends)
+            target = extends if catalogue is None else _select_target(catalogue, extends)
             _extend(path, name, target or "", place, image, additions)
             return
         source = Source(catalogue=catalogue, place=place, image=image)
@@ -503,7 +503,7 @@ def _catalogue(lock: str | None) -> Project | None:
     return project_paths.find(path) if (path / MATRIX).is_file() else None
 
 
-def _of_catalogue(catalogue: Project, extends: str | None) -> str:
+def _select_target(catalogue: Project, extends: str | None) -> str:
     """The selected target of the catalogue; NothingSelected if it has no such lock."""
     if extends is None:
         targets = load(catalogue.matrix).targets

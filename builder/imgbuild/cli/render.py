@@ -220,7 +220,7 @@ def _refuse(
         message = "--check cannot be combined with --online or --output"
         raise InputError(message, hint="leave --online and --output out")
     if options.online and output is None:
-        message = "--online needs --output: its file names hosts, and is not committed"
+        message = "--online requires --output: the file contains host names"
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:

@@ -262,8 +262,8 @@ Imports = Annotated[
     list[Path] | None,
     option(
         "--import",
-        "Run nothing: add tests that ran elsewhere to images/TARGET/smoke.json, passed or failed."
-        " A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci"
+        "Do not run tests; add results from elsewhere to images/TARGET/smoke.json, passed or"
+        " failed. A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci"
         " script`; repeatable.",
         metavar="PATH",
         often=True,

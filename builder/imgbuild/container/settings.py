@@ -1,4 +1,4 @@
-"""Settings of an image's container for all runtimes: command, GPUs, memory, caches, secrets.
+"""Settings of containers in job scripts and rendered files: command, GPUs, caches, secrets.
 
 `imgbuild run` and the job scripts use the same folders and variables; `imgbuild render` writes the
 value for Docker Compose, dev containers, Kubernetes and SkyPilot.

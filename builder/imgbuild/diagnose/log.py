@@ -30,7 +30,7 @@ LONG = 600  # characters; of longer lines, `MOST_LONG` are examined whole
 MOST_LONG = 200
 SHORT = 30  # lines
 SHAPE = re.compile(r"\d+")
-# A line of code below a frame, whose message is not filled in: the exception has it.
+# A source line below a frame with an unformatted message; the exception has the formatted one.
 UNFILLED = re.compile(r"(?:raise|assert|warnings\.warn|logger\.\w+)\b|.{0,80}\bf?['\"].*\{")
 
 

@@ -166,9 +166,9 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         recorded = now
 
 
-def _without_unused(report: Report, known: Iterable[Constraint]) -> Report:
+def _without_unused(report: Report, learned: Iterable[Constraint]) -> Report:
     """`report` with warnings instead of errors of code that has never run."""
-    entries = tuple(known)
+    entries = tuple(learned)
     findings = ordered(unused(finding, entries) for finding in report.findings)
     return msgspec.structs.replace(report, findings=tuple(findings))
 

@@ -178,7 +178,7 @@ class _Composer(Composer):
                 message = f"a key must be text, but YAML reads this as {KINDS[kind(key)]}"
                 self._note(key.start_mark, message, shown(key), f'text, in quotes: "{key.value}"')
             elif key.value in seen:
-                message = f"key {key.value} is given twice: first in line {seen[key.value]}"
+                message = f"duplicate key {key.value}: first defined on line {seen[key.value]}"
                 self._note(key.start_mark, message, None, "each key once")
             else:
                 seen[key.value] = key.start_mark.line + 1

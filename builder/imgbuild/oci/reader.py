@@ -38,7 +38,7 @@ XATTR = "SCHILY.xattr."
 REMEDY = "the layer is damaged: run `imgbuild cache verify`, then build or pull again"
 TIME_LIMIT = 1 << 33  # seconds: the range of every file system
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# The stub of isal calls its error class an instance.
+# isal's type stub declares its error class as an instance.
 DAMAGED = (EOFError, zlib.error, cast("type[Exception]", isal_zlib.error))
 FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)

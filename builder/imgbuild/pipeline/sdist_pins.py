@@ -19,7 +19,7 @@ from imgbuild.lock.resolution import LockedFile, Wheel
 
 
 class SdistPins(msgspec.Struct, frozen=True, kw_only=True):
-    """The wheels built from sdists, their locations, and errors of others, by package."""
+    """Wheels built from sdists, their locations, and the errors of failed builds, by package."""
 
     wheels: tuple[tuple[Wheel, Path], ...] = ()
     refused: dict[str, str] = {}

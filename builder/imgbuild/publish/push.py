@@ -367,7 +367,7 @@ def _in_layout(folder: Path, blob: PlannedBlob) -> Path | None:
 def _pushed(
     work: PushContext,
     plan: PushPlan,
-    rows: Sequence[PushedBlob],
+    blobs: Sequence[PushedBlob],
     counted: BlobState,
     tags: tuple[Tag, ...],
 ) -> Pushed:
@@ -381,8 +381,8 @@ def _pushed(
             for arch, document in zip(plan.arches, plan.manifests, strict=True)
         },
         tags=tags,
-        blobs=tuple(rows),
-        sent=sum(row.size for row in rows if row.state is counted),
+        blobs=tuple(blobs),
+        sent=sum(blob.size for blob in blobs if blob.state is counted),
     )
 
 

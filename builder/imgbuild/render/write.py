@@ -334,5 +334,5 @@ def _single_arch(chosen: Chosen) -> Arch:
     lock, arches = chosen
     if len(arches) == 1:
         return arches[0]
-    message = f"{lock.target} has {' and '.join(arches)}, but this format is for one"
+    message = f"{lock.target} has {' and '.join(arches)}, but this format supports one architecture"
     raise InputError(message, hint=f"add --arch {arches[0]}")

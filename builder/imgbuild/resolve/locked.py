@@ -36,7 +36,7 @@ class LockedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_OTHER = 1  # requested packages of which a near target has another version
-ENOUGH = 2  # requested packages that a target with an absent one has
+ENOUGH = 2  # requested packages that a target must have if it lacks another one
 
 
 class NearTarget(msgspec.Struct, frozen=True, kw_only=True):

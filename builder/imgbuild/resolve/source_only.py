@@ -15,8 +15,8 @@ from packaging.version import Version
 
 from imgbuild.resolve.imports import ImportSite
 
-# The first torch whose wheels have the new C++ ABI: of PyTorch's release notes of 2.7 and 2.6
-# (https://github.com/pytorch/pytorch/releases/tag/v2.7.0). 2.6.0 for CUDA 12.6 had it already.
+# The first torch whose wheels have the new C++ ABI, according to PyTorch's release notes for 2.7
+# and 2.6 (https://github.com/pytorch/pytorch/releases/tag/v2.7.0); 2.6.0 for CUDA 12.6 has it.
 NEW_ABI = (2, 7)
 
 

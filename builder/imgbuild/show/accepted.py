@@ -25,8 +25,8 @@ from imgbuild.system import boundary, yaml_data
 FILE = "data/compare.yaml"
 # Bytes of one file whose text is compared; a larger one is not stored, and counts as different.
 LIMITS = {"record": 16 << 20, "launcher": 16 << 10}
-# Every line of the script that imgbuild or uv writes for an entry point. uv's takes off the endings
-# that such a script has on Windows alone.
+# Every line of the script that imgbuild or uv writes for an entry point. uv's also strips
+# suffixes that occur only on Windows.
 LAUNCHER = re.compile(
     r"""(?P<interpreter>#!\S+)
 (?:# -\*- coding: utf-8 -\*-

@@ -320,7 +320,7 @@ def read_report(
         raise WorkFailed(message, hint=hint) from error
     if document.format != FORMAT or document.tier != tier:
         message = (
-            f"{expected.target}: the report of the smoke tests is of tier {document.tier} in format"
+            f"{expected.target}: the smoke-test report has tier {document.tier} and format"
             f" {document.format} (expected tier {tier} in format {FORMAT})"
         )
         raise WorkFailed(message, hint="reinstall imgbuild")

@@ -109,18 +109,18 @@ def solved(
     package: str,
     version: str,
     before: Mapping[str, str],
-    known: tuple[Constraint, ...],
+    constraints: tuple[Constraint, ...],
     context: Context,
 ) -> SolvedVersion:
     """The first of `attempts` that has a solution; `before` are the versions for comparison."""
     reasons: tuple[str, ...] = ()
     for attempt in attempts:
-        problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, known)
+        problem = SolveProblem(attempt.matrix, attempt.name, attempt.arch, context, constraints)
         try:
             with solve.opened(problem) as prepared:
-                chosen = solve.choose_packages(prepared, known)
+                chosen = solve.choose_packages(prepared, constraints)
                 resolution = solve.lock_answer(prepared, chosen)
-                audit, findings = _audited(prepared, resolution, known, context)
+                audit, findings = _audited(prepared, resolution, constraints, context)
         except NoSolution as error:
             reasons = reasons or (error.reasons or (error.message,))[:SHOWN]
             continue
@@ -148,7 +148,7 @@ def _changes(package: str, before: Mapping[str, str], after: Mapping[str, str]) 
 def _audited(
     prepared: PreparedTarget,
     resolution: Resolution,
-    known: tuple[Constraint, ...],
+    constraints: tuple[Constraint, ...],
     context: Context,
 ) -> tuple[str, tuple[str, ...]]:
     """The audit's result for a solution, only from facts in the cache, and its errors."""
@@ -159,7 +159,7 @@ def _audited(
     with Library(context.store, Blocks(context.http)) as library:
         release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
         published = prepared.published.versions if prepared.published is not None else {}
-        terms = terms_of(prepared, resolution, known)
+        terms = terms_of(prepared, resolution, constraints)
         report = audit_of(resolution, release_catalogue, terms, published=published)
     errors = [each.message for each in report.findings if each.severity is Severity.ERROR]
     return count(len(errors), "error") if errors else "no error", tuple(errors[:SHOWN])
@@ -171,8 +171,8 @@ def _lacking(resolution: Resolution, context: Context) -> list[str]:
     lacking = []
     for wheel in wheels_of(resolution):
         try:
-            known = bool(library.wheel(wheel, f"{LATER}{wheel.sha256}").index.files)
+            is_stored = bool(library.wheel(wheel, f"{LATER}{wheel.sha256}").index.files)
         except FetchFailed:
-            known = False
-        lacking += [] if known else [wheel.package]
+            is_stored = False
+        lacking += [] if is_stored else [wheel.package]
     return lacking

@@ -213,7 +213,7 @@ def _longer(first: RefusedTrial, second: RefusedTrial) -> RefusedTrial:
 
 
 def mentioned(reasons: tuple[str, ...], names: Iterable[str]) -> set[str]:
-    """The packages in the reasons: those of `names`, and others with a specifier."""
+    """The packages mentioned in `reasons`: those in `names`, and any with a version specifier."""
     text = " ".join(re.sub(r"[-_.]+(?=[a-z])", "-", reason.lower()) for reason in reasons)
     named = {name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
     return named | {normalize(match[1] or match[2]) for match in NAMED.finditer(text)}

@@ -32,7 +32,7 @@ MAX_TOTAL_RATIO = 100  # the highest ratio of the 157 wheels of cu124 is 7 (fast
 TOTAL_LEEWAY = 16 << 20
 TEXT_LIMIT = 64 << 20  # METADATA, RECORD and similar files are read as a whole
 NAME_LIMIT = 255  # bytes of one path component, on every file system that images are unpacked to
-PATH_LIMIT = 3840  # bytes of a path: Linux takes 4,095, with the folder into which it is unpacked
+PATH_LIMIT = 3840  # bytes of a path: Linux allows 4,095, including the target folder
 
 
 class WheelArchive(msgspec.Struct, frozen=True, kw_only=True):

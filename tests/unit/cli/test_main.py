@@ -81,6 +81,6 @@ def test_a_failed_build_ends_with_its_likely_cause(capsys) -> None:
     assert "; cure: " in last
 
 
-def test_failed_build_without_known_cause_names_none(capsys) -> None:
+def test_failed_build_without_known_cause_prints_no_cause(capsys) -> None:
     report(build_failure("acme", "1.0", "slots: 3"))
     assert "cure: " not in capsys.readouterr().err

@@ -18,7 +18,7 @@ YAML = {
     "duplicate key": (
         "default_index: main",
         "default_index: main\n§default_index: torch",
-        (None, "default_index is given twice: first in line 5", None, "each key once", None),
+        (None, "duplicate key default_index: first defined on line 5", None, "each key once", None),
     ),
     "a key that is a number": (
         "labels: {org.example.team: rl}",

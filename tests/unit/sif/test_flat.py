@@ -111,7 +111,7 @@ def test_hard_link_to_hidden_file():
     assert rows["/opt/name"][4] == len(b"kept")
 
 
-def test_path_through_link_of_lower_layer():
+def test_path_through_link_of_lower_layer_is_resolved():
     stream = flat(
         members((info("lib", tarfile.SYMTYPE, linkname="usr/lib"), b""), (info("usr/lib/a"), b"1")),
         members((info("lib/b"), b"2")),

@@ -68,7 +68,7 @@ class _Linker:
                 library
                 for library in facts.needed
                 if not self._is_found(package, facts, library)
-                and (self._complete or self._is_certain(library))
+                and (self._complete or self._is_certainly_missing(library))
             ]
             if missing:
                 yield from self._libraries(package, facts, missing)
@@ -137,7 +137,7 @@ class _Linker:
             remedy = f"if this part of {package} is used, {add_to_base(library)}"
         yield self._finding(package, facts, Relation.LIBRARY, other, library, text, remedy)
 
-    def _is_certain(self, library: str) -> bool:
+    def _is_certainly_missing(self, library: str) -> bool:
         """Whether a library is certainly missing, even in a partial package set."""
         owner = self._known.provider(library)
         there = bool(owner) and self._package_set.version(owner) is not None

@@ -207,7 +207,7 @@ class _Call(msgspec.Struct, frozen=True):
                 return None
             if whole is not node or not is_plain:
                 return run.value(whole, frame) if isinstance(whole, ast.expr) else UNKNOWN
-            frame.names[""] = self.called  # a `try` around may bind its name
+            frame.names[""] = self.called  # an enclosing `try` may bind its name
             renamed = ast.Call(ast.Name("", ast.Load()), node.args, node.keywords)
             return run.value(renamed, frame)
 

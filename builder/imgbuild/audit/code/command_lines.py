@@ -26,7 +26,7 @@ _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
 _ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME of one that another release had
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")
-# Programs that run the rest of their words, or hand it to a container.
+# Programs that run their remaining arguments as a command, or pass them to a container.
 _WRAPPERS = frozenset(
     ("srun", "sudo", "nohup", "exec", "env", "timeout", "numactl", "nsys", "mpirun", "time")
 ) | frozenset(("docker", "podman", "apptainer", "singularity", "imgbuild", "uv", "xargs", "poetry"))

@@ -63,7 +63,7 @@ class Evaluator:
     """Evaluates calls in one package set, and caches the sources of modules."""
 
     def __init__(self, package_set: ImportablePackages) -> None:
-        self._package_set = ref(package_set)  # which keeps its evaluator
+        self._package_set = ref(package_set)  # weak: the package set owns its evaluator
         # Of `answers`: by the expression and its place, and by the definitions that it names.
         self.subjects: dict[str, bool | None] = {}
         self.answers: dict[str, bool | None] = {}

@@ -160,7 +160,7 @@ class ExpressionValues(Interpreter):
             return version > right or same
         return isinstance(sign, ast.NotEq)
 
-    def _choice(self, node: ast.IfExp, frame: CallFrame) -> object:
+    def _conditional(self, node: ast.IfExp, frame: CallFrame) -> object:
         return self.value(node.body if self.holds(node.test, frame) else node.orelse, frame)
 
     def _named(self, node: ast.NamedExpr, frame: CallFrame) -> object:
@@ -331,7 +331,7 @@ class ExpressionValues(Interpreter):
         ast.UnaryOp: _unary,
         ast.BinOp: _binary,
         ast.Compare: _compare,
-        ast.IfExp: _choice,
+        ast.IfExp: _conditional,
         ast.NamedExpr: _named,
         ast.Subscript: _subscript,
         ast.JoinedStr: _text,

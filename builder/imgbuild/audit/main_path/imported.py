@@ -127,7 +127,7 @@ class CertainImports:
 
 
 def is_caught(raised: str, caught: Iterable[str]) -> bool:
-    """Whether one of the exceptions `caught` ("" for all) may be `raised`.
+    """Whether `except` with `caught` ("" for all) may catch the exception `raised`.
 
     The base classes of exceptions that are not builtins are unknown.
     """

@@ -80,11 +80,11 @@ Intrinsic = Callable[[Interpreter, Arguments, Mapping[str, object]], object]
 def _pure(function: Callable[..., Any]) -> Intrinsic:
     """A wrapper for a function of completely known values."""
 
-    def _apply(_: Interpreter, given: Arguments, named: Mapping[str, object]) -> object:
-        if not all(map(solid, given)) or not all(map(solid, named.values())):
+    def _apply(_: Interpreter, arguments: Arguments, named: Mapping[str, object]) -> object:
+        if not all(map(solid, arguments)) or not all(map(solid, named.values())):
             return UNKNOWN
         try:
-            result = function(*given, **named)
+            result = function(*arguments, **named)
         except (InvalidVersion, InvalidSpecifier, InvalidRequirement, ArithmeticError) as error:
             raise Raised(type(error).__name__, certain=False) from None
         except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -116,17 +116,17 @@ def _as_version(value: object) -> Version:
     return InstalledVersion(str(value)) if is_installed else Version(str(value))
 
 
-def _any(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    return _of_all(given, expected=True)
+def _any(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
+    return _of_all(arguments, expected=True)
 
 
-def _all(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    return _of_all(given, expected=False)
+def _all(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
+    return _of_all(arguments, expected=False)
 
 
-def _of_all(given: Arguments, *, expected: bool) -> object:
+def _of_all(arguments: Arguments, *, expected: bool) -> object:
     """Whether any of the items is true, or whether none is false."""
-    items = given[0] if len(given) == 1 else UNKNOWN
+    items = arguments[0] if len(arguments) == 1 else UNKNOWN
     if not isinstance(items, (tuple, list, frozenset)):
         return UNKNOWN
     states = [truth(item) for item in items]
@@ -135,22 +135,22 @@ def _of_all(given: Arguments, *, expected: bool) -> object:
     return UNKNOWN if None in states else not expected
 
 
-def _bool(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
-    truth_value = truth(given[0]) if given else False
+def _bool(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
+    truth_value = truth(arguments[0]) if arguments else False
     return UNKNOWN if truth_value is None else truth_value
 
 
-def _isinstance(_: Interpreter, given: Arguments, __: Mapping[str, object]) -> object:
+def _isinstance(_: Interpreter, arguments: Arguments, __: Mapping[str, object]) -> object:
     """The result of `isinstance`, for plain values and builtin types."""
-    if len(given) != 2 or not solid(given[0]):
+    if len(arguments) != 2 or not solid(arguments[0]):
         return UNKNOWN
-    classes = given[1] if isinstance(given[1], tuple) else (given[1],)
+    classes = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
     names = {
         class_value.name.removeprefix("builtins.")
         for class_value in classes
         if isinstance(class_value, ModuleValue)
     }
-    if isinstance(given[0], tuple(_TYPES[name] for name in names & _TYPES.keys())):
+    if isinstance(arguments[0], tuple(_TYPES[name] for name in names & _TYPES.keys())):
         return True
     return False if len(names) == len(classes) and names <= _TYPES.keys() else UNKNOWN
 
@@ -160,50 +160,52 @@ _TYPES: dict[str, type] = {
 }
 
 
-def _find_spec(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
-    if not given or not isinstance(given[0], str):
+def _find_spec(interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]) -> object:
+    if not arguments or not isinstance(arguments[0], str):
         return UNKNOWN
-    is_present = interpreter.present(given[0])
-    above = given[0].rpartition(".")[0]
+    is_present = interpreter.present(arguments[0])
+    above = arguments[0].rpartition(".")[0]
     if above and is_present is False and interpreter.present(above) is False:
         raise Raised(ModuleNotFoundError.__name__)  # find_spec imports the package above
     return UNKNOWN if is_present is None else TRUE if is_present else None
 
 
-def _import_module(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
-    if len(given) != 1 or not isinstance(given[0], str):
+def _import_module(
+    interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]
+) -> object:
+    if len(arguments) != 1 or not isinstance(arguments[0], str):
         return UNKNOWN
-    return interpreter.imported(given[0])
+    return interpreter.imported(arguments[0])
 
 
-def _version(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
-    if not given or not isinstance(given[0], str):
+def _version(interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]) -> object:
+    if not arguments or not isinstance(arguments[0], str):
         return UNKNOWN
-    return interpreter.version(given[0]) or UNKNOWN
+    return interpreter.version(arguments[0]) or UNKNOWN
 
 
 def _distribution(
-    interpreter: Interpreter, given: Arguments, named: Mapping[str, object]
+    interpreter: Interpreter, arguments: Arguments, named: Mapping[str, object]
 ) -> object:
-    version = _version(interpreter, given, named)
+    version = _version(interpreter, arguments, named)
     return Bound(version, "distribution") if isinstance(version, str) else UNKNOWN
 
 
 def _distributions_of(
-    interpreter: Interpreter, given: Arguments, _: Mapping[str, object]
+    interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]
 ) -> object:
     """The result of `packages_distributions().get(module)`: the packages with the module."""
-    if not given or not isinstance(given[0], str):
+    if not arguments or not isinstance(arguments[0], str):
         return UNKNOWN
-    owner = interpreter.owner(given[0])
-    return [owner] if owner else UNKNOWN if owner is None else (*given[1:], None)[0]
+    owner = interpreter.owner(arguments[0])
+    return [owner] if owner else UNKNOWN if owner is None else (*arguments[1:], None)[0]
 
 
-def _hasattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
-    if len(given) != 2 or not isinstance(given[1], str):
+def _hasattr(interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]) -> object:
+    if len(arguments) != 2 or not isinstance(arguments[1], str):
         return UNKNOWN
     try:
-        attribute = interpreter.attribute(given[0], given[1])
+        attribute = interpreter.attribute(arguments[0], arguments[1])
     except Raised:
         return False
     if isinstance(attribute, ModuleValue) and attribute.name not in INTRINSICS:
@@ -212,14 +214,14 @@ def _hasattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]
     return UNKNOWN if attribute == UNKNOWN else True
 
 
-def _getattr(interpreter: Interpreter, given: Arguments, _: Mapping[str, object]) -> object:
-    if len(given) not in (2, 3) or not isinstance(given[1], str):
+def _getattr(interpreter: Interpreter, arguments: Arguments, _: Mapping[str, object]) -> object:
+    if len(arguments) not in (2, 3) or not isinstance(arguments[1], str):
         return UNKNOWN
     try:
-        return interpreter.attribute(given[0], given[1])
+        return interpreter.attribute(arguments[0], arguments[1])
     except Raised:
-        if len(given) == 3:
-            return given[2]
+        if len(arguments) == 3:
+            return arguments[2]
         raise
 
 
@@ -231,32 +233,36 @@ def _none(*_: object) -> object:
     return None
 
 
-def method(called: Bound, given: Sequence[object], named: Mapping[str, object]) -> object:
+def method(called: Bound, arguments: Sequence[object], named: Mapping[str, object]) -> object:
     """The result of a method of a plain value."""
     owner = called.owner
     if isinstance(owner, dict) and called.name in ("get", "items", "values", "keys"):
         if called.name != "get":
             return list(getattr(owner, called.name)())
-        has_key = bool(given) and is_key(given[0])
-        return owner.get(given[0], given[1] if len(given) > 1 else None) if has_key else UNKNOWN
-    if not solid(owner) or not all(map(solid, (*given, *named.values()))):
+        has_key = bool(arguments) and is_key(arguments[0])
+        return (
+            owner.get(arguments[0], arguments[1] if len(arguments) > 1 else None)
+            if has_key
+            else UNKNOWN
+        )
+    if not solid(owner) or not all(map(solid, (*arguments, *named.values()))):
         return UNKNOWN
-    if isinstance(owner, str) and _is_long(owner, called.name, given):
+    if isinstance(owner, str) and _is_long(owner, called.name, arguments):
         return UNKNOWN
     try:
-        return getattr(owner, called.name)(*given, **named)
+        return getattr(owner, called.name)(*arguments, **named)
     except (TypeError, ValueError, LookupError) as error:
         raise Raised(type(error).__name__, certain=False) from None
 
 
-def _is_long(text: str, name: str, given: Sequence[object]) -> bool:
+def _is_long(text: str, name: str, arguments: Sequence[object]) -> bool:
     """Whether a string method may return a long string, or reads attributes of arguments."""
     if name == "format":
         return "{" in _FIELD.sub("", text)
-    if name == "replace" and len(given) > 1:
-        return len(text) * max(1, len(str(given[1]))) > LARGEST
-    if name == "join" and given and isinstance(given[0], (tuple, list, frozenset)):
-        return len(text) * len(given[0]) > LARGEST
+    if name == "replace" and len(arguments) > 1:
+        return len(text) * max(1, len(str(arguments[1]))) > LARGEST
+    if name == "join" and arguments and isinstance(arguments[0], (tuple, list, frozenset)):
+        return len(text) * len(arguments[0]) > LARGEST
     return False
 
 
@@ -293,7 +299,7 @@ INTRINSICS: dict[str, Intrinsic] = {
     "packaging.specifiers.SpecifierSet": _pure(SpecifierSet),
     "packaging.requirements.Requirement": _pure(parse_requirement),
     "platform.system": lambda *_: "Linux",
-    "typing.cast": lambda _, given, __: given[1] if len(given) == 2 else UNKNOWN,
+    "typing.cast": lambda _, arguments, __: arguments[1] if len(arguments) == 2 else UNKNOWN,
     "warnings.warn": _none,
     **{
         f"operator.{name}": _pure(getattr(operator, name))

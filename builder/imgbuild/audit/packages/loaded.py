@@ -11,7 +11,7 @@ from imgbuild.audit.source.facts import ElfFacts
 # The kind of these facts in the cache and in the file of published facts. Increase the number when
 # the reader returns other facts for the same bytes; `make facts` writes the file again.
 KIND = "loaded-1"
-LARGEST = 16 << 20  # bytes of a file that is searched; larger ones are rarely about loading
+LARGEST = 16 << 20  # bytes of a file that is searched; larger files rarely load libraries by name
 _LOADERS = frozenset(("dlopen", "dlmopen"))
 # A whole string of C, with a version or the beginning of one: "libcudart.so.%d".
 _NAME = re.compile(rb"(?<![\w./%+-])(lib[\w+-]+\.so(?:\.[\w.%]*)?)\0")
