@@ -105,7 +105,7 @@ TABLE: tuple[Quick, ...] = (
     Quick(
         "trl sft, 4 bit",
         "the script of the package under accelerate launch, with an adapter on a 4-bit model",
-        ("trl",),
+        ("trl", "peft", "bitsandbytes"),
         f"""
 {{bin}}/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision bf16 \
     --dynamo_backend no {{trl}}/scripts/sft.py {SIZES} \

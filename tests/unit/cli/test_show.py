@@ -296,7 +296,7 @@ def test_all_columns_are_paragraphs_on_a_narrow_terminal(
     [
         ("H200", "cu126-vllm", "cu130-verl0.9"),
         ("2 H100", "cu130-verl0.9", "cu126-vllm"),
-        ("nvidia h200", "cu126-vllm", "cu130-trl1.16.0"),
+        ("nvidia h200", "cu126-vllm", "cu130-verl0.9"),
         ("80GB HBM3", "cu130-verl0.9", "cu126-vllm"),
     ],
 )
