@@ -82,7 +82,7 @@ def test_second_target_with_same_name_is_reported() -> None:
     text, line, column = broken(
         "targets:\n  cu124-vllm:", "targets:\n  cu124-vllm: {}\n  §cu124-vllm:"
     )
-    duplicates = [problem for problem in problems(text) if "twice" in problem.message]
+    duplicates = [problem for problem in problems(text) if "duplicate" in problem.message]
     assert [(problem.line, problem.column) for problem in duplicates] == [(line, column)]
 
 
