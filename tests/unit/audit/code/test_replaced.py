@@ -99,3 +99,12 @@ def test_conditions_on_large_tables_are_unknown(audit: Findings) -> None:
     packages = {"trl==0.18": {"trl.py": table + "\ndef load(path):\n    return path\n"}}
     findings = audit({"a.py": script}, packages)
     assert [each.code for each in findings] == ["IMG102"]
+
+
+def test_methods_of_a_renamed_class_are_called_with_self(audit: Findings) -> None:
+    code = "import os\nfrom trl import SFTTrainer\nBase = SFTTrainer\n\nclass Own(Base):\n"
+    code += "    def __init__(self, model):\n        Base.__init__(self, model, None, None)\n"
+    assert audit({"own.py": code}) == []
+    assert [each.code for each in audit({"own.py": code.replace("None)", "None, 1)")})] == [
+        "IMG103"
+    ]
