@@ -20,7 +20,7 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
     All their uses in the file are under conditions such as `if version < "0.20"` that are false,
     or in other such functions: these are the implementations for other versions.
     """
-    tree = parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
+    tree = parse_source(text.source)
     defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
     uses: dict[str, list[str]] = {}  # name → the names around its uses that may run
     for name, scope, runs in _uses(code, text, tree, frozenset(defined)):
