@@ -42,6 +42,8 @@ def test_functions_for_other_versions_are_warnings(
 ) -> None:
     findings = audit({"patch.py": FOR_OTHERS.format(bound)})
     assert [(each.code, each.line, each.severity) for each in findings] == [("IMG101", 7, severity)]
+    code = FOR_OTHERS.replace('Version(version("trl"))', "release").format(bound)
+    assert [each.severity for each in audit({"patch.py": code})] == [Severity.WARNING]
 
 
 def test_functions_without_uses_are_assumed_to_run(audit: Findings) -> None:
