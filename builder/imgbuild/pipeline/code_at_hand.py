@@ -109,6 +109,7 @@ def warn(
 
     errors = audit_code.findings_of_run(session, name, arch, command, project=project)
     for finding in errors[:SHOWN]:
-        console.warn(f"{finding.where}: {finding.code} {finding.message}")
+        text = ": ".join(filter(None, (finding.message, finding.remedy)))
+        console.warn(f"{finding.where}: {finding.code} {text}")
     if errors[SHOWN:]:
         console.warn(f"{len(errors) - SHOWN} more: run imgbuild audit {name}")

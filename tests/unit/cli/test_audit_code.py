@@ -322,7 +322,7 @@ def test_lock_warns_of_errors_in_project_code(
     assert capsys.readouterr().err == ""
     project("audit", "--select", "imports")
     code_at_hand.warn(session, "ours", Arch.X86_64)
-    assert "train.py:2:17: IMG102 passes tokenizer=" in capsys.readouterr().err
+    assert f"{PASSES}: use processing_class" in capsys.readouterr().err
 
 
 def test_command_and_variables_are_checked_before_run(

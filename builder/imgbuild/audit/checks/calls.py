@@ -16,7 +16,7 @@ from imgbuild.audit.main_path import registries
 from imgbuild.audit.main_path.closure import Level, MainPath, Reached
 from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALUE, Course, judge
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
-from imgbuild.audit.names import signatures
+from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.model import CallSignature
 from imgbuild.audit.names.scopes import Meaning, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
@@ -146,7 +146,8 @@ class _ModuleCalls:
             if not _is_tested(fact, course):
                 yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
-            signature = signatures.signature(self.package_set, what.found, bound=_bound(fact, what))
+            bound = _bound(self.package_set, fact, what)
+            signature = signatures.signature(self.package_set, what.found, bound=bound)
             problems = [] if signature is None else list(_arguments(fact, what, signature, version))
             if problems and not _is_overridden(self.package_set, what):
                 yield from problems
@@ -218,11 +219,11 @@ def _absent(what: Meaning, version: str) -> Problem:
     return Relation.NAME, f"{module}:{name}", f"uses {what.path}, which {version} does not have"
 
 
-def _bound(fact: Call, what: Meaning) -> bool:
+def _bound(package_set: ImportablePackages, fact: Call, what: Meaning) -> bool:
     """Whether self is passed implicitly; it is not in `Class.method(…)`."""
-    if fact.receiver or fact.callee.startswith(("super().", "self.")):
+    if what.holder is None or fact.receiver or fact.callee.startswith(("super().", "self.")):
         return True
-    return what.holder is None or not isinstance(what.holder.definition, Class)
+    return not isinstance(classes.follow(package_set, what.holder).definition, Class)
 
 
 def _is_overridden(package_set: ImportablePackages, what: Meaning) -> bool:

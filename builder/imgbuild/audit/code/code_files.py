@@ -97,7 +97,7 @@ def _read(path: Path, *, named: bool) -> CodeText | None:
                 raise InputError(message, hint="pass a code file, or the folder of your project")
             return None
         with path.open("rb") as file:
-            start = file.read(128)
+            start = file.read(128).removeprefix(b"\xef\xbb\xbf")
             kind = _kind(path, start)
             source = start + file.read() if kind else b""
     except OSError as error:

@@ -42,7 +42,7 @@ class CodeTree:
     @cached_property
     def _all(self) -> list[ast.AST]:
         """All nodes that have a place, in the order of `ast.walk`, which is slower."""
-        nodes: list[ast.AST] = [parse_source(self._text.source.removeprefix(b"\xef\xbb\xbf"))]
+        nodes: list[ast.AST] = [parse_source(self._text.source)]
         for node in nodes:
             for value in node.__dict__.values():
                 if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Functions that a file uses only under false conditions (separate: it reads a file again)."""
+"""Functions that a file may not use in a package set (separate: it reads a file again)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
-    """The lines of functions and classes at the top of a file that this package set does not use.
+    """The lines of functions and classes at the top of a file that this package set may not use.
 
-    All their uses in the file are under conditions such as `if version < "0.20"` that are false,
-    or in other such functions: these are the implementations for other versions.
+    All their uses in the file are under conditions on versions that are false or unknown, such as
+    `if version < "0.20"`, or in other such functions: implementations for other versions.
     """
-    tree = parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
+    tree = parse_source(text.source)
     defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
-    uses: dict[str, list[str]] = {}  # name → the names around its uses that may run
+    uses: dict[str, list[str]] = {}  # name → the names around its uses that run
     for name, scope, runs in _uses(code, text, tree, frozenset(defined)):
         around = scope.partition(".")[0]
         if around != name:
@@ -40,17 +40,14 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
 def _uses(
     code: CodeSet, text: CodeText, tree: ast.Module, names: frozenset[str]
 ) -> Sequence[tuple[str, str, bool]]:
-    """The uses of some names: the name, the scope, and whether the code runs.
+    """The uses of some names: the name, the scope, and whether the code certainly runs.
 
     Each use is changed to a call, whose conditions the reader of source then finds.
     """
     called = ast.unparse(ast.fix_missing_locations(_Called(names).visit(tree))).encode()
     facts = read_module(called, text.module, text.file, package=text.package)
-    return [
-        (call.callee, call.scope, judge(code, call.guards).runs)
-        for call in facts.calls
-        if call.callee in names
-    ]
+    courses = [(call, judge(code, call.guards)) for call in facts.calls if call.callee in names]
+    return [(call.callee, call.scope, course.runs and course.clear) for call, course in courses]
 
 
 class _Called(ast.NodeTransformer):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -78,7 +80,7 @@ def variables_of(text: CodeText) -> FileVariables:
         if not _USES.search(text.source):
             return FileVariables()
         tree = _tree(text)
-        return _of_python(tree) if tree is not None else FileVariables()
+        return _of_python(tree, text.source) if tree is not None else FileVariables()
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
         read = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
@@ -105,10 +107,24 @@ def _of_lines(source: str) -> Iterator[VariableSetting]:
             yield VariableSetting(match[1], literal, number, match.start(1) + 1)
 
 
-def _of_python(tree: ast.Module) -> FileVariables:
+def _nodes(tree: ast.Module, source: bytes) -> Iterator[ast.AST]:
+    """The nodes on lines with variables, in the order of `ast.walk`, which visits all of them."""
+    lines = [at for at, line in enumerate(source.splitlines(), 1) if _USES.search(line)]
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.popleft()):
+            decorators = getattr(node, "decorator_list", ())  # on lines before the node's
+            first = decorators[0].lineno if decorators else getattr(node, "lineno", 0)
+            last = getattr(node, "end_lineno", first)
+            if not first or bisect_left(lines, first) < bisect_right(lines, last):
+                waiting.append(node)
+                yield node
+
+
+def _of_python(tree: ast.Module, source: bytes) -> FileVariables:
     read: set[str] = set()
     settings: list[VariableSetting] = []
-    for node in ast.walk(tree):
+    for node in _nodes(tree, source):
         if isinstance(node, ast.Subscript) and dotted(node.value).endswith("environ"):
             name = string(node.slice)
             if name and isinstance(node.ctx, ast.Load):
@@ -146,6 +162,6 @@ def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
 def _tree(text: CodeText) -> ast.Module | None:
     """The syntax tree of a Python file; None if it cannot be parsed."""
     try:
-        return parse_source(text.source.removeprefix(b"\xef\xbb\xbf"))
+        return parse_source(text.source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

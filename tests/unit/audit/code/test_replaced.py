@@ -42,6 +42,8 @@ def test_functions_for_other_versions_are_warnings(
 ) -> None:
     findings = audit({"patch.py": FOR_OTHERS.format(bound)})
     assert [(each.code, each.line, each.severity) for each in findings] == [("IMG101", 7, severity)]
+    code = FOR_OTHERS.replace('Version(version("trl"))', "release").format(bound)
+    assert [each.severity for each in audit({"patch.py": code})] == [Severity.WARNING]
 
 
 def test_functions_without_uses_are_assumed_to_run(audit: Findings) -> None:
@@ -99,3 +101,12 @@ def test_conditions_on_large_tables_are_unknown(audit: Findings) -> None:
     packages = {"trl==0.18": {"trl.py": table + "\ndef load(path):\n    return path\n"}}
     findings = audit({"a.py": script}, packages)
     assert [each.code for each in findings] == ["IMG102"]
+
+
+def test_methods_of_a_renamed_class_are_called_with_self(audit: Findings) -> None:
+    code = "import os\nfrom trl import SFTTrainer\nBase = SFTTrainer\n\nclass Own(Base):\n"
+    code += "    def __init__(self, model):\n        Base.__init__(self, model, None, None)\n"
+    assert audit({"own.py": code}) == []
+    assert [each.code for each in audit({"own.py": code.replace("None)", "None, 1)")})] == [
+        "IMG103"
+    ]
