@@ -326,6 +326,10 @@ def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window:
         ("vllm 0.10.2, trl 0.21", "These versions are together in 1 image."),
         ("peft 0.15.2, vllm 99", "no reason against them is recorded"),
         ("trl 0.24.0, vllm 0.11.0", "trl 0.24.0 with vllm 0.11.0: no audit of their code is"),
+        (
+            "vllm 0.8.5, trl 1.16.0",
+            "learned: trl==1.16.0 needs vllm>=0.11.1 (imports, trl/generation/vllm_client.py:43",
+        ),
         ("vllm 0.8.5, trl 1.16.0", "trl 1.16.0 supports vllm<=0.31.0,>=0.22.0 (its extra vllm)"),
         (
             "vllm 0.8.5, trl 1.16.0",

@@ -21,6 +21,7 @@ from imgbuild.errors import LockStale
 from imgbuild.learn import recorded
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
+from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
 from imgbuild.matrix.select import select
@@ -44,12 +45,14 @@ from imgbuild.site.model import (
     UpdateCost,
 )
 from imgbuild.smoke.records import LISTED
+from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Sha256
 
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
+AUDITED = "site/audited.yaml"  # facts about pairs of versions, in addition to learned constraints
 DRAWN = 9  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
@@ -73,10 +76,12 @@ def open_sources(project: Project) -> SiteSources:
     """Read the matrix, the learned constraints and the metadata of wheels; InputError if wrong."""
     matrix = published.load(project.matrix)
     folders = dict.fromkeys((CATALOGUE / "images", project.images))
+    learned = published.known_constraints(matrix, project.images)
+    audited = constraints.loads(files.data(AUDITED).read_bytes(), AUDITED)
     return SiteSources(
         project=project,
         matrix=matrix,
-        learned=published.known_constraints(matrix, project.images),
+        learned=(*learned, *(entry for entry in audited if entry not in learned)),
         records=packages.recorded([*folders]),
     )
 
