@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +35,7 @@ from imgbuild.sif import files
 from imgbuild.slurm import commands, jobs
 from imgbuild.slurm.jobs import Allocation, Container, JobScript, ScriptKind
 from imgbuild.smoke import runner
+from imgbuild.system import programs
 from imgbuild.system.console import console
 
 
@@ -77,7 +77,7 @@ def runtime_container(
             f"{image} does not exist yet; make it with: {make}; if the cluster does not have this"
             " disk, copy the file to the same path there"
         )
-    if runtime.sif is None and runtime.pyxis is None and shutil.which("sbatch") is None:
+    if runtime.sif is None and runtime.pyxis is None and programs.which("sbatch") is None:
         console.info(f"the script has this machine's path {image}; another: --sif-file PATH")
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
