@@ -219,11 +219,21 @@ def _pythons(given: Sequence[str]) -> list[SpecifierSet]:
 
 
 def _requirement(text: str) -> Requirement:
+    hint = "such as: --with verl, --with 'verl>=0.6'"
     try:
-        return parse_requirement(text)
+        requirement = parse_requirement(text)
     except InvalidRequirement as error:
         message = f"--with {text}: not a package with versions"
-        raise InputError(message, hint="such as: --with verl, --with 'verl>=0.6'") from error
+        raise InputError(message, hint=hint) from error
+    if requirement.extras:
+        message = f"--with {text}: the packages of an extra are not compared with the targets"
+        solve = f"imgbuild resolve {quoting.word(text)}"
+        hint = f"--with {requirement.name}; for the packages of the extra: {solve}"
+        raise InputError(message, hint=hint)
+    if requirement.marker or requirement.url:
+        message = f"--with {text}: expected a package with versions, without marker and URL"
+        raise InputError(message, hint=hint)
+    return requirement
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:

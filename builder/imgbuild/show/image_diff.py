@@ -14,7 +14,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.smoke.records import LISTED
-from imgbuild.system.amounts import count, first_of
+from imgbuild.system.amounts import count, first_of, size_text
 from imgbuild.values import Arch, Bytes, Digest
 
 NAMED = 5  # layers in a line of text
@@ -33,7 +33,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A property of the image that has another value: "oldest driver", "CUDA", "GPUs", "Python"."""
+    """A property of the image that has another value: "CUDA", "unpacked" (size)."""
 
     what: str
     before: str
@@ -77,7 +77,8 @@ class DiffLayer(msgspec.Struct, frozen=True, kw_only=True):
 class SideContent(msgspec.Struct, frozen=True, kw_only=True):
     """A side on one architecture: kind and name of each package → version, layers, total size.
 
-    `properties` are CUDA, Python, GPUs and the oldest driver, "" if unknown; empty without a lock.
+    `properties` are CUDA, Python, GPUs, the oldest driver and the unpacked size, "" if unknown;
+    empty without a lock.
     """
 
     packages: Mapping[tuple[str, str], str]
@@ -119,7 +120,7 @@ def side(lock: Lock, target_digests: TargetDigests, name: str = "") -> DiffSide:
 
 
 def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
-    """CUDA, Python, and the image's requirements on a host."""
+    """CUDA, Python, the image's requirements on a host, and its unpacked size."""
     floors = image.floors if image is not None else None
     capabilities = {*floors.gpu, *floors.gpu_ptx} if floors is not None else ()
     return {
@@ -127,6 +128,7 @@ def properties(lock: Lock, image: ImageDigests | None) -> dict[str, str]:
         "Python": lock.base.python,
         "oldest driver": floors.driver if floors is not None else "",
         "GPUs": " ".join(sorted(capabilities, key=gpus.numbers)),
+        "unpacked": size_text(sum(layer.unpacked for layer in image.layers)) if image else "",
     }
 
 
@@ -241,6 +243,11 @@ def _lines(diff: Diff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
     if diff.before not in ("", diff.target):
         name = f"{diff.before} → {diff.target}"
     for arch, part in diff.arch.items():
+        if arch in diff.new and name != diff.target:
+            size = f"{part.total / 1e6:,.1f} MB to pull"
+            lines.append(f"{name} {arch}: only in {diff.target}; {size}")
+            lines += body(part)
+            continue
         if not part.changes and not part.layers:
             lines.append(f"{name} {arch}: no change")
             continue
@@ -254,7 +261,8 @@ def _lines(diff: Diff, body: Callable[[ArchDiff], Iterable[str]]) -> list[str]:
             for host in part.hosts
         ]
         lines += body(part)
-    lines.extend(f"{name} {arch}: only before" for arch in diff.absent)
+    where = "only before" if name == diff.target else f"only in {diff.before}"
+    lines.extend(f"{name} {arch}: {where}" for arch in diff.absent)
     return lines
 
 

@@ -43,8 +43,9 @@ def _versions(left: Page, right: Page) -> Iterator[tuple[str, str, str]]:
     yield "summary", first.summary, second.summary
     yield "CUDA", first.cuda, second.cuda
     yield "Python", first.python, second.python
-    for package in dict.fromkeys((*first.pins, *second.pins)):
-        yield package, first.pins.get(package, NONE), second.pins.get(package, NONE)
+    mine, theirs = ({**page.also, **page.row.versions} for page in (left, right))
+    for package in dict.fromkeys((*first.pins, *second.pins, *mine, *theirs)):
+        yield package, mine.get(package, NONE), theirs.get(package, NONE)
     yield "FlashInfer", first.flashinfer, second.flashinfer
     yield "base", first.base, second.base
     yield "security updates", left.security or NONE, right.security or NONE

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from imgbuild import codec
+from imgbuild.errors import ImgbuildError
 from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import Selected
@@ -61,7 +62,8 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `indexes` maps packages to indexes other than the default. `state` is its state (see
     `imgbuild.show.status`), `reasons` why it is not locked or current; both are empty unless
-    computed. `images` are those of its digests.
+    computed. `images` are those of its digests, `locked` the locked versions of COLUMNS, ENGINES
+    and STACKS on the first architecture.
     """
 
     target: str
@@ -82,6 +84,12 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     reasons: tuple[str, ...] = ()
     images: tuple[TableImage, ...] = ()
+    locked: dict[str, str] = {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The pins, and the locked versions of packages that have a column."""
+        return {**self.locked, **self.pins}
 
 
 def rows(matrix: Matrix, selected: Sequence[Selected]) -> tuple[TableRow, ...]:
@@ -347,4 +355,18 @@ def shown(project: Project, row: TableRow) -> TableRow:
         for arch in row.arch
         if arch in target_digests.arch
     ]
-    return msgspec.structs.replace(row, images=tuple(table_images))
+    return msgspec.structs.replace(row, images=tuple(table_images), locked=_locked(project, row))
+
+
+def _locked(project: Project, row: TableRow) -> dict[str, str]:
+    """The locked versions of the packages that have a column; empty without a readable lock."""
+    try:
+        lock = lock_file.find_lock(project.images, row.target)
+    except ImgbuildError:
+        return {}
+    versions = (
+        next((lock.arch[arch].versions for arch in row.arch if arch in lock.arch), {})
+        if lock is not None
+        else {}
+    )
+    return {name: versions[name] for name in (*COLUMNS, *ENGINES, *STACKS) if name in versions}

@@ -106,3 +106,16 @@ def test_retired_targets_that_no_filter_excludes_are_counted(retired: Path) -> N
     shown = CliRunner().invoke(app, ["list", "--with", "vllm>=0.8.5"])
     assert "cu124-vllm" in shown.stdout
     assert "retired" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ray[serve]", "the packages of an extra are not compared with the targets"),
+        ("ray; sys_platform == 'linux'", "without marker and URL"),
+    ],
+)
+def test_extras_and_markers_are_refused(project: Path, text: str, words: str) -> None:
+    done = CliRunner().invoke(app, ["list", "--with", text])
+    assert isinstance(done.exception, InputError)
+    assert words in done.exception.message

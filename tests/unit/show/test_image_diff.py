@@ -74,6 +74,16 @@ def test_architecture_of_one_side_is_reported():
     )
     assert image_diff.between(old, new).absent == (Arch.ARM64,)
     assert "small arm64: only before" in image_diff.words(image_diff.between(old, new))
+    renamed = msgspec.structs.replace(old, name="other")
+    assert "other → small arm64: only in other" in image_diff.words(
+        image_diff.between(renamed, new)
+    )
+    [line] = [
+        line
+        for line in image_diff.words(image_diff.between(new, renamed))
+        if line.startswith("small → other arm64")
+    ]
+    assert line.startswith("small → other arm64: only in other; ")
     part = image_diff.between(new, old).arch[Arch.ARM64]
     assert {change.before for change in part.changes} == {""}
     assert part.pull == sum(layer.size for layer in old.arch[Arch.ARM64].layers)
