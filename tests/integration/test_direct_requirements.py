@@ -16,7 +16,7 @@ from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError, IntegrityError, NoSolution
 from imgbuild.http.client import Http
-from imgbuild.learn.loop import Settled, settle
+from imgbuild.learn.loop import AuditedResolution, resolve_audited
 from imgbuild.lock.lock_file import Lock, decode_lock, make_lock
 from imgbuild.lock.published import Extended, Overlay, PublishedTarget, load
 from imgbuild.lock.resolution import Resolution
@@ -92,7 +92,7 @@ class Workplace:
     def context(self, *, offline: bool = False, cache: Path | None = None) -> Context:
         return Context(Store.open(cache or self.cache), Http(attempts=2, offline=offline))
 
-    def settle(self, *texts: str, file: str = "") -> Settled:
+    def resolve_audited(self, *texts: str, file: str = "") -> AuditedResolution:
         """The target as a row of a project with `texts`; `file` is its requirements.txt."""
         (self.folder / "requirements.txt").write_text(file)
         files = ("requirements.txt",) if file else ()
@@ -104,10 +104,10 @@ class Workplace:
         )  # fmt: skip
         overlay = Overlay(row=row, published=published, folder=self.folder)
         values = {**msgspec.structs.asdict(self.matrix), "overlays": {TARGET: overlay}}
-        return settle(Extended(**values), TARGET, [host_arch()], self.context(), (), tuple)
+        return resolve_audited(Extended(**values), TARGET, [host_arch()], self.context(), (), tuple)
 
     def lock(self, *texts: str) -> Lock:
-        settled = self.settle(*texts)
+        settled = self.resolve_audited(*texts)
         lock = make_lock(self.matrix, TARGET, dict(settled.resolutions))
         return msgspec.structs.replace(lock, project=settled.sources)
 
@@ -191,7 +191,7 @@ def test_uncached_url_is_refused_offline(work, tmp_path):
 def test_wheel_with_hash_is_read_by_ranges(work):
     data = wheel_bytes("byurl", "1.5", files={"byurl.py": b"# read in parts\n"})
     work.site.files["files/byurl-1.5-py3-none-any.whl"] = data
-    work.settle(byurl(work, sha256=sha256(data)))
+    work.resolve_audited(byurl(work, sha256=sha256(data)))
     ranges = [
         headers.get("Range")
         for headers in work.site.received_requests("files/byurl-1.5-py3-none-any.whl")
@@ -202,27 +202,27 @@ def test_wheel_with_hash_is_read_by_ranges(work):
 
 def test_wheel_with_wrong_hash_is_refused(work):
     wrong = "0" * 64
-    settled = work.settle(byurl(work, sha256=wrong))
+    settled = work.resolve_audited(byurl(work, sha256=wrong))
     lock = make_lock(work.matrix, TARGET, dict(settled.resolutions))
     lock = msgspec.structs.replace(lock, project=settled.sources)
     with pytest.raises(IntegrityError, match=r"byurl-1\.5"):
         Inputs(work.matrix, work.context()).fetch_missing(lock, {wrong})
     hashes = f"--hash=sha256:{wrong} --hash=sha256:{'1' * 64}"
     with pytest.raises(IntegrityError, match=r"requirements.txt:3 has 0000"):
-        work.settle(file=f"\n\n{byurl(work)} {hashes}\n")
+        work.resolve_audited(file=f"\n\n{byurl(work)} {hashes}\n")
     with pytest.raises(InputError, match="has no sha256 hash"):
-        work.settle(byurl(work, sha512="00"))
+        work.resolve_audited(byurl(work, sha512="00"))
 
 
 def test_project_wheel_is_locked_by_path(work):
     (work.folder / "wheels").mkdir()
     name = "byurl-1.5-py3-none-any.whl"
     (work.folder / "wheels" / name).write_bytes(work.site.files[f"files/{name}"])
-    settled = work.settle(file=f"./wheels/{name}\n")
+    settled = work.resolve_audited(file=f"./wheels/{name}\n")
     assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
     assert settled.sources.sources == {"byurl": f"wheels/{name}"}
     absolute = f"byurl @ {(work.folder / 'wheels' / name).as_uri()}"
-    assert work.settle(absolute).sources == settled.sources
+    assert work.resolve_audited(absolute).sources == settled.sources
 
 
 @pytest.mark.parametrize(
@@ -238,13 +238,13 @@ def test_project_wheel_is_locked_by_path(work):
 )
 def test_incompatible_wheel_is_refused_with_its_tags(work, name, reason):
     with pytest.raises(NoSolution, match="is incompatible with this target") as caught:
-        work.settle(f"byurl @ {work.site.url(f'files/{name}')}")
+        work.resolve_audited(f"byurl @ {work.site.url(f'files/{name}')}")
     assert reason in " ".join(caught.value.reasons)
 
 
 def test_marker_excludes_url_requirement(work):
     other = f"byurl @ {work.site.url('files/byurl-1.5-py3-none-win_amd64.whl')}"
-    settled = work.settle(f'{other} ; sys_platform == "win32"')
+    settled = work.resolve_audited(f'{other} ; sys_platform == "win32"')
     assert "byurl" not in settled.resolutions[host_arch()].versions
     assert settled.sources.sources == {}
 
@@ -271,7 +271,7 @@ def test_marker_excludes_url_requirement(work):
 )
 def test_invalid_url_requirement_is_reported_with_line(work, text, message):
     with pytest.raises(InputError, match=message) as caught:
-        work.settle(text)
+        work.resolve_audited(text)
     assert caught.value.message.startswith("matrix.yaml: byurl @ ")
     assert "secret@" not in caught.value.message
     assert "token=" not in caught.value.message
@@ -280,19 +280,19 @@ def test_invalid_url_requirement_is_reported_with_line(work, text, message):
 def test_redirect_to_local_file_is_refused(work):
     work.site.redirects["/files/byurl-1.5-py3-none-any.whl"] = "file:///etc/passwd"
     with pytest.raises(FetchFailed, match="not an HTTP URL"):
-        work.settle(byurl(work))
+        work.resolve_audited(byurl(work))
 
 
 def test_two_urls_of_package_are_refused(work):
     other = byurl(work).replace("byurl-1.5", "byurl-1.6")
     with pytest.raises(InputError, match="byurl has two URLs"):
-        work.settle(byurl(work), other)
+        work.resolve_audited(byurl(work), other)
 
 
 def test_git_version_follows_from_history(work):
     work.repository.commit(git_files(scm=True), tag="v1.2")
     commit = work.repository.commit({"README": "more"})
-    settled = work.settle(f"fromgit @ {work.repository.url}", byurl(work))
+    settled = work.resolve_audited(f"fromgit @ {work.repository.url}", byurl(work))
     (built,) = settled.resolutions[host_arch()].built
     assert built.version == f"1.3.dev1+g{commit[:9]}"
     assert built.env == {"SETUPTOOLS_SCM_PRETEND_VERSION": built.version}
@@ -322,7 +322,7 @@ def test_build_backends_derive_version_from_history(requires, backend, extra, wo
     work.matrix = msgspec.structs.replace(
         work.matrix, indexes=indexes, default_index="public", targets={TARGET: target}
     )
-    settled = work.settle(f"fromgit @ {work.repository.url}")
+    settled = work.resolve_audited(f"fromgit @ {work.repository.url}")
     (built,) = settled.resolutions[host_arch()].built
     assert built.version == f"0.3.1.dev1+g{commit[:9]}"
     assert built.sdist.file == f"fromgit-{built.version}.tar.gz"
@@ -332,12 +332,12 @@ def test_url_in_metadata_must_be_declared_by_user(work):
     work.repository.commit(git_files("byurl @ https://files.example/byurl-1.0-py3-none-any.whl"))
     line = f"fromgit @ {work.repository.url}"
     with pytest.raises(NoSolution) as caught:
-        work.settle(line)
+        work.resolve_audited(line)
     assert caught.value.reasons == (
         "fromgit requires byurl @ https://files.example/byurl-1.0-py3-none-any.whl",
     )
     assert "add byurl to the requirements of the project" in str(caught.value.hint)
-    settled = work.settle(line, byurl(work))
+    settled = work.resolve_audited(line, byurl(work))
     assert settled.resolutions[host_arch()].versions["byurl"] == "1.5"
 
 
@@ -345,7 +345,7 @@ def test_cuda_repository_is_refused_before_build(work):
     setup = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('a', ['a.cu'])\n"
     work.repository.commit({"setup.py": setup})
     with pytest.raises(NoSolution) as caught:
-        work.settle(f"fromgit @ {work.repository.url}")
+        work.resolve_audited(f"fromgit @ {work.repository.url}")
     assert caught.value.reasons == ("it compiles CUDA code: setup.py:1 has CUDAExtension",)
     assert "use a wheel for this Python, torch and CUDA" in str(caught.value.hint)
 
@@ -354,7 +354,7 @@ def test_failed_build_error_names_compiled_files(work):
     files = {**git_files(), "setup.py": "setup(ext_modules=[])", "own.py": "raise OSError('no c')"}
     work.repository.commit(files)
     with pytest.raises(NoSolution) as caught:
-        work.settle(f"fromgit @ {work.repository.url}")
+        work.resolve_audited(f"fromgit @ {work.repository.url}")
     assert caught.value.reasons[0] == "it compiles an extension module: setup.py:1 has ext_modules"
     assert any("no c" in reason for reason in caught.value.reasons)
 
@@ -362,7 +362,7 @@ def test_failed_build_error_names_compiled_files(work):
 def test_repository_of_other_package_is_refused(work):
     work.repository.commit(git_files())
     with pytest.raises(NoSolution) as caught:
-        work.settle(f"other @ {work.repository.url}")
+        work.resolve_audited(f"other @ {work.repository.url}")
     assert caught.value.reasons[0].startswith(
         "the build produced the package fromgit: fromgit-3.0-py3"
     )
@@ -377,5 +377,5 @@ def test_submodule_needed_by_build_is_refused(work, tmp_path):
     )  # fmt: skip
     work.repository.commit({**git_files(), "setup.py": "Path('third_party') / 'cutlass'\n"})
     with pytest.raises(NoSolution) as caught:
-        work.settle(f"fromgit @ {work.repository.url}")
+        work.resolve_audited(f"fromgit @ {work.repository.url}")
     assert "submodules third_party/cutlass" in caught.value.reasons[0]

@@ -95,10 +95,10 @@ class Small:
         self.kept.append(tuple(learned))
         return add_constraints(self.images, learned, self.store)
 
-    def settle(self):
+    def resolve_audited(self):
         problem = SolveProblem(self.matrix, "small", Arch.X86_64, Context(self.store, self.http))
         prepared = solve.prepare(problem, "3.11.2", no_root)
-        return loop.settle_one(prepared, constraints.read(self.images), self.keep)
+        return loop.resolve_audited_arch(prepared, constraints.read(self.images), self.keep)
 
 
 def no_root():
@@ -107,7 +107,7 @@ def no_root():
 
 def test_learning_ends_with_compatible_versions(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
-    settlement = small.settle()
+    settlement = small.resolve_audited()
     versions = settlement.resolution.versions
     assert (versions["vllm"], versions["trl"]) == ("0.8.5", "0.18.0")
     assert (versions["transformers"], versions["setuptools"]) == ("4.57.6", "80.9.0")
@@ -128,10 +128,10 @@ def test_learning_ends_with_compatible_versions(stack, monkeypatch, tmp_path):
 
 def test_learned_constraints_are_reused(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
-    first = small.settle()
+    first = small.resolve_audited()
     text = constraints.constraints_path(small.images).read_bytes()
     small.kept.clear()
-    second = small.settle()
+    second = small.resolve_audited()
     assert (first.rounds > 1, second.rounds) == (True, 1)
     assert small.kept == []
     assert second.resolution == first.resolution
@@ -140,9 +140,9 @@ def test_learned_constraints_are_reused(stack, monkeypatch, tmp_path):
 
 def test_constraint_adds_no_package(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins=PINS, requires={"trl": WANTED})
-    small.settle()
+    small.resolve_audited()
     small.matrix = samples.matrix(pins={"torch": "2.6.0"}, requires={"trl": WANTED})
-    versions = small.settle().resolution.versions
+    versions = small.resolve_audited().resolution.versions
     assert versions["trl"] == "1.2.0"
     assert "vllm" not in versions
     assert versions["transformers"] == "5.1.0"
@@ -151,7 +151,7 @@ def test_constraint_adds_no_package(stack, monkeypatch, tmp_path):
 def test_incompatible_pins_are_refused_with_learned_constraints(stack, monkeypatch, tmp_path):
     small = Small(stack, monkeypatch, tmp_path, pins={**PINS, "trl": "1.2.0"})
     with pytest.raises(NoSolution) as caught:
-        small.settle()
+        small.resolve_audited()
     text = "\n".join(caught.value.reasons)
     assert "trl==1.2.0 needs vllm>=0.11.0 (imports, trl/trainer.py:3, vllm.net" in text
 
@@ -169,11 +169,11 @@ def test_interrupted_run_resumes_with_learned_constraints(stack, monkeypatch, tm
 
     monkeypatch.setattr(solve, "choose_packages", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        small.settle()
+        small.resolve_audited()
     assert constraints.read(small.images)
     monkeypatch.setattr(solve, "choose_packages", ask)
     small.kept.clear()
-    assert small.settle().resolution.versions["trl"] == "0.18.0"
+    assert small.resolve_audited().resolution.versions["trl"] == "0.18.0"
     assert not any("transformers" in entry.needs for once in small.kept for entry in once)
 
 
@@ -194,7 +194,7 @@ def test_old_vllm_without_cut_off_gets_compatible_versions(tmp_path):
     matrix = msgspec.structs.replace(repository_matrix, targets={"old": target})
     store = Store.open(tmp_path / "cache")
     problem = SolveProblem(matrix, "old", Arch.X86_64, Context(store, Http()))
-    settled = loop.settle_one(
+    settled = loop.resolve_audited_arch(
         solve.prepare(problem, "3.11.2", no_root),
         (),
         lambda learned: add_constraints(tmp_path / "images", learned, store),

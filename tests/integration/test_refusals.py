@@ -19,9 +19,9 @@ from imgbuild.errors import NoSolution
 from imgbuild.http.client import Http
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
-from imgbuild.resolve import answers, explain, first_solve, request
+from imgbuild.resolve import answers, explain, first_solve, resolve_request
 from imgbuild.resolve.answers import Refusal
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.resolve.suggest import UNREAD
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
@@ -43,16 +43,16 @@ def refuse(tmp_path_factory: pytest.TempPathFactory) -> Refuse:
     store = Store.open(tmp_path_factory.mktemp("cache"))
 
     def ask(*requirements: str, arch: Arch = Arch.X86_64, index: str = "", **more: str) -> Refusal:
-        assigned = request.indexes_of([index] if index else [], matrix())
-        package_requests, _ = request.read(requirements, [], assigned)
-        resolve_request = ResolveRequest(
+        assigned = resolve_request.indexes_of([index] if index else [], matrix())
+        package_requests, _ = resolve_request.read(requirements, [], assigned)
+        package_set_request = ResolveRequest(
             requests=package_requests,
             arches=(arch,),
             indexes=assigned,
             **more,  # type: ignore[arg-type]
         )
         resolve_answer = answers.answer(
-            resolve_request, project_paths.find(ROOT), matrix(), (), Context(store, Http())
+            package_set_request, project_paths.find(ROOT), matrix(), (), Context(store, Http())
         )
         assert resolve_answer.target is None
         assert resolve_answer.row == ()

@@ -50,12 +50,12 @@ def keep_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the locks of the catalogue once for each type of host, not in every test."""
     read = choose_target.facts_of
 
-    def _facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
+    def _facts_of(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
         if project.images != project_paths.catalogue().images:  # a checkout
-            return read(project, matrix, ask)
-        key = repr((ask.arch, ask.host))
+            return read(project, matrix, request)
+        key = repr((request.arch, request.host))
         if key not in _FACTS:
-            _FACTS[key] = read(project, matrix, ask)
+            _FACTS[key] = read(project, matrix, request)
         return list(_FACTS[key])
 
     monkeypatch.setattr(choose_target, "facts_of", _facts_of)

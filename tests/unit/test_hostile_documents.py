@@ -25,7 +25,7 @@ from imgbuild.render import templates
 from imgbuild.report import Case, Report
 from imgbuild.resolve import first_matrix
 from imgbuild.resolve.first_matrix import WantedExtension
-from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.show import table
 from imgbuild.show.table import TableImage, TableRow
 from imgbuild.smoke import junit_report

@@ -52,8 +52,8 @@ from imgbuild.pipeline.audit_set import SetRequest
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.report import Case, Report, Severity
-from imgbuild.resolve import request
-from imgbuild.resolve.request import cuda_of, python_of
+from imgbuild.resolve import resolve_request
+from imgbuild.resolve.resolve_request import cuda_of, python_of
 from imgbuild.show import findings
 from imgbuild.smoke.junit_report import document
 from imgbuild.solve import uv
@@ -286,8 +286,8 @@ def project_glibc(python: str, matrix: Path | None) -> str:
     if not project_paths.find(matrix).writable:
         return ANY_GLIBC
     read = _matrix(matrix)
-    ask = request.ResolveRequest(requests=(), arches=(), python=python)
-    return read.bases[request.base_of(ask, read)].glibc
+    request = resolve_request.ResolveRequest(requests=(), arches=(), python=python)
+    return read.bases[resolve_request.base_of(request, read)].glibc
 
 
 def _names(files: Sequence[Path]) -> list[str]:

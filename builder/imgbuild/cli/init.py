@@ -30,7 +30,7 @@ from imgbuild.pipeline.declared_files import ReadFiles
 from imgbuild.pipeline.opened import open_project
 from imgbuild.project.model import Declared
 from imgbuild.project_paths import Project
-from imgbuild.resolve import choose, init, python_support, repositories, request
+from imgbuild.resolve import choose, init, python_support, repositories, resolve_request
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.show import status
 from imgbuild.solve import repository_name
@@ -183,7 +183,7 @@ class ProjectOptions(Group, frozen=True, kw_only=True):
             arch=arch,
             target=extends or next(iter(self.target or ()), None),
             extends=extends is not None,
-            cuda=request.cuda_of(self.cuda, None),
+            cuda=resolve_request.cuda_of(self.cuda, None),
             relax=tuple(normalize(name) for name in self.relax or ()),
             exclude=tuple(normalize(name) for name in self.exclude or ()),
         )
@@ -280,7 +280,7 @@ def init_project(
         raise InputError(message, hint="imgbuild init my-image --extends TARGET --lock PLACE")
     path = Path.cwd() / MATRIX
     init.refuse_existing(path)
-    ask = project.request(extends)
+    request = project.request(extends)
     context = Context.open(console)
     with tempfile.TemporaryDirectory() as scratch:
         files = declared_files.read_files(
@@ -302,7 +302,9 @@ def init_project(
             _extend(path, name, target or "", place, image, additions)
             return
         source = Source(catalogue=catalogue, place=place, image=image)
-        started = _start(path, init.name_for(name or "."), files, ask, source, additions, context)
+        started = _start(
+            path, init.name_for(name or "."), files, request, source, additions, context
+        )
     answer(started, _project_report.lines(started.choice, path))
     console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
 
@@ -311,7 +313,7 @@ def _start(
     path: Path,
     name: str,
     files: ReadFiles,
-    ask: ChoiceRequest,
+    request: ChoiceRequest,
     source: Source,
     additions: Additions,
     context: Context,
@@ -323,13 +325,13 @@ def _start(
     additions = msgspec.structs.replace(additions, add=list(more))
     declared = declared_files.with_added(files.declared, more)
     matrix = load(source.catalogue.matrix)
-    chooser = Chooser(source.catalogue, matrix, declared, ask, context)
+    chooser = Chooser(source.catalogue, matrix, declared, request, context)
     choice = chooser.choose(files.folder)
     _report(declared, choice)
     system = additions.system or ()
     debs = [*(item.name for item in declared.debian), *system]
     base = matrix.targets[choice.chosen.target].base
-    lacking = choose_target.unknown_debs(matrix, base, debs, ask.arch, context)
+    lacking = choose_target.unknown_debs(matrix, base, debs, request.arch, context)
     absent = {}
     for item in declared.debian:
         if item.name in lacking and item.name not in system:
@@ -339,9 +341,9 @@ def _start(
     lacking = {name: near for name, near in lacking.items() if name in system}
     asked = chooser.demands(choice.chosen.python)
     failures = [*files.failures, *repositories.failures(asked, context)]
-    _refuse(choice, ask, lacking, declared, failures)
+    _refuse(choice, request, lacking, declared, failures)
     target = choice.chosen.target
-    row = _row(f"{name}-project" if name == target else name, files, choice, ask, additions)
+    row = _row(f"{name}-project" if name == target else name, files, choice, request, additions)
     row = msgspec.structs.replace(row, exclude={**row.exclude, **absent})
     copies = declared_files.copy(files, path.parent)
     try:
@@ -380,7 +382,7 @@ def _report(declared: Declared, choice: Choice) -> None:
 
 def _refuse(
     choice: Choice,
-    ask: ChoiceRequest,
+    request: ChoiceRequest,
     lacking: dict[str, str],
     declared: Declared,
     failures: Sequence[ImgbuildError],
@@ -390,7 +392,7 @@ def _refuse(
     `failures` are those of git repositories, raised unchanged if there are no others.
     """
     chosen = choice.chosen
-    if ask.extends and chosen.changed:
+    if request.extends and chosen.changed:
         message = f"{chosen.target} has other versions than the project requires"
         hint = (
             f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE uses the"
@@ -398,7 +400,7 @@ def _refuse(
         )
         raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
     reasons = [str(each) for each in choice.obstacles]
-    if PYTHON not in ask.relax and not choose.python_accepted(
+    if PYTHON not in request.relax and not choose.python_accepted(
         msgspec.structs.replace(declared, python=declared.required_python), chosen.python
     ):
         reasons += [
@@ -428,7 +430,7 @@ def _row(
     name: str,
     files: ReadFiles,
     choice: Choice,
-    ask: ChoiceRequest,
+    request: ChoiceRequest,
     additions: Additions,
 ) -> WantedExtension:
     """The row of the project's image."""
@@ -447,13 +449,13 @@ def _row(
         exclude=choice.excluded,
         relax={
             **{package: (version, relaxed) for package, version in choice.relaxed.items()},
-            **({PYTHON: (f"{minor}.*", relaxed)} if PYTHON in ask.relax else {}),
+            **({PYTHON: (f"{minor}.*", relaxed)} if PYTHON in request.relax else {}),
         },
         sdists=choice.sdists,
         indexes=choice.indexes.packages,
         index_rows=choice.indexes.indexes,
         cuda=choice.cuda,
-        arch=(ask.arch.value,),
+        arch=(request.arch.value,),
         as_of=choice.as_of,
         system=tuple(additions.system or ()),
         files=init.files_of(additions.file or ()),
@@ -473,7 +475,7 @@ def _extend(
     extension = WantedExtension(
         name=name,
         add=tuple(word for word in additions.add or () if _has_more(word)),
-        packages=request.read(plain, [], {})[0] if plain else (),
+        packages=resolve_request.read(plain, [], {})[0] if plain else (),
         system=tuple(additions.system or ()),
         files=init.files_of(additions.file or ()),
     )

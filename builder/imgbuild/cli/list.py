@@ -31,8 +31,8 @@ from imgbuild.lock import lock_file, published
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
-from imgbuild.pipeline import code_at_hand
-from imgbuild.pipeline.code_at_hand import Fit
+from imgbuild.pipeline import cached_code_audit
+from imgbuild.pipeline.cached_code_audit import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
 from imgbuild.report import Severity
@@ -463,7 +463,7 @@ def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Pat
     """Print which of the targets run the code at `paths`."""
     session = open_session(selection.matrix, Options(offline=True), selection.named)
     arches = selection.arches or [Arch.parse(platform.machine())]
-    results = code_at_hand.fits(session, names, arches, paths)
+    results = cached_code_audit.fits(session, names, arches, paths)
     if not results:
         message = "no selected target is locked for this architecture"
         raise NothingSelected(message, hint="--runs compares code with locked packages")

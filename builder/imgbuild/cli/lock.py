@@ -11,7 +11,7 @@ from imgbuild.cli._sessions import select_targets
 from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError, SomeFailed
-from imgbuild.pipeline import code_at_hand, targets
+from imgbuild.pipeline import cached_code_audit, targets
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.show import image_diff
 from imgbuild.system.console import console
@@ -74,7 +74,7 @@ def lock(
     done = targets.lock_all(session, chosen, drop=drop, again=again or not selection.everything)
     for item in done.target_digests:
         for arch in list(item.arch)[:1]:  # code is the same for all
-            code_at_hand.warn(session, item.target, arch)
+            cached_code_audit.warn(session, item.target, arch)
     lines = [f"{item.target} {item.digest}" for item in done.target_digests]
     if done.failed and console.json:
         raise SomeFailed(done.failed)  # the error is the result

@@ -35,7 +35,7 @@ from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
 from imgbuild.plan.plan import installed_wheels
 from imgbuild.project.model import Declared
-from imgbuild.resolve import declared_requests, demands, request
+from imgbuild.resolve import declared_requests, demands, resolve_request
 from imgbuild.solve import uv
 from imgbuild.system import boundary, threads
 from imgbuild.system.console import console
@@ -319,12 +319,14 @@ def _of_files(
 
 def _tags(declared: Declared, python: str | None, arch: Arch, matrix: Matrix) -> Tags:
     """The tags for looking up files: of the named Python, else of one that they accept."""
-    ask = request.ResolveRequest(
-        requests=(), arches=(arch,), python=None if python is None else request.python_of(python)
+    request = resolve_request.ResolveRequest(
+        requests=(),
+        arches=(arch,),
+        python=None if python is None else resolve_request.python_of(python),
     )
-    chosen = declared_requests.python_of(declared, ask, matrix)
-    ask = msgspec.structs.replace(ask, python=chosen)
-    base = matrix.bases[request.base_of(ask, matrix)]
+    chosen = declared_requests.python_of(declared, request, matrix)
+    request = msgspec.structs.replace(request, python=chosen)
+    base = matrix.bases[resolve_request.base_of(request, matrix)]
     if chosen in (None, base.python):
         return Tags(python=base.python, glibc=base.glibc, arch=arch)
     return Tags(python=chosen, glibc=ANY_GLIBC, arch=arch)

@@ -36,12 +36,12 @@ from imgbuild.matrix.model import PackageIndex
 from imgbuild.pipeline import declared_files
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
-from imgbuild.resolve import declared_requests, locked, request, stored
+from imgbuild.resolve import declared_requests, locked, resolve_request, stored
 from imgbuild.resolve.answers import ArchOutcome, ChosenVersion, ResolveAnswer, of_locks
 from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
 from imgbuild.resolve.locked import LockedTarget
-from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.system.amounts import first_of
 from imgbuild.system.console import console
 from imgbuild.values import Arch
@@ -274,7 +274,7 @@ def resolve(
         imgbuild resolve --requirements requirements.txt
     """
     session = open_session(matrix, Options(offline=offline))
-    assigned = request.indexes_of(index or [], session.matrix)
+    assigned = resolve_request.indexes_of(index or [], session.matrix)
     places = [word for word in requirements or [] if _is_place(word)]
     words = [word for word in requirements or [] if word not in places]
     places += map(str, files or [])
@@ -282,50 +282,50 @@ def resolve(
     requests: tuple[RequestedPackage, ...] = ()
     named: str | None = None
     if words or have or not places:
-        requests, named = request.read(words, have or [], assigned)
-    ask = request.ResolveRequest(
+        requests, named = resolve_request.read(words, have or [], assigned)
+    request = resolve_request.ResolveRequest(
         requests=requests,
-        arches=request.arches_of(arch or []),
-        cuda=request.cuda_of(cuda, named),
+        arches=resolve_request.arches_of(arch or []),
+        cuda=resolve_request.cuda_of(cuda, named),
         as_of=_day(as_of),
         base=base,
-        python=None if python is None else request.python_of(python),
+        python=None if python is None else resolve_request.python_of(python),
         indexes=assigned,
         name=name,
         allow_old=allow_old,
     )
     if places:
-        ask = _with_files(ask, places, session)
-        session = _with_indexes(session, ask.index_rows)
-    request.check(ask, session.matrix)
+        request = _with_files(request, places, session)
+        session = _with_indexes(session, request.index_rows)
+    resolve_request.check(request, session.matrix)
     if not (solve or again or name):
-        targets_found = locked.satisfying(ask, session.project, session.matrix)
+        targets_found = locked.satisfying(request, session.project, session.matrix)
         if targets_found:
-            resolved = of_locks(ask, session.matrix, targets_found)
+            resolved = of_locks(request, session.matrix, targets_found)
             answer(resolved, locked_lines(resolved, everything=everything))
             return
-        _report_near(ask, session, of_files=bool(places))
+        _report_near(request, session, of_files=bool(places))
     learned, context = constraints.read(session.project.images), open_inputs(session).context
-    with _suggesting(locked.similar(ask, session.project, session.matrix)):
+    with _suggesting(locked.similar(request, session.project, session.matrix)):
         resolved = stored.answer(
-            ask, session.project, session.matrix, learned, context, again=again
+            request, session.project, session.matrix, learned, context, again=again
         )
     answer(resolved, resolution_lines(resolved, everything=everything))
     if report_refusals(resolved):
-        _report_notes(ask, session)
+        _report_notes(request, session)
         raise typer.Exit(NoSolution.exit_code)
 
 
-def _report_notes(ask: ResolveRequest, session: Session) -> None:
+def _report_notes(request: ResolveRequest, session: Session) -> None:
     """Print what the notes of the matrix have on the requested versions."""
-    specs = {item.package: SpecifierSet(item.spec) for item in ask.requests}
+    specs = {item.package: SpecifierSet(item.spec) for item in request.requests}
     for note in recorded.notes_on(recorded.notes(session.matrix), specs):
         console.info(f"note of {note.target}: {note.text}")
 
 
-def _report_near(ask: ResolveRequest, session: Session, *, of_files: bool) -> None:
+def _report_near(request: ResolveRequest, session: Session, *, of_files: bool) -> None:
     """Print the target that almost satisfies the request, and that solving takes minutes."""
-    near = locked.nearest_target(ask, session.project, session.matrix)
+    near = locked.nearest_target(request, session.project, session.matrix)
     if near is not None and near.missing:
         lacks = ", ".join(near.missing)
         console.info(
@@ -360,8 +360,8 @@ def _with_indexes(session: Session, indexes: Mapping[str, PackageIndex]) -> Sess
     return msgspec.structs.replace(session, matrix=matrix)
 
 
-def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:
-    """`ask` with the requirements of the files, and the indexes that they name.
+def _with_files(request: ResolveRequest, places: Sequence[str], session: Session) -> ResolveRequest:
+    """`request` with the requirements of the files, and the indexes that they name.
 
     Requirements that are not requested are reported.
     """
@@ -369,16 +369,16 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
     declared = declared_files.read_places(places)
     for line in declared_files.left_out(declared):
         console.info(f"not read: {line}")
-    python = declared_requests.python_of(declared, ask, matrix)
-    ask = msgspec.structs.replace(ask, python=python)
-    base = matrix.bases[request.base_of(ask, matrix)]
-    tags = Tags(python=base.python, glibc=base.glibc, arch=ask.arches[0])
+    python = declared_requests.python_of(declared, request, matrix)
+    request = msgspec.structs.replace(request, python=python)
+    base = matrix.bases[resolve_request.base_of(request, matrix)]
+    tags = Tags(python=base.python, glibc=base.glibc, arch=request.arches[0])
     markers = tags.markers
     demands = declared_requests.split(declared, markers)
     for item in demands.addressed:
         console.warn(f"{item} is left out: only versions on an index are solved for")
     requests = declared_requests.combined(
-        ask.requests, declared_requests.requested(declared, ask, matrix)
+        request.requests, declared_requests.requested(declared, request, matrix)
     )
     if not requests:
         message = f"{', '.join(declared.files) or 'the files'}: no package is required"
@@ -393,19 +393,19 @@ def _with_files(ask: ResolveRequest, places: Sequence[str], session: Session) ->
     if declared.indexes:
         of_files = declared_files.find_indexes(
             declared.indexes,
-            [item for item in demands.named if item.package not in ask.indexes],
+            [item for item in demands.named if item.package not in request.indexes],
             matrix,
             tags,
             Context.open(console, offline=session.options.offline),
             published=locked.packages(session.project),
         )
-        assigned = {**of_files.packages, **ask.indexes}
-        ask = msgspec.structs.replace(ask, indexes=assigned, index_rows=of_files.indexes)
+        assigned = {**of_files.packages, **request.indexes}
+        request = msgspec.structs.replace(request, indexes=assigned, index_rows=of_files.indexes)
     return msgspec.structs.replace(
-        ask,
+        request,
         requests=requests,
-        cuda=ask.cuda or (releases[0] if len(releases) == 1 else None),
-        as_of=ask.as_of or cut_off,
+        cuda=request.cuda or (releases[0] if len(releases) == 1 else None),
+        as_of=request.as_of or cut_off,
     )
 
 

@@ -38,7 +38,7 @@ from imgbuild.container.request import ContainerRequest, Mount, process_ids
 from imgbuild.container.run_in_image import PROJECT_COMMIT, CommandConfig
 from imgbuild.container.settings import MODELS, MODELS_VARIABLE, TOKEN, TRACKING, WORKDIR
 from imgbuild.errors import ImgbuildError, InputError
-from imgbuild.pipeline import code_at_hand, run_target
+from imgbuild.pipeline import cached_code_audit, run_target
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.system import boundary, files
 from imgbuild.system.console import console
@@ -416,7 +416,7 @@ def in_container(
         )
         answer(shown, [engine_command.text()])
         return
-    code_at_hand.warn(session, target.name, chosen, words, container.typed())
+    cached_code_audit.warn(session, target.name, chosen, words, container.typed())
     with contextlib.nullcontext(OutputTail()) if request.tty or json else tail_of_stderr() as tail:
         ran = run_target.run(
             session,

@@ -54,7 +54,7 @@ EACH = 4  # limit of findings between the same two packages per round
 SHOWN = 8
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedResolution(msgspec.Struct, frozen=True, kw_only=True):
     """A resolution without errors by architecture, learned constraints, and number of rounds.
 
     `sources` are the packages that are not from an index, as locked sources.
@@ -67,7 +67,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     sources: LockedProject = LockedProject()
 
 
-class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedArch(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one architecture, and all known constraints after it."""
 
     resolution: Resolution
@@ -78,30 +78,30 @@ class SettledArch(msgspec.Struct, frozen=True, kw_only=True):
     packages: Mapping[str, EditablePackage] = {}
 
 
-def settle(
+def resolve_audited(
     matrix: Matrix,
     name: str,
     arches: Sequence[Arch],
     context: Context,
     recorded: Sequence[Constraint],
     keep: Keep,
-) -> Settled:
+) -> AuditedResolution:
     """Resolve target `name` so that its audit is clean.
 
     `keep` stores learned constraints, and returns all known constraints. NoSolution, with
     the conflict and its evidence, if there is no solution.
     """
-    before, done = tuple(recorded), dict[Arch, SettledArch]()
+    before, done = tuple(recorded), dict[Arch, AuditedArch]()
     recorded, rounds = before, 0
     while pending := [arch for arch in arches if arch not in done or _broken(done[arch], recorded)]:
         problem = SolveProblem(matrix, name, pending[0], context)
         with solve.opened(problem) as prepared:
-            done[pending[0]] = settle_one(prepared, recorded, keep)
+            done[pending[0]] = resolve_audited_arch(prepared, recorded, keep)
         recorded = done[pending[0]].known
         rounds += done[pending[0]].rounds
     sources = of_arches({arch: done[arch].direct for arch in arches})
     packages = dict(done[arches[0]].packages)
-    return Settled(
+    return AuditedResolution(
         resolutions={arch: done[arch].resolution for arch in arches},
         reports={arch: done[arch].report for arch in arches},
         learned=tuple(entry for entry in recorded if entry not in before),
@@ -110,13 +110,15 @@ def settle(
     )
 
 
-def _broken(settled: SettledArch, recorded: Sequence[Constraint]) -> bool:
+def _broken(audited: AuditedArch, recorded: Sequence[Constraint]) -> bool:
     """Whether this resolution violates constraints learned on another architecture."""
-    return bool(constraints.violations(recorded, settled.resolution.versions))
+    return bool(constraints.violations(recorded, audited.resolution.versions))
 
 
-def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: Keep) -> SettledArch:
-    """Resolve one target on one architecture until its audit is clean; see `settle`."""
+def resolve_audited_arch(
+    prepared: PreparedTarget, recorded: Sequence[Constraint], keep: Keep
+) -> AuditedArch:
+    """Resolve one target on one architecture until its audit is clean; see `resolve_audited`."""
     problem = prepared.problem
     name, arch, context = problem.name, problem.arch, problem.context
     recorded, rounds = tuple(recorded), 0
@@ -129,7 +131,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
         terms = terms_of(prepared, resolution, recorded)
         if (report := _clean_report(prepared, resolution, terms)) is not None:
             _report(prepared, chosen, resolution, excluded)
-            return _settled(prepared, resolution, report, recorded, rounds)
+            return _audited_arch(prepared, resolution, report, recorded, rounds)
         # One library for each round: its data is then kept only on disk.
         with Library(context.store, Blocks(_ranges(prepared, resolution))) as library:
             release_catalogue = ReleaseCatalogue(prepared.catalogue, library, context.store)
@@ -147,7 +149,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
             if not errors:
                 context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
                 _report(prepared, chosen, resolution, excluded)
-                return _settled(prepared, resolution, report, recorded, rounds)
+                return _audited_arch(prepared, resolution, report, recorded, rounds)
             number = count(len(errors), "error")
             with context.reporter.step(f"learning from {number} (pass {rounds})"):
                 learned = learn_all(errors, release_catalogue, problem.target.pins.keys(), recorded)
@@ -159,7 +161,7 @@ def settle_one(prepared: PreparedTarget, recorded: Sequence[Constraint], keep: K
                 terms = terms_of(prepared, resolution, now)
                 context.store.put_fact(CLEAN, _key(prepared, resolution, terms), pack(report))
                 _report(prepared, chosen, resolution, excluded)
-                return _settled(prepared, resolution, report, now, rounds)
+                return _audited_arch(prepared, resolution, report, now, rounds)
         if now == recorded:
             kept = kept_releases.suggestion(prepared, resolution.versions)
             raise not_learned(name, arch, errors, kept)
@@ -194,14 +196,14 @@ def _report(
     problem.context.reporter.warn(f"{line}; {kept}" if kept else line)
 
 
-def _settled(
+def _audited_arch(
     prepared: PreparedTarget,
     resolution: Resolution,
     report: Report,
     known: tuple[Constraint, ...],
     rounds: int,
-) -> SettledArch:
-    return SettledArch(
+) -> AuditedArch:
+    return AuditedArch(
         resolution=resolution,
         report=report,
         known=known,

@@ -39,7 +39,7 @@ from imgbuild.pipeline.sdist_pins import read_sdists
 from imgbuild.project import releases
 from imgbuild.report import Finding, Report, Unread
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.request import today
+from imgbuild.resolve.resolve_request import today
 from imgbuild.system.amounts import first_of
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import Sha256, sha256

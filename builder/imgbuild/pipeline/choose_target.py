@@ -32,7 +32,7 @@ from imgbuild.resolve import (
     engine_torch,
     locked,
     project_indexes,
-    request,
+    resolve_request,
     source_only,
     url_wheels,
 )
@@ -106,59 +106,63 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     indexes: ProjectIndexes = ProjectIndexes()
 
 
-def facts_of(project: Project, matrix: Matrix, ask: ChoiceRequest) -> list[LockedFacts]:
+def facts_of(project: Project, matrix: Matrix, request: ChoiceRequest) -> list[LockedFacts]:
     """The facts of each locked target on the requested architecture."""
     facts = []
     for name in project.locked_targets():
         lock = lock_file.read_lock(project.images, name)
-        if ask.arch in lock.arch and name in matrix.targets:
-            facts.append(_facts(project, matrix, lock, ask))
+        if request.arch in lock.arch and name in matrix.targets:
+            facts.append(_facts(project, matrix, lock, request))
     return facts
 
 
-def _facts(project: Project, matrix: Matrix, lock: Lock, ask: ChoiceRequest) -> LockedFacts:
+def _facts(project: Project, matrix: Matrix, lock: Lock, request: ChoiceRequest) -> LockedFacts:
     target, needs = matrix.targets[lock.target], offer(project.images, lock)
-    floors, resolution = needs.floors[ask.arch], lock.arch[ask.arch]
+    floors, resolution = needs.floors[request.arch], lock.arch[request.arch]
     path = image_digests.digests_path(project.images, lock.target)
     size = (
-        image_digests.read_digests(project.images, lock).arch[ask.arch].size if path.exists() else 0
+        image_digests.read_digests(project.images, lock).arch[request.arch].size
+        if path.exists()
+        else 0
     )
     return LockedFacts(
         target=lock.target,
-        arch=ask.arch,
+        arch=request.arch,
         versions=resolution.versions,
         python=python_of(matrix.bases[target.base], resolution),
         cuda=lock.cuda,
         as_of=lock.as_of,
-        tested=recording.tested(project, lock, [ask.arch]) or "",
+        tested=recording.tested(project, lock, [request.arch]) or "",
         recommended=target.recommended,
         retired=target.retired != "",
         driver=floors.driver,
         gpu=floors.gpu,
         size=size,
-        unfit=judge(ask.host, needs).reasons,
+        unfit=judge(request.host, needs).reasons,
         learned=constraints.read(project.images),
     )
 
 
-def selected(facts: Sequence[LockedFacts], ask: ChoiceRequest, matrix: Matrix) -> list[LockedFacts]:
+def selected(
+    facts: Sequence[LockedFacts], request: ChoiceRequest, matrix: Matrix
+) -> list[LockedFacts]:
     """The eligible targets; NothingSelected, with the available ones, if there are none."""
-    if ask.target is not None:
-        named = [each for each in facts if each.target == ask.target]
+    if request.target is not None:
+        named = [each for each in facts if each.target == request.target]
         if named:
             return named
-        row = matrix.targets.get(ask.target)
-        if row is not None and ask.arch in row.arch:
-            message = f"{ask.target} is not locked"
-            raise NothingSelected(message, hint=status.lock_remedy(matrix, ask.target))
-        message = f"no locked target {ask.target} for {ask.arch}"
+        row = matrix.targets.get(request.target)
+        if row is not None and request.arch in row.arch:
+            message = f"{request.target} is not locked"
+            raise NothingSelected(message, hint=status.lock_remedy(matrix, request.target))
+        message = f"no locked target {request.target} for {request.arch}"
         raise NothingSelected(
             message, hint=f"available: {', '.join(each.target for each in facts)}"
         )
-    of_cuda = [each for each in facts if ask.cuda in (None, each.cuda)]
+    of_cuda = [each for each in facts if request.cuda in (None, each.cuda)]
     if not of_cuda:
         have = sorted({each.cuda for each in facts}, key=gpus.numbers)
-        message = f"no locked target for {ask.arch} has CUDA {ask.cuda}"
+        message = f"no locked target for {request.arch} has CUDA {request.cuda}"
         raise NothingSelected(message, hint=f"available CUDA versions: {', '.join(have)}")
     fitting = [each for each in of_cuda if not each.unfit]
     if not fitting:
@@ -175,12 +179,14 @@ class Chooser:
         project: Project,
         matrix: Matrix,
         declared: Declared,
-        ask: ChoiceRequest,
+        request: ChoiceRequest,
         context: Context,
     ) -> None:
         self._project, self._matrix, self._declared = project, matrix, declared
-        self._ask, self._context = ask, context
-        self.as_of = declared.cut_off.day if declared.cut_off is not None else request.today()
+        self._request, self._context = request, context
+        self.as_of = (
+            declared.cut_off.day if declared.cut_off is not None else resolve_request.today()
+        )
         self.pages = IndexPages(matrix, context, self.as_of)
         self._indexes = ProjectIndexes()
         self._tags_of: dict[str, Tags] = {}
@@ -192,18 +198,18 @@ class Chooser:
         if python not in self._demands:
             every = demands(self._declared, self._tags(python).markers)
             excluded = {
-                *self._ask.exclude,
+                *self._request.exclude,
                 *(each.package for each in self._advice),
                 *(each.package for each in self._indexes.obstacles),
             }
             self._demands[python] = tuple(
                 msgspec.structs.replace(demand, spec="")
-                if demand.package in self._ask.relax
+                if demand.package in self._request.relax
                 else demand
                 for demand in every
                 if demand.package not in excluded
             )
-            if "torch" not in self._ask.relax:
+            if "torch" not in self._request.relax:
                 self._demands[python] = engine_torch.with_torch(
                     self._demands[python],
                     self._tags(python).markers,
@@ -245,15 +251,15 @@ class Chooser:
             minor = ".".join(python.split(".")[:2])
             bases = self._matrix.bases.values()
             glibc = next(base.glibc for base in bases if base.python in (python, minor))
-            tags = Tags(python=python, glibc=glibc, arch=self._ask.arch)
+            tags = Tags(python=python, glibc=glibc, arch=self._request.arch)
             self._tags_of[python] = tags
         return self._tags_of[python]
 
     def choose(self, folder: Path) -> Choice:
         """The nearest target; `folder` is the project's, whose imports are read."""
-        facts = facts_of(self._project, self._matrix, self._ask)
+        facts = facts_of(self._project, self._matrix, self._request)
         self._read_indexes({name for each in facts for name in each.versions}, folder)
-        facts = selected(facts, self._ask, self._matrix)
+        facts = selected(facts, self._request, self._matrix)
         facts = url_wheels.nearest(facts, self.demands, self._tags)
         by_name = {each.target: each for each in facts}
         near = choose.ranked(facts, self._declared, self.demands, cuda=self.cuda())
@@ -280,9 +286,9 @@ class Chooser:
             self._advice += advice  # exclusions may make another target the nearest
             self._demands.clear()
         of_conda = {each.package: OF_CONDA for each in blocked if each.conda}
-        settled = {*(each.package for each in self._advice), *sdists, *of_conda}
+        decided = {*(each.package for each in self._advice), *sdists, *of_conda}
         chosen = order[0]
-        if self._ask.extends and not chosen.changed:  # as selected, even if untested
+        if self._request.extends and not chosen.changed:  # as selected, even if untested
             chosen = msgspec.structs.replace(chosen, form="extends")
         return Choice(
             candidates=(chosen, *order[1:]),
@@ -292,15 +298,17 @@ class Chooser:
             sdists=sdists,
             cuda=self._other_cuda(chosen, nearest),
             relaxed={
-                name: nearest.versions[name] for name in self._ask.relax if name in nearest.versions
+                name: nearest.versions[name]
+                for name in self._request.relax
+                if name in nearest.versions
             },
-            as_of=self._day(chosen, nearest, asked, tags, settled),
+            as_of=self._day(chosen, nearest, asked, tags, decided),
             wheels=() if chosen.python_accepted else self._wheel_counts(),
             indexes=self._indexes,
             obstacles=tuple(
                 self._suggested(each)
                 for each in source_packages.named(blocked, self.pages)
-                if each.package not in settled
+                if each.package not in decided
             ),
         )
 
@@ -312,7 +320,7 @@ class Chooser:
         wanted = [
             each
             for each in demands(self._declared, tags.markers)
-            if each.installed and each.package not in self._ask.exclude
+            if each.installed and each.package not in self._request.exclude
         ]
         self._indexes = project_indexes.find(
             self._declared.indexes, wanted, self.pages, tags,
@@ -334,7 +342,7 @@ class Chooser:
     def _excluded(self) -> dict[str, str]:
         """Excluded packages with reasons: named by the user, or available only as CUDA source."""
         declared = {item.package for item in self._declared.requirements}
-        named = sorted(declared.intersection(self._ask.exclude))
+        named = sorted(declared.intersection(self._request.exclude))
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
@@ -425,7 +433,7 @@ class Chooser:
             python=".".join(facts.python.split(".")[:2]),
             cuda=release,
             torch=torch,
-            machine=self._ask.arch.wheel,
+            machine=self._request.arch.wheel,
         )
 
         def _requiring(package: str) -> list[str]:
@@ -441,7 +449,7 @@ class Chooser:
         facts: LockedFacts,
         asked: Sequence[PackageDemand],
         tags: Tags,
-        settled: Collection[str],
+        decided: Collection[str],
     ) -> datetime.date | None:
         """The cut-off of the row: for `extends` that of the target, or the date for additions."""
         if chosen.form == "like":
@@ -450,7 +458,7 @@ class Chooser:
             day
             for demand in asked
             if demand.package in chosen.added and demand.installed and not demand.source
-            if demand.package not in settled
+            if demand.package not in decided
             if (day := self.pages.first_day(demand, tags)) is not None
         ]
         latest = max(days, default=datetime.date.min)

@@ -29,7 +29,7 @@ from imgbuild.resolve import project_indexes
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.request import today
+from imgbuild.resolve.resolve_request import today
 from imgbuild.solve import repository_name
 from imgbuild.system.files import expanded
 from imgbuild.system.syntax import parse_requirement

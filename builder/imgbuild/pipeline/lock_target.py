@@ -1,8 +1,8 @@
 """Locks one target: solve, audit, learn, plan, digests, and files on disk.
 
-settle → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
+resolve → audit → lock → plan → fetch → assemble (digests only) → conflicts → audit → digests
 
-`settle_target` ends with the lock, so that the downloads of several targets can be added up.
+`resolve_target` ends with the lock, so that the downloads of several targets can be added up.
 
 Shared objects and GPU code need whole files: they are audited after the download. If this yields a
 new constraint, the target is resolved again; an error that yields none fails the target, and
@@ -26,7 +26,7 @@ from imgbuild.attest.sbom import packages
 from imgbuild.audit.judge import CHECKS
 from imgbuild.audit.packages.library import Library
 from imgbuild.errors import AuditFailed, FilesDisagree, InputError
-from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, settle
+from imgbuild.learn.loop import READABLE, add_constraints, learn_from_errors, resolve_audited
 from imgbuild.lock import extension, published, same_files
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.resolution import Deb, Wheel
@@ -51,7 +51,7 @@ SHOWN_FILES: Final = 8  # of a package; of more only their folder
 SITE_PACKAGES: Final = "/site-packages"
 
 
-def settle_target(project: Project, name: str, inputs: Inputs) -> Lock:
+def resolve_target(project: Project, name: str, inputs: Inputs) -> Lock:
     """The lock of target `name`, from METADATA and Python code; no file is downloaded.
 
     Learned constraints are kept even if the target fails, since they are facts about the packages.
@@ -64,8 +64,8 @@ def settle_target(project: Project, name: str, inputs: Inputs) -> Lock:
 
     recorded = published.known_constraints(matrix, project.images)
     arches = matrix.targets[name].arch
-    settled = settle(matrix, name, arches, inputs.context, recorded, _keep)
-    lock = extension.make_lock(matrix, name, settled.resolutions, settled.sources)
+    audited = resolve_audited(matrix, name, arches, inputs.context, recorded, _keep)
+    lock = extension.make_lock(matrix, name, audited.resolutions, audited.sources)
     refuse_mode(lock)
     for drop in same_files.drops(lock) if published.project_row(matrix, name) else ():
         console.info(f"files of {drop.package} are left out: {drop.reason}")
@@ -79,7 +79,7 @@ def settle_target(project: Project, name: str, inputs: Inputs) -> Lock:
 def lock_target(
     project: Project, lock: Lock, inputs: Inputs, *, processes: int, drop: bool
 ) -> tuple[Lock, TargetDigests]:
-    """Write the digests of `lock` from `settle_target`; settle again after new constraints.
+    """Write the digests of `lock` from `resolve_target`; resolve again after new constraints.
 
     Files are written only on success. `drop` removes each downloaded file from the cache once its
     layer's digests are known.
@@ -91,7 +91,7 @@ def lock_target(
             constraints.violations(recorded, resolution.versions)
             for resolution in lock.arch.values()
         ):
-            lock = settle_target(project, name, inputs)
+            lock = resolve_target(project, name, inputs)
         lock = folders.completed_lock(lock, inputs)
         with console.step(f"computing the digests of {name}"):
             layers = _locked_layers(project, lock, inputs, processes=processes, drop=drop).layers
@@ -99,7 +99,7 @@ def lock_target(
         reports = _audited(project, lock, inputs, drop=drop)
         if reports is not None:
             break
-        lock = settle_target(project, name, inputs)
+        lock = resolve_target(project, name, inputs)
     floors = {Arch(report.arch): report.floors for report in reports}
     target_digests = image_digests.digests_of(lock, layers, floors)
     with console.step(f"reading the metadata of the packages of {name}"):
@@ -112,7 +112,7 @@ def _audited(project: Project, lock: Lock, inputs: Inputs, *, drop: bool) -> lis
     """Reports of the audit without errors; None if it yielded new constraints, else AuditFailed.
 
     For an extension only checks that need complete files remain: the published packages were
-    audited before, and the others in `settle_target`.
+    audited before, and the others in `resolve_target`.
     """
     recorded = published.known_constraints(inputs.matrix, project.images)
     checks = [check for check in CHECKS if lock.extends is None or check not in READABLE]

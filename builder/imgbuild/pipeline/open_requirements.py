@@ -24,7 +24,7 @@ from imgbuild.report import Unread
 from imgbuild.resolve.declared_requests import split
 from imgbuild.resolve.demands import PackageDemand, cuda_releases
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.request import today
+from imgbuild.resolve.resolve_request import today
 from imgbuild.solve import refusal, uv
 from imgbuild.system.amounts import count
 

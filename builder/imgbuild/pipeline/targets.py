@@ -1,7 +1,7 @@
 """Locks, checks and audits several targets, step by step; reports security updates.
 
-    lock:   settle (resolve → audit → learn → resolve) → lock → plan → fetch → assemble (digests
-            only) → audit of whole files → digests → render
+    lock:   resolve → audit → learn → resolve again → lock → plan → fetch → assemble (digests only)
+            → audit of whole files → digests → render
     build:  lock and digests → plan → fetch → assemble → OCI layout
 
 `lock_target` and `assemble.image_layout` have the steps of one target. This module
@@ -78,7 +78,7 @@ def lock_all(
     project, matrix, count = session.project, session.matrix, len(selected)
     done: dict[str, TargetDigests] = {}
     failed: dict[str, ImgbuildError] = {}
-    settled: dict[str, Lock] = {}
+    locks: dict[str, Lock] = {}
     for number, item in enumerate(selected, start=1):
         if not again and (current := _current(session, item.name)) is not None:
             console.info(f"{item.name}: locked and current ({number} of {count})")
@@ -86,11 +86,11 @@ def lock_all(
             continue
         with _attempt(session, item.name, inputs, failed, single=count == 1):
             _refuse_impossible(item.name, inputs)
-            settled[item.name] = lock_target.settle_target(project, item.name, inputs)
-    total = downloads(project, list(settled.values()), inputs)
-    if settled:
+            locks[item.name] = lock_target.resolve_target(project, item.name, inputs)
+    total = downloads(project, list(locks.values()), inputs)
+    if locks:
         total.transfer.announce()
-    for name, lock in settled.items():
+    for name, lock in locks.items():
         inputs = inputs.counting(total.transfer, kept_files=total.later[name])
         with _attempt(session, name, inputs, failed, single=count == 1):
             done[name] = lock_target.lock_target(
@@ -100,7 +100,7 @@ def lock_all(
         if drop:
             inputs.drop(total.missing)
     total.transfer.close()
-    bases = [(lock, matrix.bases[matrix.targets[name].base]) for name, lock in settled.items()]
+    bases = [(lock, matrix.bases[matrix.targets[name].base]) for name, lock in locks.items()]
     report_security_updates(bases, inputs.context)
     target_digests = [done[item.name] for item in selected if item.name in done]
     write.keep_new(

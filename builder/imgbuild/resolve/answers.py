@@ -1,6 +1,6 @@
 """The result of `imgbuild resolve`: from a request to a `Target`, its packages and a row.
 
-    request → as_of → first solve (which torch, which CUDA) → target → settle → reasons → row
+    request → as_of → first solve (torch and CUDA) → target → audited packages → reasons → row
 
 A `ResolveAnswer` has, for each architecture, the packages or why there is no solution. Only the
 cache is written.
@@ -32,7 +32,7 @@ from imgbuild.resolve import (
     gaps,
     preferences,
     python_support,
-    request,
+    resolve_request,
     search,
     suggest,
 )
@@ -41,7 +41,7 @@ from imgbuild.resolve.first_solve import LearnedMemory, Query
 from imgbuild.resolve.gaps import OldVersion
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.reasons import links, reasons_of
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.solve import sdist_wheel, standalone
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -104,15 +104,15 @@ class ResolveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_locks(
-    ask: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
+    request: ResolveRequest, matrix: Matrix, locked: tuple[LockedTarget, ...]
 ) -> ResolveAnswer:
     """The result that consists of `locked`, targets that satisfy the request."""
-    python = matrix.bases[request.base_of(ask, matrix)].python
-    return ResolveAnswer(name="", python=python, arch={}, requested=ask.packages, locked=locked)
+    python = matrix.bases[resolve_request.base_of(request, matrix)].python
+    return ResolveAnswer(name="", python=python, arch={}, requested=request.packages, locked=locked)
 
 
 def answer(
-    ask: ResolveRequest,
+    request: ResolveRequest,
     project: Project,
     matrix: Matrix,
     learned: Sequence[Constraint],
@@ -124,50 +124,50 @@ def answer(
     are considered. InputError if the request contradicts the matrix; FetchFailed if an index does
     not respond.
     """
-    ask = request.applying(ask, matrix)
-    request.check(ask, matrix)
-    if ask.as_of is not None:
-        return dated(ask, matrix, learned, context)
-    today = request.today()
-    as_of = cutoff.derived(ask, project, matrix, context)
-    dated_answer = dated(msgspec.structs.replace(ask, as_of=as_of), matrix, learned, context)
+    request = resolve_request.applying(request, matrix)
+    resolve_request.check(request, matrix)
+    if request.as_of is not None:
+        return dated(request, matrix, learned, context)
+    today = resolve_request.today()
+    as_of = cutoff.derived(request, project, matrix, context)
+    dated_answer = dated(msgspec.structs.replace(request, as_of=as_of), matrix, learned, context)
     refusals = [each.refused for each in dated_answer.arch.values() if each.refused is not None]
     if as_of == today or not refusals or any(refused.outdated for refused in refusals):
         return dated_answer
     context.reporter.info(f"no solution among files uploaded before {as_of}: trying later ones")
-    return dated(msgspec.structs.replace(ask, as_of=today), matrix, learned, context)
+    return dated(msgspec.structs.replace(request, as_of=today), matrix, learned, context)
 
 
 def dated(
-    ask: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
+    request: ResolveRequest, matrix: Matrix, learned: Sequence[Constraint], context: Context
 ) -> ResolveAnswer:
     """The result of a request whose `as_of` is set."""
     memory = LearnedMemory(learned)
     while True:
         previous = memory.learned_constraints
-        each = outcomes_on(ask, matrix, memory, context)
+        each = outcomes_on(request, matrix, memory, context)
         # Constraints learned on one architecture apply to those that were resolved before it.
         if memory.learned_constraints == previous or not any(
             constraints.violations(memory.learned_constraints, resolution.versions)
             for resolution in each.found.values()
         ):
             break
-    python = matrix.bases[request.base_of(ask, matrix)].python
+    python = matrix.bases[resolve_request.base_of(request, matrix)].python
     if each.target is None:
         return ResolveAnswer(
-            name=ask.name or "", python=python, arch=each.outcomes, requested=ask.packages
+            name=request.name or "", python=python, arch=each.outcomes, requested=request.packages
         )
-    target = settled(ask, each.target, each.found, each.outcomes)
-    name = request.name_of(ask, matrix, target.cuda, target.pins)
+    target = pinned_target(request, each.target, each.found, each.outcomes)
+    name = resolve_request.name_of(request, matrix, target.cuda, target.pins)
     return ResolveAnswer(
         name=name,
         python=python,
         arch=each.outcomes,
-        requested=ask.packages,
+        requested=request.packages,
         driver=gpus.load().oldest(target.cuda),
         target=target,
         row=tuple(target_lines(name, target)),
-        indexes=ask.index_rows,
+        indexes=request.index_rows,
         checks=READABLE,
         unchecked=tuple(check for check in CHECKS if check not in READABLE),
     )
@@ -182,18 +182,18 @@ class ArchOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcomes_on(
-    ask: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
+    request: ResolveRequest, matrix: Matrix, memory: LearnedMemory, context: Context
 ) -> ArchOutcomes:
     """Resolve on one architecture after the other; `memory` collects learned constraints."""
-    base = matrix.bases[request.base_of(ask, matrix)]
+    base = matrix.bases[resolve_request.base_of(request, matrix)]
     target: Target | None = None
     resolutions: dict[Arch, Resolution] = {}
     outcomes: dict[Arch, ArchOutcome] = {}
-    for arch in ask.arches:
+    for arch in request.arches:
         try:
             markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
             query = Query(
-                ask=ask.on(markers),
+                request=request.on(markers),
                 matrix=matrix,
                 arch=arch,
                 memory=memory,
@@ -209,14 +209,14 @@ def outcomes_on(
             outcomes[arch] = ArchOutcome(refused=refused(error))
             continue
         resolution, first = solved.resolution, solved.first
-        old = () if ask.allow_old else first_solve.outdated(first, resolution.versions)
+        old = () if request.allow_old else first_solve.outdated(first, resolution.versions)
         if old:
             outcomes[arch] = ArchOutcome(refused=refused_as_old(query, old))
             continue
         target, resolutions[arch] = target or solved.target, resolution
         outcomes[arch] = ArchOutcome(
             packages=choices(
-                ask, target, resolution, arch, base, memory.learned_constraints, context.store
+                request, target, resolution, arch, base, memory.learned_constraints, context.store
             ),
             warnings=(
                 *map(conflict.window_words, memory.windows),
@@ -242,7 +242,7 @@ def warnings_of(report: Report) -> tuple[str, ...]:
 
 
 def choices(
-    ask: ResolveRequest,
+    request: ResolveRequest,
     target: Target,
     resolution: Resolution,
     arch: Arch,
@@ -256,7 +256,7 @@ def choices(
     for built in resolution.built:
         path = store.file(built.wheel.sha256)
         metadata[built.package] = sdist_wheel.metadata(path) if path is not None else b""
-    origins = {requested.package: str(requested) for requested in ask.requests}
+    origins = {requested.package: str(requested) for requested in request.requests}
     for package in target.pins:
         origins.setdefault(package, f"the {package} that is compatible with CUDA {target.cuda}")
     for package, required in target.requires.items():
@@ -273,8 +273,8 @@ def choices(
     )
 
 
-def settled(
-    ask: ResolveRequest,
+def pinned_target(
+    request: ResolveRequest,
     target: Target,
     resolutions: Mapping[Arch, Resolution],
     outcomes: Mapping[Arch, ArchOutcome],
@@ -282,7 +282,7 @@ def settled(
     """`target` as a row: requested packages are pinned if all architectures have one version."""
     pins = dict(target.pins)
     requires = dict(target.requires)
-    for requested in ask.requests:
+    for requested in request.requests:
         versions = {each.versions.get(requested.package, "") for each in resolutions.values()}
         if len(versions) == 1 and "" not in versions:
             pins[requested.package] = versions.pop()

@@ -17,15 +17,15 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.project_paths import Project
-from imgbuild.resolve import request
-from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.resolve import resolve_request
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve import uv
 
 MARGIN = datetime.timedelta(days=180)  # compatible releases of others usually appear within it
 
 
 def derived(
-    ask: ResolveRequest, project: Project, matrix: Matrix, context: Context
+    request: ResolveRequest, project: Project, matrix: Matrix, context: Context
 ) -> datetime.date:
     """The newest pin's upload date and a margin, no later than today.
 
@@ -33,14 +33,16 @@ def derived(
     has it. Today if nothing is pinned, or the date of a pin is unknown. For a range the date is
     moved until one of its versions is available. FetchFailed if an index does not respond.
     """
-    today = request.today()
-    if all(requested.pin is None for requested in ask.requests):
+    today = resolve_request.today()
+    if all(requested.pin is None for requested in request.requests):
         return today
     days = [datetime.date.min]
-    for requested in ask.requests:
+    for requested in request.requests:
         if not requested.spec:
             continue
-        day = _of_index(requested, ask, matrix, context) or _of_locks(requested, project, matrix)
+        day = _of_index(requested, request, matrix, context) or _of_locks(
+            requested, project, matrix
+        )
         if day is None and requested.pin is not None:
             return today
         days.append(day or datetime.date.min)
@@ -48,9 +50,9 @@ def derived(
 
 
 def _of_index(
-    requested: RequestedPackage, ask: ResolveRequest, matrix: Matrix, context: Context
+    requested: RequestedPackage, request: ResolveRequest, matrix: Matrix, context: Context
 ) -> datetime.date | None:
-    name = ask.indexes.get(requested.package, matrix.default_index)
+    name = request.indexes.get(requested.package, matrix.default_index)
     index = matrix.indexes[name]
     if index.upload_times != "index" or "{" in (index.url or ""):
         return None

@@ -11,7 +11,7 @@ from imgbuild.matrix.model import Matrix
 from imgbuild.project.model import Declared
 from imgbuild.resolve.choose import python_accepted
 from imgbuild.resolve.demands import PackageDemand, demands
-from imgbuild.resolve.request import RequestedPackage, ResolveRequest, base_of
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest, base_of
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 
@@ -43,14 +43,14 @@ def split(declared: Declared, markers: Mapping[str, str]) -> SplitDemands:
     )
 
 
-def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | None:
-    """The Python for the resolution: that of `ask`, else the first of the bases that files accept.
+def python_of(declared: Declared, request: ResolveRequest, matrix: Matrix) -> str | None:
+    """The Python for the resolution: that of `request`, else the first that the files accept.
 
     InputError if they accept none.
     """
-    if ask.python is not None or ask.base is not None or not declared.python:
-        return ask.python
-    usual = matrix.bases[base_of(ask, matrix)].python
+    if request.python is not None or request.base is not None or not declared.python:
+        return request.python
+    usual = matrix.bases[base_of(request, matrix)].python
     offered = dict.fromkeys((usual, *(base.python for base in matrix.bases.values())))
     accepted = [python for python in offered if python_accepted(declared, python)]
     if accepted:
@@ -61,15 +61,15 @@ def python_of(declared: Declared, ask: ResolveRequest, matrix: Matrix) -> str | 
 
 
 def requested(
-    declared: Declared, ask: ResolveRequest, matrix: Matrix
+    declared: Declared, request: ResolveRequest, matrix: Matrix
 ) -> tuple[RequestedPackage, ...]:
-    """The packages in the files, with a marker if they are only for some architectures of `ask`.
+    """The packages in the files, with a marker if only for some of the requested architectures.
 
     InputError if their versions differ between architectures.
     """
-    base = matrix.bases[base_of(ask, matrix)]
+    base = matrix.bases[base_of(request, matrix)]
     machines: dict[tuple[str, str, tuple[str, ...]], list[Arch]] = {}
-    for arch in ask.arches:
+    for arch in request.arches:
         markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
         for item in split(declared, markers).named:
             machines.setdefault((item.package, item.spec, item.extras), []).append(arch)
@@ -82,7 +82,7 @@ def requested(
             package=package,
             spec=spec,
             extras=extras,
-            marker="" if len(arches) == len(ask.arches) else _on(arches),
+            marker="" if len(arches) == len(request.arches) else _on(arches),
         )
     return tuple(requests.values())
 

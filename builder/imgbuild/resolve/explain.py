@@ -12,10 +12,10 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.resolve import conflict, first_solve, request
+from imgbuild.resolve import conflict, first_solve, resolve_request
 from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.resolve.first_solve import LearnedMemory, Query
-from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.resolve.suggest import QuickLook, Suggestions
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.values import Arch
@@ -48,7 +48,7 @@ def query_of(problem: SolveProblem) -> Query:
     requires = problem.matrix.requirements_of(problem.target)
     target = msgspec.structs.replace(problem.target, requires=requires)
     return Query(
-        ask=request.of_target(problem.name, target, problem.arch),
+        request=resolve_request.of_target(problem.name, target, problem.arch),
         matrix=problem.matrix,
         arch=problem.arch,
         memory=LearnedMemory(problem.known),
@@ -68,9 +68,9 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
     demands = _demands(base_target, problem)
     requests = tuple(RequestedPackage(package=item.package, spec=item.spec) for item in demands)
     query = query_of(problem)
-    ask = msgspec.structs.replace(query.ask, requests=requests, row="")
+    request = msgspec.structs.replace(query.request, requests=requests, row="")
     try:
-        facts = first_solve.available(msgspec.structs.replace(query, ask=ask))
+        facts = first_solve.available(msgspec.structs.replace(query, request=request))
         conflict = _conflict(facts, demands, cuda, base_target.name)
         added = _added(conflict, base_target, arch) if conflict is not None else []
         if conflict is None or not added:  # no conflict with a published package

@@ -20,7 +20,7 @@ from imgbuild import project_paths
 from imgbuild.errors import InputError
 from imgbuild.lock.published import PublishedTarget
 from imgbuild.matrix.model import PackageIndex, Target
-from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.system import quoting
 
 BARE = re.compile(r"[A-Za-z/](?:[A-Za-z0-9_./+@:-]| (?![ #]))*(?<![: ])")

@@ -21,12 +21,12 @@ from imgbuild.index.remote_wheel import metadata
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Flashinfer, Matrix, Target
-from imgbuild.resolve import conflict, gaps, preferences, quick_audit, request, suggest
+from imgbuild.resolve import conflict, gaps, preferences, quick_audit, resolve_request, suggest
 from imgbuild.resolve.conflict import Demand, PackageFacts
 from imgbuild.resolve.gaps import Gaps, OldVersion
 from imgbuild.resolve.preferences import Pair
 from imgbuild.resolve.quick_audit import QuickAudit
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.solve import freshness, refusal, solve, torch, uv
 from imgbuild.solve.build_root import host_root
 from imgbuild.solve.problem import SolveProblem
@@ -113,7 +113,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     Constraints that are learned in the meantime are added to `memory`.
     """
 
-    ask: ResolveRequest
+    request: ResolveRequest
     matrix: Matrix
     arch: Arch
     memory: LearnedMemory
@@ -123,7 +123,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cuda(self) -> str | None:
         """The requested CUDA release, or that of the other architecture."""
-        return self.ask.cuda or (self.target.cuda if self.target is not None else None)
+        return self.request.cuda or (self.target.cuda if self.target is not None else None)
 
     @property
     def demands(self) -> tuple[Demand, ...]:
@@ -132,7 +132,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             conflict.demand(
                 requested.package, requested.spec, str(requested), extras=requested.extras
             )
-            for requested in self.ask.requests
+            for requested in self.request.requests
         ]
         pin = self.target.pins.get(TORCH) if self.target is not None else None
         if pin is not None and not any(item.package == TORCH for item in demands):
@@ -167,7 +167,7 @@ def solve_first(query: Query) -> FirstSolve:
 def available(query: Query) -> PackageFacts:
     """The files that `query` may use; wheels of sdists are built on request."""
     matrix, memory, context = query.matrix, query.memory, query.context
-    name = query.ask.name or "request"
+    name = query.request.name or "request"
     problem = SolveProblem(
         with_target(matrix, name, _provisional(query)), name, query.arch, context
     )
@@ -196,16 +196,16 @@ def with_target(matrix: Matrix, name: str, target: Target) -> Matrix:
 
 def refuse(query: Query, facts: PackageFacts) -> None:
     """NoSolution, with the conflict and suggestions, if the demands contradict each other."""
-    ask, demands, cuda, context = query.ask, query.demands, query.cuda, query.context
+    request, demands, cuda, context = query.request, query.demands, query.cuda, query.context
     catalogue = facts.catalogue
-    clash = conflict.conflict(facts, demands, cuda, row=ask.row)
+    clash = conflict.conflict(facts, demands, cuda, row=request.row)
     if clash is None:
         return
     pins = conflict.pins_of(demands)
     outside = [window for window in query.memory.windows if window.violated(pins)]
     reasons = [*clash.reasons, *(conflict.window_words(window) for window in outside)]
     wide = quick_audit.widened(facts.learned, clash.requests, catalogue, context)
-    retained = [requested.package for requested in ask.requests if requested.have]
+    retained = [requested.package for requested in request.requests if requested.have]
 
     def _check(versions: Mapping[str, str]) -> suggest.QuickLook:
         named = {package: version for package, version in versions.items() if package != TORCH}
@@ -216,13 +216,13 @@ def refuse(query: Query, facts: PackageFacts) -> None:
         facts.with_learned((*wide, *outside)), demands, clash, _check, retained
     )
     near = looked.find(cuda)
-    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, excluded=ask.row)
+    suggested = suggest.targets(query.matrix, demands, cuda, query.arch, excluded=request.row)
     message = f"no solution on {query.arch}"
     raise NoSolution(
         message,
         reasons=tuple(reasons),
         nearest=(*near, *suggested),
-        hint=None if ask.row else _audit_hint(demands),
+        hint=None if request.row else _audit_hint(demands),
     )
 
 
@@ -237,15 +237,15 @@ def _audit_hint(demands: Sequence[Demand]) -> str | None:
 
 def _provisional(query: Query) -> Target:
     """A target that completes the URLs of indexes; "0.0" means that CUDA is not known yet."""
-    ask, matrix, cuda = query.ask, query.matrix, query.cuda
+    request, matrix, cuda = query.request, query.matrix, query.cuda
     return Target(
         summary="",
-        base=request.base_of(ask, matrix),
+        base=resolve_request.base_of(request, matrix),
         cuda=cuda or "0.0",
-        arch=ask.arches,
-        as_of=ask.as_of or request.today(),
+        arch=request.arches,
+        as_of=request.as_of or resolve_request.today(),
         pins=dict(conflict.pins_of(query.demands)),
-        indexes=dict(ask.indexes),
+        indexes=dict(request.indexes),
         flashinfer=Flashinfer(mode="off", reason="not known yet"),
     )
 

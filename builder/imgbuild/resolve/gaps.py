@@ -155,22 +155,22 @@ def floors(
     packages before it. The reason: a solver chooses old versions of the package that it decides
     last, not of the least important one.
     """
-    settled = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
+    pinned = [demand for demand in demands if demand.package in conflict.pins_of([demand])]
     bounds = []
     for requested in demands:
         package = requested.package
-        if requested in settled or package not in versions:
+        if requested in pinned or package not in versions:
             continue
         best = chosen = Version(versions[package])
         for version in (facts.fitting(package, requested.spec) or ())[:TRIED]:
             candidate = conflict.demand(package, f"=={version}")
-            if version <= chosen or conflict.conflict(facts, [candidate, *settled], cuda) is None:
+            if version <= chosen or conflict.conflict(facts, [candidate, *pinned], cuda) is None:
                 best = max(version, chosen)
                 break
         if _months_apart(facts, package, chosen, best):
             needs = f"{package}>={best}"
             bounds.append(Constraint(package=TORCH, versions=f"=={torch}", needs=needs, check=AGE))
-        settled.append(conflict.demand(package, f"=={best}"))
+        pinned.append(conflict.demand(package, f"=={best}"))
     return tuple(bounds)
 
 

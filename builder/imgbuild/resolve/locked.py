@@ -12,7 +12,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.notes import nearest
 from imgbuild.project_paths import Project
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.smoke import recording
 from imgbuild.smoke.records import TIERS
 from imgbuild.values import Arch
@@ -50,12 +50,12 @@ class NearTarget(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
-def similar(ask: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
+def similar(request: ResolveRequest, project: Project, matrix: Matrix) -> dict[str, str]:
     """The requested packages that no target has → a package of a target with a similar name."""
     names = {
         name for target in matrix.targets.values() for name in (*target.pins, *target.requires)
     }
-    missing = set(ask.packages) - names
+    missing = set(request.packages) - names
     names |= packages(project) if missing else set()
     near_names = {package: nearest(package, names) for package in sorted(missing - names)}
     return {package: near for package, near in near_names.items() if near is not None}
@@ -71,7 +71,9 @@ def packages(project: Project) -> set[str]:
     }
 
 
-def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[LockedTarget, ...]:
+def satisfying(
+    request: ResolveRequest, project: Project, matrix: Matrix
+) -> tuple[LockedTarget, ...]:
     """The targets with a current lock that satisfies the request, on each architecture.
 
     None for a request with extras: a lock does not contain their requirements.
@@ -79,13 +81,13 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
     that cannot be read.
     """
     targets: list[LockedTarget] = []
-    if any(requested.extras for requested in ask.requests):
+    if any(requested.extras for requested in request.requests):
         return ()
     for name in project.locked_targets():
-        if name not in matrix.targets or not _is_suitable(ask, matrix, name):
+        if name not in matrix.targets or not _is_suitable(request, matrix, name):
             continue
         lock = lock_file.read_lock(project.images, name)
-        versions = versions_in(ask, lock)
+        versions = versions_in(request, lock)
         if versions is None or lock_file.stale(lock, matrix):
             continue
         targets.append(
@@ -95,7 +97,7 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
                 as_of=lock.as_of,
                 arch=tuple(lock.arch),
                 versions=versions,
-                tested=recording.tested(project, lock, ask.arches) or "",
+                tested=recording.tested(project, lock, request.arches) or "",
                 commands=(f"imgbuild run {name}", f"imgbuild init --extends {name}"),
             )
         )
@@ -106,31 +108,31 @@ def satisfying(ask: ResolveRequest, project: Project, matrix: Matrix) -> tuple[L
     return tuple(sorted(by_test, key=lambda target: matrix.targets[target.target].retired != ""))
 
 
-def versions_in(ask: ResolveRequest, lock: Lock) -> dict[str, str] | None:
-    """The locked versions of the requested packages; None if one of them does not satisfy `ask`."""
+def versions_in(request: ResolveRequest, lock: Lock) -> dict[str, str] | None:
+    """The locked versions of the requested packages; None if one does not satisfy `request`."""
     versions: dict[str, str] = {}
-    for arch in reversed(ask.arches):
+    for arch in reversed(request.arches):
         resolution = lock.arch.get(arch)
         if resolution is None:
             return None
-        for requested in ask.requests:
+        for requested in request.requests:
             version = resolution.versions.get(requested.package)
             if version is None:
                 return None
             if not SpecifierSet(requested.spec).contains(version, prereleases=True):
                 return None
             versions[requested.package] = version
-    return {requested.package: versions[requested.package] for requested in ask.requests}
+    return {requested.package: versions[requested.package] for requested in request.requests}
 
 
-def nearest_target(ask: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
+def nearest_target(request: ResolveRequest, project: Project, matrix: Matrix) -> NearTarget | None:
     """The current target that has all requested packages, at most MOST_OTHER at another version.
 
     Targets with the fewest differences come first, then newer ones, as in `satisfying`. If there is
     none: one that only lacks MOST_OTHER of at least three requested packages, requested in any
     version; those that pin most of the others come first. Else None. `as_of` is ignored.
     """
-    wanted = msgspec.structs.replace(ask, as_of=None)
+    wanted = msgspec.structs.replace(request, as_of=None)
     near: list[tuple[bool, int, int, str, NearTarget]] = []
     for name in project.locked_targets():
         if name not in matrix.targets or matrix.targets[name].retired:
@@ -152,23 +154,25 @@ def nearest_target(ask: ResolveRequest, project: Project, matrix: Matrix) -> Nea
     return max(near, key=lambda each: each[:4])[4] if near else None
 
 
-def _missing(ask: ResolveRequest, lock: Lock) -> tuple[str, ...]:
+def _missing(request: ResolveRequest, lock: Lock) -> tuple[str, ...]:
     """The requested packages that the lock lacks on one of the requested architectures it has."""
-    has = [lock.arch[arch].versions for arch in ask.arches if arch in lock.arch]
-    return tuple(each.package for each in ask.requests if any(each.package not in v for v in has))
+    has = [lock.arch[arch].versions for arch in request.arches if arch in lock.arch]
+    return tuple(
+        each.package for each in request.requests if any(each.package not in v for v in has)
+    )
 
 
-def _others(ask: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
+def _others(request: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | None:
     """Requested package → its locked version and the specifier that it does not satisfy.
 
     None if the lock lacks an architecture or a package.
     """
     others: dict[str, tuple[str, str]] = {}
-    for arch in ask.arches:
+    for arch in request.arches:
         if arch not in lock.arch:
             return None
         versions = lock.arch[arch].versions
-        for requested in ask.requests:
+        for requested in request.requests:
             version = versions.get(requested.package)
             if version is None:
                 return None
@@ -177,16 +181,16 @@ def _others(ask: ResolveRequest, lock: Lock) -> dict[str, tuple[str, str]] | Non
     return others
 
 
-def _is_suitable(ask: ResolveRequest, matrix: Matrix, name: str) -> bool:
+def _is_suitable(request: ResolveRequest, matrix: Matrix, name: str) -> bool:
     """Whether a target has the requested base, Python, CUDA release, date and indexes."""
     target = matrix.targets[name]
     return (
-        ask.base in (None, target.base)
-        and ask.python in (None, matrix.bases[target.base].python)
-        and ask.cuda in (None, target.cuda)
-        and (ask.as_of is None or target.as_of <= ask.as_of)
+        request.base in (None, target.base)
+        and request.python in (None, matrix.bases[target.base].python)
+        and request.cuda in (None, target.cuda)
+        and (request.as_of is None or target.as_of <= request.as_of)
         and all(
             target.indexes.get(package, matrix.default_index) == index
-            for package, index in ask.indexes.items()
+            for package, index in request.indexes.items()
         )
     )

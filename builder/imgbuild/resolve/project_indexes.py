@@ -25,7 +25,7 @@ from imgbuild.project.model import DeclaredIndex
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle, allowed
-from imgbuild.resolve.request import free
+from imgbuild.resolve.resolve_request import free
 from imgbuild.system import threads
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags

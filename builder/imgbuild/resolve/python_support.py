@@ -16,7 +16,7 @@ from imgbuild.index.remote_wheel import Blocks
 from imgbuild.learn import learn
 from imgbuild.learn.boundaries import ReleaseCatalogue, lacks
 from imgbuild.report import Evidence, Relation
-from imgbuild.resolve import conflict, request, suggest
+from imgbuild.resolve import conflict, resolve_request, suggest
 from imgbuild.resolve.first_solve import Query
 from imgbuild.solve import uv
 from imgbuild.wheel.tags import Tags
@@ -38,14 +38,14 @@ def _any_of(pythons: Collection[str]) -> str:
 
 def refuse(query: Query) -> None:
     """NoSolution if no base has the requested Python."""
-    ask, matrix, arch = query.ask, query.matrix, query.arch
+    request, matrix, arch = query.request, query.matrix, query.arch
     store, http = query.context.store, query.context.http
     bases = {name: base.python for name, base in matrix.bases.items()}
-    base_name = request.base_of(ask, matrix)
-    if ask.python in (None, bases[base_name]):
+    base_name = resolve_request.base_of(request, matrix)
+    if request.python in (None, bases[base_name]):
         return
     has = _any_of(bases.values())
-    reasons = [f"you asked for Python {ask.python}, and the bases of the matrix have {has}"]
+    reasons = [f"you asked for Python {request.python}, and the bases of the matrix have {has}"]
     index = matrix.indexes[matrix.default_index]
     place = IndexAddress(name=matrix.default_index, address=index.url or uv.default_index())
     indexes = Indexes({place.name: place}, {}, place.name, http)
@@ -53,22 +53,22 @@ def refuse(query: Query) -> None:
 
     def _catalogue(python: str) -> Catalogue:
         rules = Rules(
-            as_of=ask.as_of or request.today(),
+            as_of=request.as_of or resolve_request.today(),
             tags=Tags(python=python, glibc=glibc, arch=arch),
             pins={},
         )
         return Catalogue(indexes, rules, http, store)
 
-    requested_catalogue, ours = _catalogue(ask.python or ""), _catalogue(bases[base_name])
+    requested_catalogue, ours = _catalogue(request.python or ""), _catalogue(bases[base_name])
     near = []
     with Library(store, Blocks(http)) as library:
         release_catalogue = ReleaseCatalogue(ours, library, store)
-        for requested in ask.requests:
+        for requested in request.requests:
             reasons += _of_package(requested.package, requested_catalogue, release_catalogue)
             newest = release_catalogue.releases(requested.package)
             if newest and requested.pin is None:
                 near.append(f"{requested.package} {newest[-1].version}")
-    demands = [conflict.demand(requested.package, requested.spec) for requested in ask.requests]
+    demands = [conflict.demand(requested.package, requested.spec) for requested in request.requests]
     packages = f", with {', '.join(near)}" if near else ""
     message = f"no solution on {arch}"
     raise NoSolution(
@@ -76,7 +76,7 @@ def refuse(query: Query) -> None:
         reasons=tuple(reasons[: conflict.STEPS]),
         nearest=(
             f"Python {bases[base_name]}, of the base {base_name}{packages}",
-            *suggest.targets(matrix, demands, ask.cuda, arch),
+            *suggest.targets(matrix, demands, request.cuda, arch),
         ),
         hint=OTHER,
     )

@@ -14,16 +14,16 @@ from packaging.version import Version
 from imgbuild.cache.context import Context
 from imgbuild.errors import NoSolution
 from imgbuild.index import cuda_releases
-from imgbuild.learn.loop import Settled, settle
+from imgbuild.learn.loop import AuditedResolution, resolve_audited
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix.flashinfer import FIRST_WITH_NVCC
 from imgbuild.matrix.model import Flashinfer, Matrix, Target, Wanted
 from imgbuild.report import Report
-from imgbuild.resolve import first_solve, gaps, request
+from imgbuild.resolve import first_solve, gaps, resolve_request
 from imgbuild.resolve.conflict import PackageFacts
 from imgbuild.resolve.first_solve import FirstSolve, Query, with_target
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
-from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve.torch import TORCH, TorchBuild
 from imgbuild.values import normalize
 
@@ -53,7 +53,7 @@ def find(query: Query) -> SolvedTarget:
             if not query.memory.give_up():
                 raise
             continue
-        old = not query.ask.allow_old and first_solve.outdated(
+        old = not query.request.allow_old and first_solve.outdated(
             solved.first, solved.resolution.versions
         )
         if not old or not query.memory.give_up():
@@ -67,7 +67,7 @@ def _find_newer(query: Query) -> SolvedTarget:
     first.
     """
     try:
-        return solve_with(query, floors=not query.ask.allow_old)
+        return solve_with(query, floors=not query.request.allow_old)
     except NoSolution:
         if not query.memory.drop(gaps.AGE):
             raise
@@ -79,8 +79,8 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
 
     If learned constraints require another torch, it starts again.
     """
-    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
-    base = request.base_of(ask, matrix)
+    request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
+    base = resolve_request.base_of(request, matrix)
     failed: NoSolution | None = None
     tried: list[TorchBuild | None] = []
     while True:
@@ -88,14 +88,14 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
             first = first_solve.solve_first(query)
         if failed is not None and first.torch in tried:
             raise failed
-        if memory.see(look(ask, first, query.context)) or memory.prefer(first, first.versions):
+        if memory.see(look(request, first, query.context)) or memory.prefer(first, first.versions):
             continue
         previous = memory.learned_constraints
         if floors and memory.keep(first_solve.floors(first)) != previous:
             continue
-        target = query.target or target_of(ask, matrix, base, first)
+        target = query.target or target_of(request, matrix, base, first)
         try:
-            target, done = settle_with_extras(query, target, first)
+            target, done = resolve_with_extras(query, target, first)
         except NoSolution as error:
             failed = error
             tried.append(first.torch)
@@ -110,60 +110,64 @@ def solve_with(query: Query, *, floors: bool) -> SolvedTarget:
             )
 
 
-def look(ask: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
+def look(request: ResolveRequest, first: FirstSolve, context: Context) -> QuickAudit:
     """The constraints on each other in the code of the requested packages."""
-    named = [requested.package for requested in ask.requests if requested.package != TORCH]
+    named = [requested.package for requested in request.requests if requested.package != TORCH]
     versions = {name: first.versions[name] for name in named}
-    pinned = [requested.package for requested in ask.requests if requested.pin is not None]
+    pinned = [requested.package for requested in request.requests if requested.pin is not None]
     with context.reporter.step(f"quick audit of {', '.join(named)}"):
         return audit_requested(first.facts.catalogue, versions, pinned, context)
 
 
-def target_of(ask: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
+def target_of(request: ResolveRequest, matrix: Matrix, base: str, first: FirstSolve) -> Target:
     """A request as a target, with torch and CUDA of the first solve."""
     pins = {
-        requested.package: requested.pin for requested in ask.requests if requested.pin is not None
+        requested.package: requested.pin
+        for requested in request.requests
+        if requested.pin is not None
     }
     if first.torch is not None:
         pins.setdefault(TORCH, str(first.torch.version))
     requires = {
         requested.package: Wanted(spec=requested.spec, reason=ASKED)
-        for requested in ask.requests
+        for requested in request.requests
         if requested.package not in pins
     }
     return Target(
-        summary=f"{', '.join(ask.packages)} for CUDA {first.cuda}",
+        summary=f"{', '.join(request.packages)} for CUDA {first.cuda}",
         base=base,
         cuda=first.cuda,
-        arch=ask.arches,
-        as_of=ask.as_of or request.today(),
+        arch=request.arches,
+        as_of=request.as_of or resolve_request.today(),
         pins=pins,
         requires=requires,
-        indexes=dict(ask.indexes),
-        flashinfer=flashinfer_of(matrix, ask, first.cuda, first.versions),
+        indexes=dict(request.indexes),
+        flashinfer=flashinfer_of(matrix, request, first.cuda, first.versions),
     )
 
 
-def settle_with_extras(query: Query, target: Target, first: FirstSolve) -> tuple[Target, Settled]:
+def resolve_with_extras(
+    query: Query, target: Target, first: FirstSolve
+) -> tuple[Target, AuditedResolution]:
     """`target` with the requirements of the requested extras, and its packages.
 
     Learned constraints may lead to other versions, whose extras have other requirements: then it is
     repeated.
     """
-    ask, matrix, arch, memory = query.ask, query.matrix, query.arch, query.memory
-    name = request.name_of(ask, matrix, target.cuda, first.versions)
+    request, matrix, arch, memory = query.request, query.matrix, query.arch, query.memory
+    name = resolve_request.name_of(request, matrix, target.cuda, first.versions)
     versions = first.versions
     for _ in range(ROUNDS):
         whole = with_extras(query, target, first, versions)
         extended = with_target(matrix, name, msgspec.structs.replace(whole, arch=(arch,)))
-        done = settle(
+        done = resolve_audited(
             extended, name, [arch], query.context, memory.learned_constraints, memory.keep
         )
         versions = done.resolutions[arch].versions
         if with_extras(query, target, first, versions) == whole:
             return whole, done
     message = (
-        f"no package set satisfies the requirements of the extras of {', '.join(ask.packages)}"
+        f"no package set satisfies the requirements of the extras of {', '.join(request.packages)}"
     )
     raise NoSolution(message, hint="request exact versions")
 
@@ -172,18 +176,18 @@ def with_extras(
     query: Query, target: Target, first: FirstSolve, versions: Mapping[str, str]
 ) -> Target:
     """`target` with the requirements of the requested extras at `versions`."""
-    required = _of_extras(query.ask.requests, versions, first.facts)
+    required = _of_extras(query.request.requests, versions, first.facts)
     more = {package: each for package, each in required.items() if package not in target.pins}
     return msgspec.structs.replace(target, requires={**more, **target.requires})
 
 
 def flashinfer_of(
-    matrix: Matrix, ask: ResolveRequest, cuda: str, versions: Mapping[str, str]
+    matrix: Matrix, request: ResolveRequest, cuda: str, versions: Mapping[str, str]
 ) -> Flashinfer:
     """The mode of FlashInfer that its index and the CUDA release allow."""
     if FLASHINFER not in versions:
         return Flashinfer(mode="off", reason="no package requires FlashInfer")
-    index = ask.indexes.get(FLASHINFER, matrix.default_index)
+    index = request.indexes.get(FLASHINFER, matrix.default_index)
     if index != matrix.default_index:
         return Flashinfer(mode="prebuilt", reason=f"the index {index} has precompiled kernels")
     if int(cuda.split(".", maxsplit=1)[0]) < FIRST_WITH_NVCC:

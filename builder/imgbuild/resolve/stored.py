@@ -12,9 +12,9 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.project_paths import Project
-from imgbuild.resolve import answers, request
+from imgbuild.resolve import answers, resolve_request
 from imgbuild.resolve.answers import ResolveAnswer
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.solve import uv
 from imgbuild.system.code_digest import code_digest
 from imgbuild.values import sha256
@@ -23,7 +23,7 @@ FACT = "resolve"
 
 
 def answer(
-    ask: ResolveRequest,
+    request: ResolveRequest,
     project: Project,
     matrix: Matrix,
     learned: Sequence[Constraint],
@@ -36,7 +36,7 @@ def answer(
     A cached result is valid on the same day (UTC), for the same request, matrix, locks,
     constraints, default index and code. Errors are not kept.
     """
-    key = key_of(ask, project, matrix, learned)
+    key = key_of(request, project, matrix, learned)
     data = None if again else context.store.fact(FACT, key)
     if data is not None:
         with contextlib.suppress(InputError):
@@ -45,22 +45,22 @@ def answer(
             )
             context.reporter.info("solved earlier today; --again solves it again")
             return resolve_answer
-    resolve_answer = answers.answer(ask, project, matrix, learned, context)
+    resolve_answer = answers.answer(request, project, matrix, learned, context)
     context.store.put_fact(FACT, key, codec.encode(resolve_answer))
     return resolve_answer
 
 
 def key_of(
-    ask: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
+    request: ResolveRequest, project: Project, matrix: Matrix, learned: Sequence[Constraint]
 ) -> str:
     """A hash of everything on which a result depends."""
     locked = [lock_file.lock_path(project.images, name) for name in project.locked_targets()]
     index = matrix.indexes[matrix.default_index].url or uv.default_index()
     parts = (
         code_digest(__name__),
-        request.today().isoformat(),
+        resolve_request.today().isoformat(),
         sha256(index.encode()),  # it may hold a password
-        codec.compact(ask).decode(),
+        codec.compact(request).decode(),
         codec.compact(matrix).decode(),
         codec.compact(list(learned)).decode(),
         *(sha256(path.read_bytes()) for path in locked),

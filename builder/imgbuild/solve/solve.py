@@ -286,8 +286,8 @@ def prepare(problem: SolveProblem, python: str, root: Callable[[], Path]) -> Pre
         direct.refuse_published(packages, published.versions, overlay.published.name)
     plain = wheels_only(problem, python, packages, published)
     preferred = _preferred(problem).get(TORCH)
-    settled = published is not None or TORCH in packages
-    torch = None if settled else open_torch.find(problem, plain, preferred)
+    is_fixed = published is not None or TORCH in packages
+    torch = None if is_fixed else open_torch.find(problem, plain, preferred)
     release = target_cuda.find(problem, plain, torch)
     pins = {TORCH: torch.version} if torch is not None else NO_PINS
     sdist_wheels = sdist_wheels_of(problem, plain, release.constraints, root, packages, pins)

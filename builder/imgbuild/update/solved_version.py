@@ -21,7 +21,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix, Wanted
 from imgbuild.report import Severity
-from imgbuild.resolve.request import today
+from imgbuild.resolve.resolve_request import today
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.solve.solve import PreparedTarget

@@ -125,7 +125,7 @@ def locked(scratch: Project, row: Row, inputs: Inputs, *, processes: int) -> Tri
     """Solve, audit and lock a row in the scratch folder; one of REFUSALS if that is impossible."""
     whole = row.in_matrix(inputs.matrix)
     inside = Inputs(whole, inputs.context, mirror=inputs.mirror)
-    lock = lock_target.settle_target(scratch, row.name, inside)
+    lock = lock_target.resolve_target(scratch, row.name, inside)
     lock, digests = lock_target.lock_target(scratch, lock, inside, processes=processes, drop=False)
     return Tried(row=row, lock=lock, digests=digests)
 

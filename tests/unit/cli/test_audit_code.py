@@ -12,7 +12,7 @@ from imgbuild import codec
 from imgbuild.cache.store import Store
 from imgbuild.lock import lock_file
 from imgbuild.lock.resolution import Resolution
-from imgbuild.pipeline import code_at_hand
+from imgbuild.pipeline import cached_code_audit
 from imgbuild.pipeline.session import open_session
 from imgbuild.values import Arch
 from tests.support import extended, samples, wheels
@@ -318,10 +318,10 @@ def test_lock_warns_of_errors_in_project_code(
     project: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = open_session(None)
-    code_at_hand.warn(session, "ours", Arch.X86_64)
+    cached_code_audit.warn(session, "ours", Arch.X86_64)
     assert capsys.readouterr().err == ""
     project("audit", "--select", "imports")
-    code_at_hand.warn(session, "ours", Arch.X86_64)
+    cached_code_audit.warn(session, "ours", Arch.X86_64)
     assert f"{PASSES}: use processing_class" in capsys.readouterr().err
 
 
@@ -331,7 +331,7 @@ def test_command_and_variables_are_checked_before_run(
     project("audit", "--select", "imports")
     session = open_session(None)
     words = ["llamafactory-cli", "train"]
-    code_at_hand.warn(session, "ours", Arch.X86_64, words, {"NCCL_DEBUG": "INFO"})
+    cached_code_audit.warn(session, "ours", Arch.X86_64, words, {"NCCL_DEBUG": "INFO"})
     err = capsys.readouterr().err
     message = "runs llamafactory-cli of llamafactory, which is not in the package set"
     assert f"command line:1:17: IMG305 {message}" in err

@@ -98,7 +98,7 @@ def package_set(folder: Path, *waivers: Waiver) -> Iterator[AuditedLock]:
         yield AuditedLock(folder, release_catalogue, site, waivers)
 
 
-def test_lock_audit_matches_settle_and_pin_audit(tmp_path: Path) -> None:
+def test_lock_audit_matches_audits_of_resolution_and_pins(tmp_path: Path) -> None:
     with package_set(tmp_path) as audited_lock:
         (finding,) = audited_lock.audit()
         assert (finding.severity, finding.check) == (Severity.ERROR, "calls")

@@ -19,9 +19,9 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Flashinfer, PackageIndex, StandalonePython, Target, Wanted
 from imgbuild.project_paths import Project
-from imgbuild.resolve import answers, reasons, request
+from imgbuild.resolve import answers, reasons, resolve_request
 from imgbuild.resolve.first_matrix import target_lines
-from imgbuild.resolve.request import RequestedPackage, ResolveRequest
+from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import Arch
@@ -36,7 +36,7 @@ MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 
 
 def test_requests_may_contain_both_kinds_of_commas():
-    requests, cuda = request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
+    requests, cuda = resolve_request.read(["vllm>=0.9,<0.10, TRL", "torch==2.8.0"], [], {})
     assert requests == (
         RequestedPackage(package="vllm", spec=">=0.9,<0.10"),
         RequestedPackage(package="trl"),
@@ -47,20 +47,20 @@ def test_requests_may_contain_both_kinds_of_commas():
 
 
 def test_installed_build_names_its_cuda_and_is_kept_only_on_its_index():
-    requests, cuda = request.read(["vllm"], ["torch==2.8.0+cu128"], {})
+    requests, cuda = resolve_request.read(["vllm"], ["torch==2.8.0+cu128"], {})
     assert (requests[0].spec, requests[0].have, cuda) == ("==2.8.0", True, "12.8")
-    requests, cuda = request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
+    requests, cuda = resolve_request.read([], ["torch==2.8.0+cu126"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.8.0+cu126", "12.6")
 
 
 def test_installed_versions_are_kept_if_the_request_allows_it():
-    requests, _ = request.read(["torch>=2.7"], ["torch==2.8.0"], {})
+    requests, _ = resolve_request.read(["torch>=2.7"], ["torch==2.8.0"], {})
     assert requests == (RequestedPackage(package="torch", spec="==2.8.0", have=True),)
 
 
 def test_extras_and_markers_are_part_of_a_request():
     words = ["ray[default, cgraph]==2.48.0,torch[opt_einsum]", 'vllm; sys_platform == "linux"']
-    requests, _ = request.read(words, ["torch==2.8.0"], {})
+    requests, _ = resolve_request.read(words, ["torch==2.8.0"], {})
     assert requests == (
         RequestedPackage(package="torch", spec="==2.8.0", have=True, extras=("opt-einsum",)),
         RequestedPackage(package="ray", spec="==2.48.0", extras=("cgraph", "default")),
@@ -71,12 +71,12 @@ def test_extras_and_markers_are_part_of_a_request():
 
 
 def test_request_excluded_by_its_markers_is_refused():
-    requests, _ = request.read(["trl; sys_platform == 'win32'", "vllm"], [], {})
-    ask = request.ResolveRequest(requests=requests, arches=(Arch.X86_64,))
-    assert request.applying(ask, samples.matrix()).packages == ("vllm",)
-    ask = request.ResolveRequest(requests=requests[:1], arches=(Arch.X86_64,))
+    requests, _ = resolve_request.read(["trl; sys_platform == 'win32'", "vllm"], [], {})
+    request = resolve_request.ResolveRequest(requests=requests, arches=(Arch.X86_64,))
+    assert resolve_request.applying(request, samples.matrix()).packages == ("vllm",)
+    request = resolve_request.ResolveRequest(requests=requests[:1], arches=(Arch.X86_64,))
     with pytest.raises(InputError, match=r"requested for Python 3\.11 on x86_64"):
-        request.applying(ask, samples.matrix())
+        resolve_request.applying(request, samples.matrix())
 
 
 @pytest.mark.parametrize(
@@ -102,55 +102,55 @@ def test_request_excluded_by_its_markers_is_refused():
 )
 def test_unsupported_requests_are_refused(wants, have, words):
     with pytest.raises(InputError, match=words):
-        request.read(wants, have, {})
+        resolve_request.read(wants, have, {})
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("12.6", "12.6"), ("cu126", "12.6"), ("130", "13.0")])
 def test_cuda_release_spellings_are_accepted(text, cuda):
-    assert request.cuda_of(text, None) == cuda
+    assert resolve_request.cuda_of(text, None) == cuda
 
 
 def test_cuda_that_contradicts_installed_packages():
-    assert request.cuda_of(None, "12.8") == "12.8"
+    assert resolve_request.cuda_of(None, "12.8") == "12.8"
     with pytest.raises(InputError, match=r"a build for CUDA 12\.8"):
-        request.cuda_of("12.6", "12.8")
+        resolve_request.cuda_of("12.6", "12.8")
     for text in ("12", "cu1300", "130.0"):
         with pytest.raises(InputError, match="two numbers"):
-            request.cuda_of(text, None)
+            resolve_request.cuda_of(text, None)
 
 
 def test_a_cpu_build_is_kept_on_its_index():
-    requests, cuda = request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
+    requests, cuda = resolve_request.read([], ["torch==2.6.0+cpu"], {"torch": "pytorch"})
     assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
 
 @pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
 def test_invalid_python_release_is_refused(text):
-    assert request.python_of("3.11") == "3.11"
+    assert resolve_request.python_of("3.11") == "3.11"
     with pytest.raises(InputError, match=f"--python {text}: ") as caught:
-        request.python_of(text)
+        resolve_request.python_of(text)
     assert caught.value.hint == "--python 3.11"
 
 
 def test_architectures_with_commas_and_in_other_spellings():
-    assert request.arches_of(["amd64,aarch64", "x86_64"]) == (Arch.X86_64, Arch.ARM64)
-    assert len(request.arches_of([])) == 1
+    assert resolve_request.arches_of(["amd64,aarch64", "x86_64"]) == (Arch.X86_64, Arch.ARM64)
+    assert len(resolve_request.arches_of([])) == 1
     with pytest.raises(InputError, match="no such architecture"):
-        request.arches_of(["sparc"])
+        resolve_request.arches_of(["sparc"])
 
 
 def test_indexes_of_matrix_are_used():
     matrix = samples.matrix()
-    assert request.indexes_of(["Torch=pypi"], matrix) == {"torch": "pypi"}
+    assert resolve_request.indexes_of(["Torch=pypi"], matrix) == {"torch": "pypi"}
     with pytest.raises(InputError, match="no index pytorch"):
-        request.indexes_of(["torch=pytorch"], matrix)
+        resolve_request.indexes_of(["torch=pytorch"], matrix)
 
 
 def test_requests_of_a_target_name_the_target():
     matrix = samples.matrix(requires={"trl": Wanted(spec=">=0.18", reason=samples.REASON)})
-    ask = request.of_target("small", matrix.targets["small"], Arch.X86_64)
-    assert ask.row == "small"
-    assert [str(requested) for requested in ask.requests] == [
+    request = resolve_request.of_target("small", matrix.targets["small"], Arch.X86_64)
+    assert request.row == "small"
+    assert [str(requested) for requested in request.requests] == [
         "the target small requires trl>=0.18",
         "the target small requires torch==2.6.0",
     ]
@@ -158,7 +158,7 @@ def test_requests_of_a_target_name_the_target():
 
 def test_row_names_are_unused_and_start_with_the_first_request():
     matrix = samples.matrix()
-    ask = ResolveRequest(
+    request = ResolveRequest(
         requests=(
             RequestedPackage(package="torch", spec="==2.8.0", have=True),
             RequestedPackage(package="vllm"),
@@ -166,11 +166,11 @@ def test_row_names_are_unused_and_start_with_the_first_request():
         arches=(Arch.X86_64,),
     )
     versions = {"vllm": "0.10.2", "torch": "2.8.0"}
-    assert request.name_of(ask, matrix, "12.8", versions) == "cu128-vllm0.10.2"
+    assert resolve_request.name_of(request, matrix, "12.8", versions) == "cu128-vllm0.10.2"
     taken = msgspec.structs.replace(matrix, targets={"cu128-vllm0.10.2": matrix.targets["small"]})
-    assert request.name_of(ask, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
+    assert resolve_request.name_of(request, taken, "12.8", versions) == "cu128-vllm0.10.2-2"
     with pytest.raises(InputError, match="already has a target small"):
-        request.check(msgspec.structs.replace(ask, name="small"), matrix)
+        resolve_request.check(msgspec.structs.replace(request, name="small"), matrix)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_row_is_equal_for_other_yaml_readers():
 def test_impossible_package_set_is_not_checked(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
-    ask = ResolveRequest(
+    request = ResolveRequest(
         requests=(RequestedPackage(package="demo", spec="==9.9"),),
         arches=(Arch.X86_64,),
         cuda="12.4",
@@ -310,7 +310,7 @@ def test_impossible_package_set_is_not_checked(tmp_path):
         matrix = msgspec.structs.replace(samples.matrix(), indexes=here)
         store = Store.open(tmp_path / "cache")
         project = Project(matrix=tmp_path / "matrix.yaml")
-        outcome = answers.answer(ask, project, matrix, (), Context(store, Http(attempts=1)))
+        outcome = answers.answer(request, project, matrix, (), Context(store, Http(attempts=1)))
     refused = outcome.arch[Arch.X86_64].refused
     assert refused is not None
     assert refused.reasons[0] == "you asked for demo==9.9"
@@ -320,7 +320,7 @@ def test_impossible_package_set_is_not_checked(tmp_path):
 def test_missing_archive_of_python_is_an_error_before_packages_are_resolved(tmp_path):
     index = LocalIndex()
     index.wheel("demo", "1.0")
-    ask = ResolveRequest(
+    request = ResolveRequest(
         requests=(RequestedPackage(package="demo"),),
         arches=(Arch.X86_64,),
         cuda="12.4",
@@ -334,5 +334,5 @@ def test_missing_archive_of_python_is_an_error_before_packages_are_resolved(tmp_
         context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
         project = Project(matrix=tmp_path / "matrix.yaml")
         with pytest.raises(FetchFailed, match=r"python\.tar\.gz: 404"):
-            answers.answer(ask, project, matrix, (), context)
+            answers.answer(request, project, matrix, (), context)
         assert [path for _, path, _ in site.requests] == ["/python.tar.gz"]

@@ -16,8 +16,8 @@ from imgbuild.http.client import Http
 from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.project_paths import Project
-from imgbuild.resolve import cutoff, request, stored
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve import cutoff, resolve_request, stored
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.values import Arch
 from tests.support import samples
 from tests.support.local_index import LocalIndex
@@ -45,11 +45,11 @@ def matrix_of(site: Site) -> Matrix:
 
 
 def derived(site: Site, folder: Path, *wants: str) -> datetime.date:
-    requests, _ = request.read(wants, [], {})
-    ask = ResolveRequest(requests=requests, arches=(Arch.X86_64,))
+    requests, _ = resolve_request.read(wants, [], {})
+    request = ResolveRequest(requests=requests, arches=(Arch.X86_64,))
     project = Project(matrix=folder / "matrix.yaml")
     context = Context(Store.open(folder / "cache"), Http(attempts=1))
-    return cutoff.derived(ask, project, matrix_of(site), context)
+    return cutoff.derived(request, project, matrix_of(site), context)
 
 
 @pytest.mark.parametrize(
@@ -67,30 +67,32 @@ def test_the_cutoff_is_the_first_upload_of_the_newest_pin_and_a_margin(
 
 
 def test_cut_off_without_pin_is_today(site: Site, tmp_path: Path) -> None:
-    assert derived(site, tmp_path, "torch>=2", "trl") == request.today()
+    assert derived(site, tmp_path, "torch>=2", "trl") == resolve_request.today()
 
 
 def test_an_index_without_upload_times(site: Site, tmp_path: Path) -> None:
     site.files = {path: data for path, data in site.files.items() if not path.startswith("pypi/")}
-    assert derived(site, tmp_path, "torch==2.6.0") == request.today()
+    assert derived(site, tmp_path, "torch==2.6.0") == resolve_request.today()
     path = lock_file.lock_path(tmp_path / "images", "small")
     path.parent.mkdir(parents=True)
     lock = samples.lock()
     path.write_bytes(codec.encode(lock))
     assert derived(site, tmp_path, "torch==2.6.0") == datetime.date.fromisoformat(lock.as_of)
-    assert derived(site, tmp_path, "torch==2.6.0", "trl==1.0") == request.today()
+    assert derived(site, tmp_path, "torch==2.6.0", "trl==1.0") == resolve_request.today()
 
 
 def test_result_is_cached_for_the_day(site: Site, tmp_path: Path) -> None:
-    requests, _ = request.read(["torch==9.9"], [], {})
-    ask = ResolveRequest(requests=requests, arches=(Arch.X86_64,), cuda="12.4")
+    requests, _ = resolve_request.read(["torch==9.9"], [], {})
+    request = ResolveRequest(requests=requests, arches=(Arch.X86_64,), cuda="12.4")
     project = Project(matrix=tmp_path / "matrix.yaml")
     context = Context(Store.open(tmp_path / "cache"), Http(attempts=1))
-    first = stored.answer(ask, project, matrix_of(site), (), context)
+    first = stored.answer(request, project, matrix_of(site), (), context)
     request_count = len(site.requests)
-    assert stored.answer(ask, project, matrix_of(site), (), context) == first
+    assert stored.answer(request, project, matrix_of(site), (), context) == first
     assert len(site.requests) == request_count
-    stored.answer(msgspec.structs.replace(ask, cuda="12.6"), project, matrix_of(site), (), context)
+    stored.answer(
+        msgspec.structs.replace(request, cuda="12.6"), project, matrix_of(site), (), context
+    )
     fresh = Context(context.store, Http(attempts=1))
-    stored.answer(ask, project, matrix_of(site), (), fresh, again=True)
+    stored.answer(request, project, matrix_of(site), (), fresh, again=True)
     assert len(site.requests) > request_count

@@ -19,7 +19,7 @@ from imgbuild.matrix import schema
 from imgbuild.matrix.load import load
 from imgbuild.resolve import first_matrix, init
 from imgbuild.resolve.first_matrix import WantedExtension
-from imgbuild.resolve.request import RequestedPackage
+from imgbuild.resolve.resolve_request import RequestedPackage
 from imgbuild.smoke import recording, reports
 from imgbuild.values import Arch
 from tests.support import extended, inprocess_project, samples, smoke_records

@@ -11,8 +11,8 @@ import pytest
 from imgbuild import codec
 from imgbuild.lock import lock_file
 from imgbuild.project_paths import Project
-from imgbuild.resolve import locked, request
-from imgbuild.resolve.request import ResolveRequest
+from imgbuild.resolve import locked, resolve_request
+from imgbuild.resolve.resolve_request import ResolveRequest
 from imgbuild.values import Arch
 from tests.support import samples
 
@@ -26,14 +26,14 @@ def project(tmp_path: Path) -> Project:
     return Project(matrix=tmp_path / "matrix.yaml")
 
 
-def ask(*wants: str, **more: object) -> ResolveRequest:
-    requests, _ = request.read(wants, [], {})
+def request(*wants: str, **more: object) -> ResolveRequest:
+    requests, _ = resolve_request.read(wants, [], {})
     return msgspec.structs.replace(ResolveRequest(requests=requests, arches=(Arch.X86_64,)), **more)
 
 
 def test_a_target_with_versions_in_the_order_of_the_request(project: Project) -> None:
     (locked_target,) = locked.satisfying(
-        ask("trl>=0.18", "torch==2.6.0"), project, samples.matrix()
+        request("trl>=0.18", "torch==2.6.0"), project, samples.matrix()
     )
     assert (locked_target.target, locked_target.cuda, locked_target.tested) == ("small", "12.4", "")
     assert list(locked_target.versions.items()) == [("trl", "0.18.2"), ("torch", "2.6.0")]
@@ -55,12 +55,12 @@ def test_a_target_with_versions_in_the_order_of_the_request(project: Project) ->
 def test_requests_that_no_target_satisfies(
     project: Project, wants: tuple[str, ...], more: dict[str, object]
 ) -> None:
-    assert locked.satisfying(ask(*wants, **more), project, samples.matrix()) == ()
+    assert locked.satisfying(request(*wants, **more), project, samples.matrix()) == ()
 
 
 def test_a_stale_lock_is_not_an_answer(project: Project) -> None:
     changed = samples.matrix(pins={"torch": "2.7.0"})
-    assert locked.satisfying(ask("trl"), project, changed) == ()
+    assert locked.satisfying(request("trl"), project, changed) == ()
 
 
 def test_a_retired_target_comes_after_the_others(project: Project) -> None:
@@ -73,46 +73,46 @@ def test_a_retired_target_comes_after_the_others(project: Project) -> None:
         both = {**matrix.targets, "older": other}
         matrix = msgspec.structs.replace(matrix, targets=both)
         path.write_bytes(codec.encode(lock_file.make_lock(matrix, "older", lock.arch)))
-        locked_targets = locked.satisfying(ask("trl"), project, matrix)
+        locked_targets = locked.satisfying(request("trl"), project, matrix)
         assert [locked_target.target for locked_target in locked_targets] == order
 
 
 def test_similar_package_name_is_suggested(project: Project) -> None:
     matrix = samples.matrix(pins={"torch": "2.6.0", "vllm": "0.8.5"})
-    assert locked.similar(ask("vlm", "torhc", "trll"), project, matrix) == {
+    assert locked.similar(request("vlm", "torhc", "trll"), project, matrix) == {
         "torhc": "torch",
         "trll": "trl",  # which the lock has, and the matrix does not name
         "vlm": "vllm",
     }
-    assert locked.similar(ask("vllm", "trl", "wandb"), project, matrix) == {}
+    assert locked.similar(request("vllm", "trl", "wandb"), project, matrix) == {}
 
 
 def test_the_nearest_target_has_all_packages_and_one_at_another_version(project: Project) -> None:
     matrix = samples.matrix()
-    near = locked.nearest_target(ask("trl==0.19.0", "torch"), project, matrix)
+    near = locked.nearest_target(request("trl==0.19.0", "torch"), project, matrix)
     assert near is not None
     assert (near.target, near.others) == ("small", {"trl": ("0.18.2", "==0.19.0")})
-    dated = ask("trl>=0.19", as_of=datetime.date(2020, 1, 1))
+    dated = request("trl>=0.19", as_of=datetime.date(2020, 1, 1))
     assert locked.nearest_target(dated, project, matrix) is not None
     for far in (
-        ask("trl==0.19.0", "torch==2.7.0"),  # two at other versions
-        ask("trl==0.19.0", "vllm"),  # one is absent
-        ask("trl==0.19.0", arches=(Arch.ARM64,)),
-        ask("trl==0.19.0", cuda="12.6"),
+        request("trl==0.19.0", "torch==2.7.0"),  # two at other versions
+        request("trl==0.19.0", "vllm"),  # one is absent
+        request("trl==0.19.0", arches=(Arch.ARM64,)),
+        request("trl==0.19.0", cuda="12.6"),
     ):
         assert locked.nearest_target(far, project, matrix) is None
     stale = samples.matrix(pins={"torch": "2.7.0"})
-    assert locked.nearest_target(ask("trl==0.19.0"), project, stale) is None
+    assert locked.nearest_target(request("trl==0.19.0"), project, stale) is None
 
 
 def test_the_nearest_target_lacks_one_of_three_packages(project: Project) -> None:
     matrix = samples.matrix()
-    near = locked.nearest_target(ask("trl==0.18.2", "torch", "peft"), project, matrix)
+    near = locked.nearest_target(request("trl==0.18.2", "torch", "peft"), project, matrix)
     assert near is not None
     assert (near.target, near.others, near.missing) == ("small", {}, ("peft",))
     for far in (
-        ask("trl==0.18.2", "torch", "peft>=0.1"),  # whether that version fits is not known
-        ask("trl==0.19.0", "torch", "peft"),
-        ask("torch", "peft", "deepspeed"),
+        request("trl==0.18.2", "torch", "peft>=0.1"),  # whether that version fits is not known
+        request("trl==0.19.0", "torch", "peft"),
+        request("torch", "peft", "deepspeed"),
     ):
         assert locked.nearest_target(far, project, matrix) is None

@@ -167,7 +167,7 @@ class _Statement(msgspec.Struct, frozen=True):
             for statement in source.tree.body
             if statement.lineno <= self.line <= (statement.end_lineno or 0)
         ]
-        if len(statements) != 1 or not source.settled(statements[0]):
+        if len(statements) != 1 or not source.has_single_values(statements[0]):
             return []
         return [lambda run: run.block(statements, CallFrame(self.module))]
 
@@ -193,7 +193,7 @@ class _Call(msgspec.Struct, frozen=True):
             if isinstance(node, ast.Call)
             and node.lineno == self.line
             and dotted(node.func) == self.callee
-            and source.settled(whole)
+            and source.has_single_values(whole)
         ]
 
     def _run(
@@ -231,7 +231,7 @@ class _Decorator(msgspec.Struct, frozen=True):
             for decorator in (node.decorator_list if node is not None else ())
             if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator) == self.name
         ]
-        if len(used) != 1 or not source.settled(used[0]):
+        if len(used) != 1 or not source.has_single_values(used[0]):
             return []
         frame = CallFrame(self.module)
         value: object = ClassValue(self.decorated, self.module, self.line)

@@ -47,7 +47,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     bound = index(facts).top
     if not scope and (facts.broken or any(len(bound.get(name, ())) > 1 for name in names)):
         source = memory.source(module)
-        if source is None or not source.settled(node):
+        if source is None or not source.has_single_values(node):
             return None
     frame = CallFrame(module)
     places = []

@@ -135,7 +135,7 @@ class ModuleTree:
                     caught.update(_last_name(kind) for kind in kinds)
         return frozenset(caught - {OPEN})
 
-    def settled(self, node: ast.AST) -> bool:
+    def has_single_values(self, node: ast.AST) -> bool:
         """Whether each name in an expression has one value while the module is imported."""
         return all(
             sum(

@@ -261,63 +261,63 @@ def today() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date()
 
 
-def check(ask: ResolveRequest, matrix: Matrix) -> None:
+def check(request: ResolveRequest, matrix: Matrix) -> None:
     """InputError if the matrix has no such base, or already has a target of that name.
 
     The same if an index needs a CUDA release and none is requested.
     """
-    base_of(ask, matrix)
-    if ask.name is not None and ask.name in matrix.targets:
-        message = f"the matrix already has a target {ask.name}"
+    base_of(request, matrix)
+    if request.name is not None and request.name in matrix.targets:
+        message = f"the matrix already has a target {request.name}"
         raise InputError(message, hint="choose another --name")
-    for package, index in ask.indexes.items():
-        if ask.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
+    for package, index in request.indexes.items():
+        if request.cuda is None and "{cuda_tag}" in (matrix.indexes[index].url or ""):
             message = (
                 f"{package} comes from {index}, which has a separate index for each CUDA release"
             )
             raise InputError(message, hint="name the release with --cuda, such as --cuda 12.8")
 
 
-def applying(ask: ResolveRequest, matrix: Matrix) -> ResolveRequest:
+def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
     """The request without packages that apply to none of its architectures.
 
     InputError if no package applies to one of the architectures.
     """
-    base = matrix.bases[base_of(ask, matrix)]
+    base = matrix.bases[base_of(request, matrix)]
     counting: set[str] = set()
-    for arch in ask.arches:
+    for arch in request.arches:
         markers = Tags(python=base.python, glibc=base.glibc, arch=arch).markers
-        packages = ask.on(markers).packages
+        packages = request.on(markers).packages
         if not packages:
             message = f"no package is requested for Python {base.python} on {arch}"
             raise InputError(message, hint="leave a marker out, or name another --arch")
         counting.update(packages)
-    requests = tuple(each for each in ask.requests if each.package in counting)
-    return msgspec.structs.replace(ask, requests=requests)
+    requests = tuple(each for each in request.requests if each.package in counting)
+    return msgspec.structs.replace(request, requests=requests)
 
 
-def base_of(ask: ResolveRequest, matrix: Matrix) -> str:
+def base_of(request: ResolveRequest, matrix: Matrix) -> str:
     """The requested base, else that of most targets; InputError if it does not exist."""
-    if ask.base is not None and ask.base not in matrix.bases:
-        message = f"the matrix has no base {ask.base}"
+    if request.base is not None and request.base not in matrix.bases:
+        message = f"the matrix has no base {request.base}"
         raise InputError(message, hint=f"it has {', '.join(matrix.bases)}")
     used = [target.base for target in matrix.targets.values()]
     fitting = [
         name
         for name, base in matrix.bases.items()
-        if ask.base in (None, name) and ask.python in (None, base.python)
+        if request.base in (None, name) and request.python in (None, base.python)
     ]
     if not fitting:
-        return ask.base or max(matrix.bases, key=used.count)
+        return request.base or max(matrix.bases, key=used.count)
     return max(fitting, key=used.count)
 
 
-def name_of(ask: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
+def name_of(request: ResolveRequest, matrix: Matrix, cuda: str, versions: Mapping[str, str]) -> str:
     """The row's name: the requested name, else `cu126-vllm0.9.2`, free in the matrix."""
-    if ask.name is not None:
-        return ask.name
-    named = [requested.package for requested in ask.requests if not requested.have] or [
-        ask.requests[0].package
+    if request.name is not None:
+        return request.name
+    named = [requested.package for requested in request.requests if not requested.have] or [
+        request.requests[0].package
     ]
     first = named[0]
     version = versions.get(first, "").split("+")[0]
