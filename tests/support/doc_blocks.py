@@ -32,6 +32,7 @@ REASONS = (
     "needs oras",
     "needs another Docker Engine",
     "needs GitHub",
+    "needs a Python archive",
     "takes hours",
     "downloads gigabytes",
     "asks the real package index",

@@ -52,7 +52,6 @@ from imgbuild.values import Arch, Sha256
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
 TITLE = "Container images"
-AUDITED = "site/audited.yaml"  # facts about pairs of versions, in addition to learned constraints
 DRAWN = 9  # percent of the largest layer; smaller ones are drawn as one
 _Debs = tuple[tuple[str, str], ...]  # packages and versions
 REPORTS_HINT = "make it with: imgbuild cves --all --json > FILE"
@@ -77,7 +76,9 @@ def open_sources(project: Project) -> SiteSources:
     matrix = published.load(project.matrix)
     folders = dict.fromkeys((CATALOGUE / "images", project.images))
     learned = published.known_constraints(matrix, project.images)
-    audited = constraints.loads(files.data(AUDITED).read_bytes(), AUDITED)
+    # Facts about pairs of versions, in addition to learned constraints.
+    file = files.data("site/audited.yaml")
+    audited = constraints.loads(file.read_bytes(), file.name)
     return SiteSources(
         project=project,
         matrix=matrix,

@@ -14,14 +14,15 @@ from imgbuild.render import container_yaml, kubernetes
 from imgbuild.site.model import Command
 from imgbuild.values import Digest
 
-PROGRAM = "python train.py"
+SCRIPT = "train.py"
+PROGRAM = f"python {SCRIPT}"
 VERL = "python -m verl.trainer.main_ppo"
 TWO_NODES = "Slurm, two nodes"
 # Placeholders for values that readers select: the number of GPUs, and without a registry of the
 # catalogue the repository of the reader. Both are written as elements of HTML by `pages`.
 GPUS = "\ufdd0"
 REPOSITORY = "\ufdd1"
-LAUNCH = f"torchrun --standalone --nproc-per-node {GPUS} train.py"
+LAUNCH = f"torchrun --standalone --nproc-per-node {GPUS} {SCRIPT}"
 # What YAML has for both, and for the number of GPUs: JSON's escapes.
 _IN_YAML = (
     ('nvidia.com/gpu: "\\uFDD0"', f"nvidia.com/gpu: {GPUS}"),
@@ -112,16 +113,10 @@ def _commands(
 
 def _two_nodes(lock: Lock, sif: str, *, ray: bool) -> Command:
     """A job on two nodes: by verl, on a Ray cluster, or by torchrun."""
-    if not ray:
-        text = (
-            f"sbatch --nodes 2 --ntasks-per-node 1 --gpus-per-node {GPUS} --time 4:00:00 \\\n"
-            f"  --wrap 'srun apptainer exec --nv {sif} \\\n"
-            f"  torchrun --nnodes 2 --nproc-per-node {GPUS} --rdzv-backend c10d --rdzv-endpoint"
-            ' "$(scontrol show hostnames | head -n 1):29500" train.py\''
-        )
-        return Command(title=TWO_NODES, text=text)
     verl = all("verl" in locked.versions for locked in lock.arch.values())
-    job, program = ("verl", VERL) if verl else ("ray", PROGRAM)
+    job, program = ("torchrun", SCRIPT)
+    if ray:
+        job, program = ("verl", VERL) if verl else ("ray", PROGRAM)
     text = (
         f"imgbuild slurm {shlex.quote(lock.target)} --job {job} --sif-file {sif} --nodes 2"
         f" --gpus {GPUS} \\\n  --time 4:00:00 -- {program} > job.sh\nsbatch job.sh"
@@ -142,9 +137,9 @@ def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterat
         title="job.yaml",
         folded=True,
         text=_job(lock, exact or f"{REPOSITORY}@{target_digests.digest}", target_digests.digest),
-        note="train.py is in the PersistentVolumeClaim workspace, models are in the claim models;"
-        " both must exist. The keys of the secret tokens may be absent. With other options, such as"
-        f" --env: imgbuild render {name} --format k8s-job. On two nodes: --format jobset --nodes 2",
+        note="train.py is in the claim workspace, models in the claim models; both must exist. The"
+        f" secret tokens is optional. Other options: imgbuild render {name} --format k8s-job; on two"
+        " nodes: --format jobset --nodes 2",
     )
 
 

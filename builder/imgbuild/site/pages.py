@@ -61,8 +61,9 @@ COLUMNS = (
     ("verl", "verl"),
     ("transformers", "transformers"),
 )
-RECENT = 30  # changes on the page of all changes
-SHOWN = 16  # packages of a change
+RECENT = 20  # changes on the page of all changes
+SHOWN = 10  # packages of a change
+LISTED = 30  # further packages of the newest change, folded; longer lists are in history.json
 LISTED = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 SEVERE = ("critical", "high")
@@ -149,7 +150,11 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    environment.globals |= {"tiers": test_runs.TIERS, "shown_changes": SHOWN}
+    environment.globals |= {
+        "tiers": test_runs.TIERS,
+        "shown_changes": SHOWN,
+        "listed_changes": LISTED,
+    }
     return environment
 
 
