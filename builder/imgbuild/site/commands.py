@@ -138,8 +138,8 @@ def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterat
         folded=True,
         text=_job(lock, exact or f"{REPOSITORY}@{target_digests.digest}", target_digests.digest),
         note="train.py is in the claim workspace, models in the claim models; both must exist. The"
-        f" secret tokens is optional. Other options: imgbuild render {name} --format k8s-job; on two"
-        " nodes: --format jobset --nodes 2",
+        f" secret tokens is optional. Other options: imgbuild render {name} --format k8s-job; on"
+        " two nodes: --format jobset --nodes 2",
     )
 
 
