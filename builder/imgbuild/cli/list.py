@@ -15,6 +15,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
@@ -121,8 +122,8 @@ class Filters(Group, frozen=True, kw_only=True):
         arch = _machine.gpu(self.gpu).arch if self.gpu is not None else None
         return [arch] if arch else []
 
-    def nothing(self, matrix: Matrix, arches: Sequence[Arch]) -> NothingSelected:
-        """The error if no row matches: the filters, and the target that matches most of them."""
+    def nothing(self, matrix: Matrix, arches: Sequence[Arch], reason: str = "") -> NothingSelected:
+        """The error if no row matches: filters, `reason`, the target that matches most of them."""
         given = self.words() + [f"--arch {arch}" for arch in arches]
         requests = {
             normalize(requirement.name): str(requirement.specifier)
@@ -152,7 +153,7 @@ class Filters(Group, frozen=True, kw_only=True):
         wanted = _pythons(self.python or ())
         if wanted and not any(each.contains(has) for each in wanted for has in pythons):
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
-        return NothingSelected(message, hint=f"{nearest}leave out a filter")
+        return NothingSelected(f"{message}{reason}", hint=f"{nearest}leave out a filter")
 
 
 class Matcher:
@@ -194,6 +195,20 @@ class Matcher:
             for row in rows
             if not any(fit.complete and not fit.limited for fit in self._fitting(row))
         ]
+
+    def too_old(self, rows: Iterable[TableRow]) -> str:
+        """What the GPU of `--gpu` has and `rows` need, if it is too old for all; "" otherwise."""
+        able = {
+            capability
+            for row in rows
+            for floors in _offered(self._project, row).floors.values()
+            for capability in (*floors.gpu, *floors.gpu_ptx)
+        }
+        lowest = min(able, key=gpus.numbers, default="")
+        if self._model is None or not gpus.older(self._model.capability, lowest):
+            return ""
+        own = f"GPU {self._filters.gpu} has compute capability {self._model.capability}"
+        return f": {own}, images need at least {lowest}"
 
     def _fitting(self, row: TableRow) -> list[TargetFit]:
         """The images of the row that run on the GPU and the driver of the filters."""
@@ -272,14 +287,19 @@ def _needs_of(project: Project, target: str) -> TargetNeeds | None:
     return targets.offer(project.images, lock) if lock is not None else None
 
 
+def _offered(project: Project, row: TableRow) -> TargetNeeds:
+    """The requirements of the row's images; without a lock those expected by its values."""
+    return _needs_of(project, row.target) or targets.planned(
+        row.target, row.cuda, row.arch, row.gpu
+    )
+
+
 def _fits(project: Project, row: TableRow, model: GpuModel | None, driver: str) -> list[TargetFit]:
     """The images of the row that run on a GPU and a driver, by the rules of `imgbuild doctor`.
 
     Without a lock, the values of the row are compared. `driver` is "" for any.
     """
-    offered = _needs_of(project, row.target) or targets.planned(
-        row.target, row.cuda, row.arch, row.gpu
-    )
+    offered = _offered(project, row)
     card = () if model is None else (HostGpu(name="GPU", capability=model.capability),)
     only = model.arch if model is not None else None
     machines = (
@@ -409,7 +429,7 @@ def list_targets(
                 shown = msgspec.structs.replace(shown, state=str(state), reasons=state.reasons)
             rows.append(shown)
     if not rows:
-        raise filters.nothing(read, arches)
+        raise filters.nothing(read, arches, matcher.too_old(every))
     if runs:
         _answer_runs(selection, [row.target for row in rows], runs)
         return

@@ -134,10 +134,10 @@ def narrow(
     columns = {
         "name": [_marked(row, RETIRED) for row in table],
         "CUDA": [row.cuda for row in table],
-        "torch": [row.pins.get("torch", NONE) for row in table],
+        "torch": [row.versions.get("torch", NONE) for row in table],
         ENGINE: [_engine(row) for row in table],
-        "trl": [row.pins.get("trl", NONE) for row in table],
-        STACK: [_stacks(row) for row in table],
+        "trl": [row.versions.get("trl", NONE) for row in table],
+        STACK: _stacks(table, str, limited=width is not None),
         "tested": [record(row) for row in table],
     }
     for head in columns_of:
@@ -148,9 +148,9 @@ def narrow(
             columns |= {"tested": [record(row, brief=True) for row in table]}
         if not _fits(columns, width):
             columns |= {head: [*map(_brief, columns[head])] for head in ("torch", ENGINE, "trl")}
-            columns |= {STACK: [_stacks(row, brief=True) for row in table]}
+            columns |= {STACK: _stacks(table, _brief)}
         if not _fits(columns, width):
-            columns |= {STACK: [_stacks(row, names=True) for row in table]}
+            columns |= {STACK: _stacks(table, lambda _: "")}
             columns |= {"name": [_marked(row, RETIRED_BRIEF) for row in table]}
         for head, (before, cell) in MORE.items():
             wider = _with(columns, before, head, [cell(row) for row in table])
@@ -164,16 +164,30 @@ def _marked(row: TableRow, retired: str) -> str:
 
 def _engine(row: TableRow) -> str:
     """The engine and its version: "vLLM 0.26.0"."""
-    named = (f"{label} {row.pins[name]}" for name, label in ENGINES.items() if name in row.pins)
+    versions = row.versions
+    named = (f"{label} {versions[name]}" for name, label in ENGINES.items() if name in versions)
     return ", ".join(named) or NONE
 
 
-def _stacks(row: TableRow, *, brief: bool = False, names: bool = False) -> str:
-    """The pinned packages of STACKS: "verl 0.9.1, ray 2.60.0"; `names`: without versions."""
-    pins = [(name, row.pins[name]) for name in STACKS if name in row.pins]
-    if names:
-        return ", ".join(name for name, _ in pins) or NONE
-    return ", ".join(f"{name} {_brief(pin) if brief else pin}" for name, pin in pins) or NONE
+def _stacks(
+    table: Sequence[TableRow], form: Callable[[str], str], *, limited: bool = True
+) -> list[str]:
+    """The packages of STACKS of each row, with `form` of the version: "verl 0.9.1, ray 2.60.0".
+
+    Locked packages without a pin follow the pinned ones. If `limited`, they do not widen the
+    column, except the only package of a row.
+    """
+
+    def parts(versions: Mapping[str, str]) -> list[str]:
+        return [f"{name} {form(versions[name])}".strip() for name in STACKS if name in versions]
+
+    pinned = [parts(row.pins) for row in table]
+    room = max((len(", ".join(cell)) for cell in pinned), default=0)
+    for row, cell in zip(table, pinned, strict=True):
+        for part in parts({name: row.locked[name] for name in row.locked.keys() - row.pins.keys()}):
+            if not limited or not cell or len(", ".join((*cell, part))) <= room:
+                cell.append(part)
+    return [", ".join(cell) or NONE for cell in pinned]
 
 
 def _with(

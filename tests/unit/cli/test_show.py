@@ -265,6 +265,8 @@ def test_the_list_uses_the_width_of_the_terminal(
     # Every stack has its name in the narrowest table, too.
     for stack in ("SGLang 0.5.23", "vLLM 0.33.0", "verl", "unsloth", "deepspeed", "ray"):
         assert stack in text
+    # Locked without a pin.
+    assert "ray" in next(row for row in rows if row.startswith("cu126-vllm "))
     assert ("verl 0.9.1, ray 2.60.0" in text) == stacks
     assert ("verl, ray " in text) == (not stacks)
     assert ("(retired)" in text) == stacks
@@ -378,6 +380,9 @@ def test_empty_result_names_filters_and_nearest_target(imgbuild: Command) -> Non
     assert "nearest: the target cu" in done.stderr
     done = imgbuild("list", "--gpu", "agx orin", "--driver", "580", *matrix_options)
     assert "reasons: imgbuild doctor --gpu 'agx orin' --driver 580" in done.stderr
+    done = imgbuild("list", "--gpu", "V100", *matrix_options)
+    assert "GPU V100 has compute capability 7.0, images need at least 7.5" in done.stderr
+    assert "at least" not in imgbuild("list", "--gpu", "A100", "--cuda", "11").stderr
     for words in (
         ("--gpu", "hopper"), ("--with", "verl>="), ("--driver", "new"), ("--python", "3.x"),
     ):  # fmt: skip
