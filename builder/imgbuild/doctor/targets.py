@@ -126,8 +126,9 @@ def _assumed(cuda: str, stated: Sequence[str]) -> Floors:
 def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`: complete ones first, those that do not fit last.
 
-    In each of these groups recommended targets are first, those without a framework of SPECIAL
-    before the others, and retired ones last; then the newest CUDA and the latest date are first.
+    In each of these groups recommended targets are first and retired ones last; then the newest
+    CUDA and the latest date are first. `best` is one without a framework of SPECIAL if an equally
+    restricted recommended one is.
     """
     ordered = sorted(
         offers,
@@ -146,10 +147,18 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
             fit.limited,
             fit.retired != "",
             not fit.recommended,
+        ),
+    )
+    fitting = sorted(
+        (fit for fit in verdicts if fit.fits),
+        key=lambda fit: (
+            fit.retired != "",
+            not fit.complete,
+            fit.limited,
+            not fit.recommended,
             fit.recommended and fit.special,
         ),
     )
-    fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")
     return Diagnosis(
         host=host,
         verdicts=tuple(verdicts),
