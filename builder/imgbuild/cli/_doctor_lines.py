@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from packaging.version import Version
 
 from imgbuild.audit.binaries import gpu_models
-from imgbuild.cli._output import GAP, aligned, count
+from imgbuild.cli._output import GAP, aligned, count, terminal_width
 from imgbuild.doctor.host import Host
-from imgbuild.doctor.targets import Diagnosis, TargetFit, comparable
+from imgbuild.doctor.targets import COMPATIBILITY, Diagnosis, TargetFit, comparable
 from imgbuild.show import table
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun
 
 FRAMEWORKS = ("vllm", "sglang", "verl", "unsloth", "deepspeed", "trl")
 HEAD = ("target", "as of", "has", "tested")
+FULL = "full driver"  # the column of targets that run with a restriction
 SHOWN = 2  # frameworks of a target
-ORDER = "fewest restrictions, then recommended, newest CUDA release, latest date"
+ORDER = "fewest restrictions, then recommended, general, newest CUDA release, latest date"
 
 Rows = Mapping[str, TableRow]
 Groups = dict[tuple[str, tuple[str, ...]], list[str]]
@@ -26,8 +28,8 @@ Groups = dict[tuple[str, tuple[str, ...]], list[str]]
 def lines(diagnosis: Diagnosis, rows: Rows) -> Iterator[str]:
     """Results by group, with reasons and remarks; test records; which target to use, and why."""
     fitting = [fit.target for fit in diagnosis.verdicts if fit.fits and not fit.retired]
-    cells = [HEAD, *(_cells(name, rows.get(name)) for name in fitting)]
-    head, *below = [f"{GAP}{line}" for line in aligned(cells)] if fitting else [""]
+    full = {fit.target: fit.unrestricted for fit in diagnosis.verdicts}
+    head, *below = _table(fitting, rows, full) if fitting else [""]
     by_target = dict(zip(fitting, below, strict=True)) if len(below) == len(fitting) else {}
     for (judged, texts), names in _groups(diagnosis).items():
         shown = [name for name in names if name in by_target]
@@ -54,9 +56,39 @@ def _groups(diagnosis: Diagnosis) -> Groups:
     groups: Groups = {}
     for verdict in diagnosis.verdicts:
         judged = fits if verdict.fits else "does not fit"
-        texts = (*verdict.reasons, *verdict.remarks)
+        texts = (*verdict.reasons, *_remarks(diagnosis.host, verdict))
         groups.setdefault((judged, texts), []).append(_name(verdict))
     return groups
+
+
+def _remarks(host: Host, verdict: TargetFit) -> Iterator[str]:
+    """The remarks; the restriction of an older driver in words that apply to all targets."""
+    for remark in verdict.remarks:
+        if verdict.unrestricted and COMPATIBILITY in remark:
+            yield (
+                f"runs on driver {host.driver} {COMPATIBILITY}, with one restriction: code that"
+                " relies on the driver to compile PTX, or that calls functions added in a newer"
+                f' CUDA 12 release than the driver\'s, fails; "{FULL}" has no restriction'
+            )
+        else:
+            yield remark
+
+
+def _table(names: Sequence[str], rows: Rows, full: Mapping[str, str]) -> list[str]:
+    """The header and a line for each target; a narrow terminal has no months, then no dates."""
+    lines: list[str] = []
+    for brief, dated in ((False, True), (True, True), (True, False)):
+        cells = [_cells(name, rows.get(name), brief=brief) for name in names]
+        heads = [HEAD, *cells]
+        if any(full[name] for name in names):
+            column = [FULL, *(full[name] or table.NONE for name in names)]
+            heads = [(*cell, more) for cell, more in zip(heads, column, strict=True)]
+        if not dated:
+            heads = [(cell[0], *cell[2:]) for cell in heads]
+        lines = aligned(heads, width=sys.maxsize)
+        if max(map(len, lines)) + len(GAP) <= terminal_width():
+            break
+    return [f"{GAP}{line}" for line in lines]
 
 
 def _name(verdict: TargetFit) -> str:
@@ -64,15 +96,15 @@ def _name(verdict: TargetFit) -> str:
     return verdict.target + (table.RETIRED if marked else "")
 
 
-def _cells(name: str, row: TableRow | None) -> tuple[str, ...]:
+def _cells(name: str, row: TableRow | None, *, brief: bool) -> tuple[str, ...]:
     if row is None:
         return (name, table.NONE, table.NONE, table.NONE)
     named = [f"{each} {row.pins[each]}" for each in FRAMEWORKS if each in row.pins]
-    return (name, row.as_of, ", ".join(named[:SHOWN]) or table.NONE, _record(row))
+    return (name, row.as_of, ", ".join(named[:SHOWN]) or table.NONE, _record(row, brief=brief))
 
 
-def _record(row: TableRow) -> str:
-    return table.record(row) if any(image.runs for image in row.images) else table.NONE
+def _record(row: TableRow, *, brief: bool) -> str:
+    return table.record(row, brief=brief) if any(image.runs for image in row.images) else table.NONE
 
 
 def _tested(host: Host, fitting: Sequence[TableRow]) -> Iterator[str]:

@@ -500,7 +500,8 @@ def _audit_targets(
     code: Code | None,
 ) -> list[Report]:
     session = open_session(selection.matrix, Options(offline=offline), selection.named)
-    selected = _locked(session, select_targets(selection, session), selection.named)
+    chosen = select_targets(selection, session)
+    selected = _locked(session, chosen, selection.named, code=code is not None)
     inputs = open_inputs(session)
     drop = len(selected) > 1 if keep is None else not keep
     if code is not None:
@@ -534,7 +535,7 @@ def _native(selection: Selection, selected: Sequence[Selected]) -> list[Selected
 
 
 def _locked(
-    session: Session, selected: Sequence[Selected], patterns: Sequence[str]
+    session: Session, selected: Sequence[Selected], patterns: Sequence[str], *, code: bool
 ) -> list[Selected]:
     """`selected` without the targets that have no readable lock.
 
@@ -553,7 +554,12 @@ def _locked(
             locked.append(item)
     if not locked:
         message = f"no selected target is locked: {', '.join(skipped)}"
-        raise LockStale(message, hint=f"create a lock with: imgbuild lock {skipped[0]}")
+        hint = f"create a lock with: imgbuild lock {skipped[0]}"
+        row = project_row(session.matrix, skipped[0])
+        if code and row is not None:
+            below = row.published.lock.target
+            hint += f"; without it, with the published packages: imgbuild audit {below} --code PATH"
+        raise LockStale(message, hint=hint)
     return locked
 
 

@@ -220,7 +220,8 @@ def _end_unreachable(reports: Sequence[CveReport], error: FetchFailed) -> NoRetu
     missing = count(most, "package")
     console.warn(
         f"the result is incomplete: there is no data about {missing}; without this server:"
-        " imgbuild cves --report FILE"
+        " imgbuild show TARGET --sbom cyclonedx > FILE.cdx.json;"
+        " grype sbom:FILE.cdx.json -o json > FILE; imgbuild cves TARGET --report FILE"
     )
     if console.json:  # the answer is on stdout already
         console.warn(error.message)

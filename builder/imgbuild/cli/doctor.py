@@ -114,7 +114,8 @@ def doctor(
     remark.
 
     Targets for which the driver is at least that of their CUDA release come first, then those that
-    run on an older driver of the same major release; of each, recommended targets come first.
+    run on an older driver of the same major release; of each, recommended targets come first;
+    a general one (vLLM, TRL) is suggested before those with another framework.
     Retired targets are marked, and suggested only if no other fits. --driver, --gpu and --arch
     describe another machine.
 

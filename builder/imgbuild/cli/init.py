@@ -34,6 +34,7 @@ from imgbuild.resolve import choose, init, python_support, repositories, resolve
 from imgbuild.resolve.first_matrix import WantedExtension
 from imgbuild.show import status
 from imgbuild.solve import repository_name
+from imgbuild.system import quoting
 from imgbuild.system.console import console
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import Arch, normalize
@@ -306,7 +307,13 @@ def init_project(
             path, init.name_for(name or "."), files, request, source, additions, context
         )
     answer(started, _project_report.lines(started.choice, path))
-    console.info("next: imgbuild lock && imgbuild run -- python SCRIPT")
+    console.info(f"next: imgbuild lock && imgbuild run -- python {_script(path.parent)}")
+
+
+def _script(folder: Path) -> str:
+    """The only train*.py or main.py of the folder as a word of a shell; else SCRIPT."""
+    names = [path.name for path in (*folder.glob("train*.py"), *folder.glob("main.py"))]
+    return quoting.word(names[0]) if len(names) == 1 else "SCRIPT"
 
 
 def _start(

@@ -22,6 +22,8 @@ from imgbuild.report import Floors
 from imgbuild.values import Arch
 
 LEAST_SHARED = 1 << 30  # bytes of /dev/shm; NCCL and data loaders need more than Docker's 64 MB
+COMPATIBILITY = "by minor version compatibility"
+SPECIAL = frozenset({"sglang", "verl", "unsloth", "deepspeed"})
 GPU_LABEL = "dev.imgbuild.gpu"
 
 
@@ -29,7 +31,7 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """A target, and the requirements of its image on each of its architectures.
 
     `retired`: why another target replaces it, "" if none does. `recommended`: for a use, by the
-    matrix.
+    matrix. `special`: it has a framework of SPECIAL, besides vLLM and TRL.
     """
 
     target: str
@@ -38,6 +40,7 @@ class TargetNeeds(msgspec.Struct, frozen=True, kw_only=True):
     floors: dict[Arch, Floors]
     retired: str = ""
     recommended: bool = False
+    special: bool = False
 
 
 class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +48,18 @@ class TargetFit(msgspec.Struct, frozen=True, kw_only=True):
 
     `complete`: it fits, and the driver is known to be at least that of the target's CUDA release.
     `limited`: some kernels for these GPUs exist only as PTX, which the driver may be too old to
-    compile. `retired` and `recommended` as in `TargetNeeds`.
+    compile. `unrestricted`: the driver from which it runs without restriction, if the machine's is
+    older. `retired`, `recommended` and `special` as in `TargetNeeds`.
     """
 
     target: str
     fits: bool
     complete: bool = False
     limited: bool = False
+    unrestricted: str = ""
     retired: str = ""
     recommended: bool = False
+    special: bool = False
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -95,6 +101,7 @@ def offer(images: Path, lock: Lock, retired: str = "", *, recommended: bool = Fa
         },
         retired=retired,
         recommended=recommended,
+        special=any(not SPECIAL.isdisjoint(each.versions) for each in lock.arch.values()),
     )
 
 
@@ -120,7 +127,8 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
     """A result for each of `offers`: complete ones first, those that do not fit last.
 
     In each of these groups recommended targets are first and retired ones last; then the newest
-    CUDA and the latest date are first.
+    CUDA and the latest date are first. `best` is one without a framework of SPECIAL if an equally
+    restricted recommended one is.
     """
     ordered = sorted(
         offers,
@@ -141,7 +149,16 @@ def diagnose(host: Host, offers: Iterable[TargetNeeds]) -> Diagnosis:
             not fit.recommended,
         ),
     )
-    fitting = sorted((fit for fit in verdicts if fit.fits), key=lambda fit: fit.retired != "")
+    fitting = sorted(
+        (fit for fit in verdicts if fit.fits),
+        key=lambda fit: (
+            fit.retired != "",
+            not fit.complete,
+            fit.limited,
+            not fit.recommended,
+            fit.recommended and fit.special,
+        ),
+    )
     return Diagnosis(
         host=host,
         verdicts=tuple(verdicts),
@@ -184,13 +201,16 @@ def judge(host: Host, offered: TargetNeeds) -> TargetFit:
         *_glibc_remarks(host, floors),
     ]
     known = bool(host.driver and floors.driver_full)
+    complete = not reasons and known and not gpus.older(host.driver, floors.driver_full)
     return TargetFit(
         target=offered.target,
         fits=not reasons,
-        complete=not reasons and known and not gpus.older(host.driver, floors.driver_full),
+        complete=complete,
         limited=not reasons and any(map(functools.partial(_uncompiled, host, floors), host.gpus)),
+        unrestricted=floors.driver_full if known and not reasons and not complete else "",
         retired=offered.retired,
         recommended=offered.recommended,
+        special=offered.special,
         reasons=tuple(reasons),
         remarks=tuple(remarks) if not reasons else (),
     )
@@ -224,7 +244,7 @@ def driver_text(driver: str, floors: Floors) -> str:
     """
     own, full = gpus.load().own(floors.cuda), floors.driver_full
     runs = (
-        f"runs on driver {driver} by minor version compatibility, from {floors.driver} on, with one"
+        f"runs on driver {driver} {COMPATIBILITY}, from {floors.driver} on, with one"
         " restriction: code that relies on the driver to compile PTX, or that calls functions"
         f" added in CUDA {floors.cuda}, fails"
     )

@@ -177,12 +177,14 @@ class SdistWheels:
         missing = [name for name in required if name not in pins]
         if missing:
             message = (
-                f"building {package} needs {', '.join(missing)} at the target's version, but the"
-                " target does not pin it"
+                f"building {package} needs the exact version of {', '.join(missing)}, which is not"
+                " pinned"
             )
-            raise NoSolution(
-                message, hint=f"pin {missing[0]} in the target, or request a version of it"
+            hint = (
+                f"request {missing[0]}==VERSION, or pin it in the target; `imgbuild init` uses the"
+                " versions of a locked target"
             )
+            raise NoSolution(message, hint=hint)
         return [f"{name}=={pins[name]}" for name in required]
 
     def _with_requires(self, recipe: BuiltWheel, lines: Sequence[str]) -> BuiltWheel:

@@ -12,6 +12,7 @@ import yaml
 from imgbuild import project_paths
 from imgbuild.cli import _project_report
 from imgbuild.cli import init as verb
+from imgbuild.errors import LockStale
 from imgbuild.lock import published
 from imgbuild.resolve.choose import Candidate
 from tests.support import folder_index
@@ -65,6 +66,20 @@ def test_target_that_meets_all_requirements_is_extended(imgbuild: Command) -> No
     assert done.stdout.splitlines()[1].split()[:2] == [TARGET, "0"]
     assert f"extends {TARGET}: 4 requirements met" in done.stdout
     assert published.load(Path("matrix.yaml")).targets["project"].cuda == "12.4"
+
+
+def test_the_next_command_runs_the_only_script(imgbuild: Command) -> None:
+    require(MET)
+    require("", "train job.py")
+    assert imgbuild("init").stderr.endswith("imgbuild run -- python 'train job.py'\n")
+    Path("matrix.yaml").unlink()
+    require("", "main.py")
+    assert imgbuild("init").stderr.endswith("imgbuild run -- python SCRIPT\n")
+    done = imgbuild("audit", "--code", "main.py")
+    assert done.status == LockStale.exit_code
+    text = " ".join(done.stderr.split())
+    assert "create a lock with: imgbuild lock project; without it" in text
+    assert f"imgbuild audit {TARGET} --code PATH" in text
 
 
 def checkout(folder: Path) -> Path:

@@ -15,8 +15,10 @@ from imgbuild.doctor.targets import TargetNeeds
 from imgbuild.plan.image_digests import digests_path
 from imgbuild.report import Floors
 from imgbuild.values import Arch
+from tests.support import terminal
 from tests.support.inprocess_project import TARGET, Command, json_of, make
 
+ROOT = Path(__file__).parents[3]
 H200 = HostGpu(name="NVIDIA H200", memory=143771 << 20, capability="9.0")
 # Written by nvidia-smi and the driver of an H200, 2026-11-21.
 SMI = "NVIDIA H200, 580.159.04, 143771 MiB, 9.0\n"
@@ -169,6 +171,34 @@ def test_recommended_target_precedes_newer_one_without_restriction() -> None:
     floors = msgspec.structs.replace(CU124.floors[Arch.X86_64], driver_full="999.1")
     restricted = msgspec.structs.replace(recommended, floors={Arch.X86_64: floors})
     assert targets.diagnose(MACHINE, [CU130, restricted]).best == "cu130-vllm"
+
+
+def test_a_general_recommended_target_precedes_a_special_one() -> None:
+    general = msgspec.structs.replace(CU124, recommended=True)
+    special = msgspec.structs.replace(
+        CU124, target="cu124-new", as_of="2026-11-01", recommended=True, special=True
+    )
+    for driver in ("535", "580.159.04"):
+        assert targets.diagnose(host(driver=driver), [special, general]).best == "cu124-vllm"
+    assert targets.diagnose(MACHINE, [CU124, special]).best == "cu124-new"
+
+
+def test_targets_with_the_same_restriction_are_one_group_within_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("doctor", "--driver", "535", "--gpu", "A100", "--matrix", str(ROOT / "matrix.yaml"))
+    with terminal.stdout(monkeypatch) as screen:
+        monkeypatch.setenv("COLUMNS", "80")
+        Command(monkeypatch, capsys)(*words)
+    text = " ".join(line.strip() for line in screen.lines)
+    assert len([line for line in screen.lines if line.startswith("fits: ")]) == 1
+    assert text.count("runs on driver 535 by minor version") == 1
+    assert max(map(len, screen.lines)) <= 80
+    rows = [line for line in screen.lines if line.startswith("  cu12")]
+    full = {line.split()[0]: line.split()[-1] for line in rows}
+    assert (full["cu124-vllm0.8.5"], full["cu128-verl0.6"]) == ("550.54.14", "570.26")
+    assert "use: cu124-vllm0.8.5 " in text
 
 
 def test_old_glibc_applies_only_without_image() -> None:
@@ -401,7 +431,7 @@ def test_exit_status_shows_result(
     ] == [(TARGET, True)]
     assert answer["best"] == TARGET
     text = command("doctor", TARGET)
-    reason = "(fewest restrictions, then recommended, newest CUDA release, latest date)"
+    reason = "(fewest restrictions, then recommended, general, newest CUDA release, latest date)"
     assert (text.status, text.stdout.splitlines()[-1]) == (0, f"use: {TARGET} {reason}")
     table = text.stdout.splitlines()
     [row] = [line for line in table if line.startswith(f"  {TARGET}")]
