@@ -6,7 +6,6 @@ import platform
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,7 +20,7 @@ from imgbuild.cache.store import Store
 from imgbuild.cli import _machine
 from imgbuild.cli._help import command
 from imgbuild.cli._options import CUDA, DRIVER, FORMAT, GPU, PYTHON
-from imgbuild.cli._output import aligned, answer, count, terminal_width
+from imgbuild.cli._output import aligned, answer, count, folded, terminal_width
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option, verb
 from imgbuild.doctor import targets
@@ -487,7 +486,7 @@ def _answer_runs(selection: Selection, names: Sequence[str], paths: Sequence[Pat
     if not results:
         message = "no selected target is locked for this architecture"
         raise NothingSelected(message, hint="--runs compares code with locked packages")
-    answer(results, [part for line in _runs_lines(results) for part in _wrapped(line)])
+    answer(results, folded(_runs_lines(results)))
     unknown = next((fit.target for fit in results if fit.unread), "")
     if unknown:
         words = " --code ".join(shlex.quote(str(path)) for path in paths)
@@ -507,17 +506,6 @@ def _runs_lines(results: Sequence[Fit]) -> Iterator[str]:
             yield f"    {finding.where}: {finding.code} {finding.message}"
         if errors[STOPPERS:]:
             yield f"    and {len(errors) - STOPPERS} more"
-
-
-def _wrapped(line: str) -> list[str]:
-    """`line` in parts that fit the terminal; the others are indented."""
-    indent = " " * (len(line) - len(line.lstrip(" ")) + 4)
-    width = terminal_width()
-    if len(line) <= width:
-        return [line]
-    return textwrap.wrap(
-        line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    )
 
 
 def _cache() -> Store | None:

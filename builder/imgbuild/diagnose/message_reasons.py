@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import model_code, owners, parts, remedies
+from imgbuild.diagnose import owners, parts, remedies
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -175,7 +175,7 @@ def _import_cure(exception: LoggedException, package: str) -> str:
         if frame.name == "<module>"
     )
     advised = remedies.advice(exception.message) or exception.name == "OSError"
-    if not imports or package == model_code.PACKAGE or advised:
+    if not imports or package == owners.MODEL_CODE or advised:
         return ""
     names = releases.table().companions.get(package, "the packages that it imports")
     return (

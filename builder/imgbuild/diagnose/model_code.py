@@ -1,4 +1,4 @@
-"""Errors of the code that comes with a model, in terms of the installed transformers."""
+"""Errors of the code that comes with a model, about transformers (separate: one package)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import python_reasons
+from imgbuild.diagnose import owners, python_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
-PACKAGE = "transformers_modules"  # where transformers copies it to
 TYPES = re.compile(r"(?:AttributeError|ImportError|TypeError|ModuleNotFoundError): ")
 
 
@@ -19,7 +18,7 @@ def reason(text: str, facts: Facts, caller: str) -> Reason | None:
 
     `caller`: the package whose code raised the exception.
     """
-    if caller != PACKAGE or not TYPES.match(text):
+    if caller != owners.MODEL_CODE or not TYPES.match(text):
         return None
     used = _used(text)
     if used is None:

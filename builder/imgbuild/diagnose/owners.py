@@ -12,6 +12,7 @@ STANDARD = re.compile(
     r"/lib(?:64)?/python\d[\d.]{0,6}/(?!(?:site|dist)-packages)|^[A-Za-z]:.{0,200}/[Ll]ib/"
     r"(?!site-packages)|^<(?!ipython)|\.pxi$"
 )
+MODEL_CODE = "transformers_modules"  # where transformers copies the code that comes with a model
 SOURCES = ("src", "python", "lib")  # folders of a checkout with its packages
 AMBIGUOUS = frozenset(("yaml", "git", "click", "attr", "hydra", "swift", "apex", "numpy", "dotenv"))
 
@@ -32,8 +33,8 @@ def package(file: str) -> str:
     or a folder of the same name: `/work/verl/verl/trainer/main.py`. "" for other code.
     """
     path = file.replace("\\", "/")
-    if "/transformers_modules/" in path:  # the code that comes with a model
-        return "transformers_modules"
+    if f"/{MODEL_CODE}/" in path:
+        return MODEL_CODE
     for mark in ("site-packages/", "dist-packages/"):
         if mark in path:
             return path.rpartition(mark)[2].partition("/")[0].removesuffix(".py")

@@ -64,30 +64,18 @@ def learn(
     )
     if not other or version_bounds is None:
         return None
-    if version_bounds.spec == NEVER and _never_runs(evidence, release_catalogue):
-        return Constraint(
-            package=evidence.package,
-            versions=f"=={evidence.version}",
-            needs=other,
-            unused=True,
-            check=finding.check,
-            file=evidence.file,
-            line=evidence.line,
-            name=evidence.subject,
-            read_in=evidence.version,
-            against=evidence.other_version,
-        )
+    never = version_bounds.spec == NEVER
+    unused = never and _never_runs(evidence, release_catalogue)
     # Without any compatible version, other releases of the package may lack the error.
     versions = (
-        package_range(evidence, release_catalogue, pinned)
-        if version_bounds.spec != NEVER
-        else f"=={evidence.version}"
+        f"=={evidence.version}" if never else package_range(evidence, release_catalogue, pinned)
     )
     return Constraint(
         package=evidence.package,
         versions=versions,
-        needs=f"{other}{version_bounds.spec}",
+        needs=other if unused else f"{other}{version_bounds.spec}",
         missing=missing,
+        unused=unused,
         check=finding.check,
         file=evidence.file,
         line=evidence.line,

@@ -23,7 +23,7 @@ from imgbuild.lock.model import (
 )
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
-from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL
+from imgbuild.matrix.fields import STANDALONE, VERSION_LABEL, LockedVersion, Package
 from imgbuild.matrix.model import Base, DebianBase, Matrix, Target
 from imgbuild.project_paths import CATALOGUE
 from imgbuild.system import boundary
@@ -134,17 +134,41 @@ def read_lock(images: Path, target: str) -> Lock:
         lock = decode_lock(data, str(path), hint=damaged(target), remedy="")
     except LockStale as error:
         raise LockStale(error.message, hint=_remedy(images, target)) from None
-    if lock.target != target:
-        other = Problem(
-            file=str(path),
-            path="target",
-            message="it is the lock of another target",
-            value=lock.target,
-            expected=target,
-        )  # fmt: skip
-        message = f"{path} is the lock of another target"
-        raise InputError(message, problems=(other,), hint=damaged(target))
+    _require_target(lock.target, target, path)
     return lock
+
+
+def locked_versions(images: Path, target: str) -> dict[Arch, dict[str, str]]:
+    """The versions of all Python packages in the lock of `target`, by architecture.
+
+    Empty without a lock. InputError and LockStale as `read_lock`, but nothing else of the lock is
+    decoded and checked, which takes a tenth of the time.
+    """
+    path = lock_path(images, target)
+    if not path.exists():
+        return {}
+    data = boundary.content(path, codec.LIMIT)
+    lock = codec.decode(data, _LockedVersions, file=str(path), what="lock", hint=damaged(target))
+    _require_format(lock.format, str(path), _remedy(images, target))
+    _require_target(lock.target, target, path)
+    return {
+        arch: {each.package: each.version for each in (*packages.wheels, *packages.built)}
+        for arch, packages in lock.arch.items()
+    }
+
+
+def _require_target(lock_target: str, target: str, path: Path) -> None:
+    if lock_target == target:
+        return
+    other = Problem(
+        file=str(path),
+        path="target",
+        message="it is the lock of another target",
+        value=lock_target,
+        expected=target,
+    )  # fmt: skip
+    message = f"{path} is the lock of another target"
+    raise InputError(message, problems=(other,), hint=damaged(target))
 
 
 def _remedy(images: Path, target: str) -> str:
@@ -331,6 +355,28 @@ def _settings(matrix: Matrix, name: str, target: Target) -> ImageSettings:
         links={path: link.to for path, link in sorted(links.items())},
         user_packages=target.user_packages or msgspec.UNSET,
     )
+
+
+class _LockedPackage(msgspec.Struct, frozen=True):
+    """What wheels, and those built from sdists, have in common."""
+
+    package: Package
+    version: LockedVersion
+
+
+class _LockedPackages(msgspec.Struct, frozen=True):
+    """The Python packages of a resolution."""
+
+    wheels: tuple[_LockedPackage, ...]
+    built: tuple[_LockedPackage, ...] = ()
+
+
+class _LockedVersions(msgspec.Struct, frozen=True):
+    """The part of a lock that `locked_versions` reads."""
+
+    format: int
+    target: str = ""
+    arch: dict[Arch, _LockedPackages] = {}
 
 
 class _Versioned(msgspec.Struct, frozen=True):

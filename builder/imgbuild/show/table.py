@@ -375,12 +375,8 @@ def shown(project: Project, row: TableRow) -> TableRow:
 def _locked(project: Project, row: TableRow) -> dict[str, str]:
     """The locked versions of the packages that have a column; empty without a readable lock."""
     try:
-        lock = lock_file.find_lock(project.images, row.target)
+        of_arches = lock_file.locked_versions(project.images, row.target)
     except ImgbuildError:
         return {}
-    versions = (
-        next((lock.arch[arch].versions for arch in row.arch if arch in lock.arch), {})
-        if lock is not None
-        else {}
-    )
+    versions = next((of_arches[arch] for arch in row.arch if arch in of_arches), {})
     return {name: versions[name] for name in (*COLUMNS, *ENGINES, *STACKS) if name in versions}

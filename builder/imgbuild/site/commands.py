@@ -113,10 +113,12 @@ def _commands(
 
 def _two_nodes(lock: Lock, sif: str, *, ray: bool) -> Command:
     """A job on two nodes: by verl, on a Ray cluster, or by torchrun."""
-    verl = all("verl" in locked.versions for locked in lock.arch.values())
-    job, program = ("torchrun", SCRIPT)
-    if ray:
-        job, program = ("verl", VERL) if verl else ("ray", PROGRAM)
+    if not ray:
+        job, program = "torchrun", SCRIPT
+    elif all("verl" in locked.versions for locked in lock.arch.values()):
+        job, program = "verl", VERL
+    else:
+        job, program = "ray", PROGRAM
     text = (
         f"imgbuild slurm {shlex.quote(lock.target)} --job {job} --sif-file {sif} --nodes 2"
         f" --gpus {GPUS} \\\n  --time 4:00:00 -- {program} > job.sh\nsbatch job.sh"

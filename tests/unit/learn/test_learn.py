@@ -137,19 +137,6 @@ def test_name_of_a_release_for_an_older_python_is_not_unused(tmp_path):
         assert (learned.versions, learned.needs, learned.unused) == ("==1.0", "lib<0", False)
 
 
-def test_release_that_imports_in_a_function_is_not_in_the_range(tmp_path):
-    later = "import lib\ndef run():\n    from lib.params import Old\n    return Old()\n"
-    index = LocalIndex()
-    release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
-    apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": later}]
-    release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
-    with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
-        gone = finding(Relation.NAME, "lib.params:Old", version="1.0", other_version="1.1")
-        learned = learn(gone, release_catalogue, ())
-        assert learned is not None
-        assert (learned.versions, learned.needs) == (">=1.0,<=1.1", "lib<1.1")
-
-
 @pytest.mark.parametrize("relation", [Relation.WINDOW, Relation.RULE, Relation.REQUIREMENT])
 def test_versions_in_evidence_are_used(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
@@ -358,11 +345,18 @@ def test_names_are_looked_up_in_sdists_of_a_package_without_wheels(tmp_path):
         assert (learned.versions, learned.needs) == ("==1.0", "lib>=1.2")
 
 
-def test_a_release_that_checks_the_version_first_is_not_in_the_range(tmp_path):
-    guarded = "import lib\nif lib.VERSION < 2:\n    from lib.params import Old\n"
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import lib\nif lib.VERSION < 2:\n    from lib.params import Old\n",
+        "import lib\ndef run():\n    from lib.params import Old\n    return Old()\n",
+    ],
+    ids=["checks the version first", "imports in a function"],
+)
+def test_release_with_another_use_is_not_in_the_range(tmp_path, use):
     index = LocalIndex()
     release_index.publish(index, "lib", {"1.0": OLD, "1.1": NEW})
-    apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": guarded}]
+    apps = [USES_OLD, USES_OLD, {**PLAIN, "app/use.py": use}]
     release_index.publish(index, "app", {f"1.{n}": files for n, files in enumerate(apps)})
     with release_index.release_catalogue(tmp_path, index) as (release_catalogue, _):
         gone = finding(Relation.NAME, "lib.params:Old", version="1.0", other_version="1.1")

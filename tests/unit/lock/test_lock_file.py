@@ -23,6 +23,21 @@ def test_lock_round_trip(tmp_path):
     assert codec.encode(lock_file.read_lock(tmp_path, "small")) == path.read_bytes()
 
 
+def test_locked_versions_are_those_of_the_whole_lock(tmp_path):
+    assert lock_file.locked_versions(tmp_path, "small") == {}
+    small_lock = samples.lock(samples.wheel("trl"), samples.wheel("torch", "2.6.0"))
+    path = lock_file.lock_path(tmp_path, "small")
+    codec.write(path, small_lock)
+    versions = {arch: locked.versions for arch, locked in small_lock.arch.items()}
+    assert lock_file.locked_versions(tmp_path, "small") == versions
+    codec.write(path, {"format": 99, "unheard": "of"})
+    with pytest.raises(LockStale, match="lock format 99"):
+        lock_file.locked_versions(tmp_path, "small")
+    codec.write(lock_file.lock_path(tmp_path, "large"), small_lock)
+    with pytest.raises(InputError, match="is the lock of another target"):
+        lock_file.locked_versions(tmp_path, "large")
+
+
 def test_lock_has_one_line_per_wheel():
     lines = codec.encode(samples.lock(samples.wheel("trl"))).decode().splitlines()
     assert sum('"package": "trl"' in line and '"sha256"' in line for line in lines) == 1

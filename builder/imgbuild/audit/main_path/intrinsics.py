@@ -240,11 +240,7 @@ def method(called: Bound, arguments: Sequence[object], named: Mapping[str, objec
         if called.name != "get":
             return list(getattr(owner, called.name)())
         has_key = bool(arguments) and is_key(arguments[0])
-        return (
-            owner.get(arguments[0], arguments[1] if len(arguments) > 1 else None)
-            if has_key
-            else UNKNOWN
-        )
+        return owner.get(*arguments[:2]) if has_key else UNKNOWN
     if not solid(owner) or not all(map(solid, (*arguments, *named.values()))):
         return UNKNOWN
     if isinstance(owner, str) and _is_long(owner, called.name, arguments):
