@@ -41,7 +41,7 @@ def reason(text: str, facts: Facts, caller: str) -> Reason | None:
 
 
 def _used(text: str) -> tuple[str, Existence | None] | None:
-    """What the code uses, and the versions that have it; None if the message names nothing."""
+    """What the code uses, and the versions that have it; None if the message has no name."""
     if match := python_reasons.IMPORT.search(text):
         name, module = match["name"], match["module"]
         return f"{name} of {module}", releases.name_in(module, name)
