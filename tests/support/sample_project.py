@@ -116,7 +116,7 @@ class Project:
     ) -> subprocess.CompletedProcess[str]:
         """Run imgbuild; its exit status must be `status`, without a traceback."""
         done = prepared_program.run(arguments, cwd=self.folder, env=self.environment(), stdin=stdin)
-        assert done.returncode == status, done.stdout + done.stderr
+        assert done.returncode == status, f"status {done.returncode}: {done.stdout}{done.stderr}"
         assert "\nTraceback" not in f"\n{done.stderr}", (
             done.stderr
         )  # logs that it shows are indented
