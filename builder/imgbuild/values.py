@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from io import BufferedReader
 from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
 SHA256_PATTERN = r"^[0-9a-f]{64}\Z"  # `$` would accept a newline at the end
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}\Z"
@@ -19,13 +19,11 @@ DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}\Z"
 # the direction of text (Unicode's bidirectional formatting characters).
 CONTROLS = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 
-Sha256 = Annotated[
-    str, msgspec.Meta(pattern=SHA256_PATTERN, description="SHA-256 in lower-case hex")
-]
-Digest = Annotated[str, msgspec.Meta(pattern=DIGEST_PATTERN, description="OCI digest, sha256:HEX")]
-Bytes = Annotated[int, msgspec.Meta(ge=0, description="a size in bytes")]
+Sha256 = Annotated[str, Meta(pattern=SHA256_PATTERN, description="SHA-256 in lower-case hex")]
+Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, description="OCI digest, sha256:HEX")]
+Bytes = Annotated[int, Meta(ge=0, description="a size in bytes")]
 SIZE_LIMIT = 1 << 40  # bytes of one file or blob
-FileSize = Annotated[int, msgspec.Meta(ge=0, le=SIZE_LIMIT, description="a size in bytes")]
+FileSize = Annotated[int, Meta(ge=0, le=SIZE_LIMIT, description="a size in bytes")]
 
 
 class Arch(enum.StrEnum):

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild.cves.severity import Rating
 from imgbuild.errors import InputError
@@ -29,21 +30,19 @@ class Runner(Strict, frozen=True):
 
     labels: Annotated[
         tuple[str, ...],
-        msgspec.Meta(min_length=1, description="labels by which the CI selects the machine"),
+        Meta(min_length=1, description="labels by which the CI selects the machine"),
     ]
-    arch: Annotated[Arch, msgspec.Meta(description="its native architecture")]
-    disk: Annotated[int, msgspec.Meta(ge=1, description="GB of disk available to a job")]
-    gpus: Annotated[int, msgspec.Meta(ge=0, description="number of GPUs")] = 0
+    arch: Annotated[Arch, Meta(description="its native architecture")]
+    disk: Annotated[int, Meta(ge=1, description="GB of disk available to a job")]
+    gpus: Annotated[int, Meta(ge=0, description="number of GPUs")] = 0
 
 
 class CveGate(Strict, frozen=True):
     """The known vulnerabilities that fail a job."""
 
-    severity: Annotated[Rating, msgspec.Meta(description="the lowest severity that counts")] = (
-        Rating.HIGH
-    )
+    severity: Annotated[Rating, Meta(description="the lowest severity that counts")] = Rating.HIGH
     ignore_unfixed: Annotated[
-        bool, msgspec.Meta(description="only vulnerabilities with a fixed version")
+        bool, Meta(description="only vulnerabilities with a fixed version")
     ] = False
 
 
@@ -51,10 +50,10 @@ class CiSettings(Strict, frozen=True):
     """`ci.yaml` with all defaults."""
 
     version: Literal[1]
-    gate: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=1)]
+    gate: Annotated[tuple[Tier, ...], Meta(min_length=1)]
     runners: tuple[Runner, ...]
     sif: bool
-    budget: dict[str, Annotated[int, msgspec.Meta(ge=1)]]
+    budget: dict[str, Annotated[int, Meta(ge=1)]]
     cves: CveGate | None = None
 
     def gpu_arches(self, gpus: int) -> tuple[Arch, ...]:
@@ -87,21 +86,19 @@ class CiFile(Strict, frozen=True):
     """The content of `ci.yaml`."""
 
     version: Form
-    gate: Annotated[tuple[Tier, ...] | None, msgspec.Meta(description="smoke tiers to pass")] = None
-    runners: Annotated[
-        tuple[Runner, ...] | None, msgspec.Meta(description="the available machines")
-    ] = None
-    sif: Annotated[bool | None, msgspec.Meta(description="also publish a SIF of each image")] = None
+    gate: Annotated[tuple[Tier, ...] | None, Meta(description="smoke tiers to pass")] = None
+    runners: Annotated[tuple[Runner, ...] | None, Meta(description="the available machines")] = None
+    sif: Annotated[bool | None, Meta(description="also publish a SIF of each image")] = None
     budget: Annotated[
-        dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None,
-        msgspec.Meta(
+        dict[str, Annotated[int, Meta(ge=1)]] | None,
+        Meta(
             description="limit of the download size of one architecture in MB, by shell pattern of "
             "target; the first that matches applies"
         ),
     ] = None
     cves: Annotated[
         CveGate | None,
-        msgspec.Meta(
+        Meta(
             description="known vulnerabilities that fail a job, checked by `imgbuild cves`; "
             "without this key there is no check"
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild.lock.resolution import LockedFile, Resolution
 from imgbuild.matrix.fields import (
@@ -30,14 +31,14 @@ from imgbuild.matrix.fields import (
 from imgbuild.matrix.model import Drop, User
 from imgbuild.values import Arch, Digest, Sha256
 
-Mode = Annotated[str, msgspec.Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
-Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31, description="of a user or group")]
+Mode = Annotated[str, Meta(pattern=r"^[0-7]{3,4}\Z", description="as chmod reads it")]
+Id = Annotated[int, Meta(ge=0, lt=1 << 31, description="of a user or group")]
 Suite = Annotated[
-    str, msgspec.Meta(pattern=rf"^({NAME})?\Z", description="code name; empty for a registry base")
+    str, Meta(pattern=rf"^({NAME})?\Z", description="code name; empty for a registry base")
 ]
 BaseImage = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=rf"^({REGISTRY_IMAGE})?\Z",
         description="reference with a digest; empty for a Debian base",
     ),
@@ -67,11 +68,11 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LayerRules(msgspec.Struct, frozen=True, kw_only=True):
     """How wheels are distributed over layers (`layers:` of the matrix)."""
 
-    own_from: Annotated[int, msgspec.Meta(ge=0)]
+    own_from: Annotated[int, Meta(ge=0)]
     named: tuple[Package, ...]
-    groups: Annotated[int, msgspec.Meta(ge=1)]
+    groups: Annotated[int, Meta(ge=1)]
     order: tuple[Line, ...]
-    limit: Annotated[int, msgspec.Meta(ge=1)]
+    limit: Annotated[int, Meta(ge=1)]
 
 
 class LockedBase(msgspec.Struct, frozen=True, kw_only=True):

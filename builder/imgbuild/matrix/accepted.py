@@ -6,22 +6,23 @@ import datetime
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of these values: keyword-only, unknown keys are errors."""
 
 
-class Waiver(_Strict, frozen=True):
+class Waiver(Strict, frozen=True):
     """A finding of the audit that is accepted for a target, with the reason."""
 
-    check: Annotated[Check, msgspec.Meta(description="the check that reports it")]
-    package: Annotated[Package, msgspec.Meta(description="the package of the file")]
+    check: Annotated[Check, Meta(description="the check that reports it")]
+    package: Annotated[Package, Meta(description="the package of the file")]
     subject: Annotated[
         Line,
-        msgspec.Meta(
+        Meta(
             min_length=1,
             description="shell pattern of the name in the finding that is missing or rejected",
         ),
@@ -29,19 +30,19 @@ class Waiver(_Strict, frozen=True):
     reason: Reason
 
 
-class AcceptedCve(_Strict, frozen=True):
+class AcceptedCve(Strict, frozen=True):
     """A known vulnerability that is accepted until a date, with the reason."""
 
     id: Annotated[
         str,
-        msgspec.Meta(
+        Meta(
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]+\Z",
             description="its CVE, or the id of an advisory: CVE-2025-32434, GHSA-…, PYSEC-…",
         ),
     ]
     reason: Reason
     expires: Annotated[
-        datetime.date, msgspec.Meta(description="the last day on which it is accepted: 2027-06-30")
+        datetime.date, Meta(description="the last day on which it is accepted: 2027-06-30")
     ]
     justification: Annotated[
         Literal[
@@ -52,16 +53,11 @@ class AcceptedCve(_Strict, frozen=True):
             "inline_mitigations_already_exist",
         ]
         | None,
-        msgspec.Meta(
-            description="the status justification of OpenVEX if the image is not affected"
-        ),
+        Meta(description="the status justification of OpenVEX if the image is not affected"),
     ] = None
 
 
-Waivers = Annotated[
-    tuple[Waiver, ...], msgspec.Meta(description="findings of the audit that are accepted")
-]
+Waivers = Annotated[tuple[Waiver, ...], Meta(description="findings of the audit that are accepted")]
 AcceptedCves = Annotated[
-    tuple[AcceptedCve, ...],
-    msgspec.Meta(description="known vulnerabilities that `imgbuild cves` accepts"),
+    tuple[AcceptedCve, ...], Meta(description="known vulnerabilities that `imgbuild cves` accepts")
 ]

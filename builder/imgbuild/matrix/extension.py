@@ -11,6 +11,7 @@ import datetime
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.fields import (
@@ -38,158 +39,148 @@ from imgbuild.matrix.model import (
 from imgbuild.values import Arch
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all values here: keyword-only, unknown keys are errors."""
+class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all matrix values: keyword-only, unknown keys are errors."""
 
 
-class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
+class PublishedSource(Strict, frozen=True, rename={"origin": "from"}):
     """A published target: its identity, and the location of its layers."""
 
     lock: Annotated[
         Line,
-        msgspec.Meta(
+        Meta(
             min_length=1,
             description="folder with its lock.json and digests.json, relative to this file",
         ),
     ]
     origin: Annotated[
         Line,
-        msgspec.Meta(
+        Meta(
             description="origin of that folder: a URL, a path, or `catalogue` (included in"
             " imgbuild); `imgbuild init --refresh` copies it again"
         ),
     ] = ""
     image: Annotated[
         Line,
-        msgspec.Meta(
+        Meta(
             description="location of its layers: HOST/REPOSITORY, or oci:FOLDER; by default they"
             " are built from the lock, byte for byte"
         ),
     ] = ""
 
 
-class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
+class FileToAdd(Strict, frozen=True, rename={"source": "from"}):
     """A file of the user's repository that is added to the image, owned by root."""
 
     source: Annotated[
-        Line, msgspec.Meta(min_length=1, description="path of the file, relative to this file")
+        Line, Meta(min_length=1, description="path of the file, relative to this file")
     ]
     mode: Annotated[
-        str, msgspec.Meta(pattern=r"^0[0-7]{3}\Z", description='permissions, in quotes: "0755"')
+        str, Meta(pattern=r"^0[0-7]{3}\Z", description='permissions, in quotes: "0755"')
     ] = "0644"
 
 
 Files = Annotated[
     tuple[Line, ...],
-    msgspec.Meta(
+    Meta(
         description="files of this project that declare its requirements, relative to this file:"
         " requirements.txt, pyproject.toml, uv.lock, environment.yml, Dockerfile, …"
     ),
 ]
 
 
-class Extension(_Strict, frozen=True):
+class Extension(Strict, frozen=True):
     """One row: a published target, the requirements of a project, and additions."""
 
-    summary: Annotated[Prose, msgspec.Meta(description="one-line description for tables")]
+    summary: Annotated[Prose, Meta(description="one-line description for tables")]
     extends: Annotated[
-        Name | None,
-        msgspec.Meta(description="a target of `published`, whose packages and layers are kept"),
+        Name | None, Meta(description="a target of `published`, whose packages and layers are kept")
     ] = None
     like: Annotated[
         Name | None,
-        msgspec.Meta(
+        Meta(
             description="a target of `published`, whose base, settings and layer rules are used;"
             " all packages are solved again, its versions preferred"
         ),
     ] = None
     requirements: Files = ()
-    extras: Annotated[
-        tuple[Line, ...], msgspec.Meta(description="extras of the project itself")
-    ] = ()
-    groups: Annotated[
-        tuple[Line, ...], msgspec.Meta(description="dependency groups of the project")
-    ] = ()
+    extras: Annotated[tuple[Line, ...], Meta(description="extras of the project itself")] = ()
+    groups: Annotated[tuple[Line, ...], Meta(description="dependency groups of the project")] = ()
     add: Annotated[
         tuple[Line, ...],
-        msgspec.Meta(
+        Meta(
             description="requirements in addition to those of the files, as `imgbuild add` writes"
             " them: 'ray[default]>=2.45', 'x @ https://…/x-1.0-py3-none-any.whl'"
         ),
     ] = ()
     names: Annotated[
         dict[Line, Package],
-        msgspec.Meta(
+        Meta(
             description="packages of git repositories that the files require by URL alone, keyed by"
             " that URL without a revision: git+https://…"
         ),
     ] = {}
     exclude: Annotated[
         dict[DebianPackage, Reason],
-        msgspec.Meta(
+        Meta(
             description="Python and Debian packages to exclude although the files require them,"
             " with the reason"
         ),
     ] = {}
     relax: Annotated[
         dict[Package, Wanted],
-        msgspec.Meta(
+        Meta(
             description="versions that replace those of the files; `python` replaces the required"
             " Python"
         ),
     ] = {}
     cuda: Annotated[
-        CudaVersion | None,
-        msgspec.Meta(description="only with `like`, if different from that target's"),
+        CudaVersion | None, Meta(description="only with `like`, if different from that target's")
     ] = None
     gpu: Annotated[
         tuple[str, ...],
-        msgspec.Meta(
+        Meta(
             description="only with `like`: compute capabilities that the image is for, if they"
             ' differ from those of that target: "9.0"'
         ),
     ] = ()
     arch: Annotated[
-        tuple[Arch, ...],
-        msgspec.Meta(description="default: all architectures of the published target"),
+        tuple[Arch, ...], Meta(description="default: all architectures of the published target")
     ] = ()
     as_of: Annotated[
         datetime.date | None,
-        msgspec.Meta(
+        Meta(
             description="cut-off for additions: uploaded before this day, 00:00 UTC; by default"
             " that of the published target"
         ),
     ] = None
     pins: Annotated[
-        dict[Package, Version], msgspec.Meta(description="exact versions of added packages")
+        dict[Package, Version], Meta(description="exact versions of added packages")
     ] = {}
     requires: Annotated[
-        dict[Package, Wanted], msgspec.Meta(description="added packages, with the reason")
+        dict[Package, Wanted], Meta(description="added packages, with the reason")
     ] = {}
     packages: Annotated[
-        tuple[str, ...],
-        msgspec.Meta(description="added Debian packages; dependencies are included"),
+        tuple[str, ...], Meta(description="added Debian packages; dependencies are included")
     ] = ()
     files: Annotated[
-        dict[str, FileToAdd], msgspec.Meta(description="added files, by absolute path in the image")
+        dict[str, FileToAdd], Meta(description="added files, by absolute path in the image")
     ] = {}
     links: Annotated[
-        dict[str, Link], msgspec.Meta(description="added symbolic links, by absolute path")
+        dict[str, Link], Meta(description="added symbolic links, by absolute path")
     ] = {}
     indexes: Annotated[
         dict[Package, Name],
-        msgspec.Meta(description="indexes of added packages that are not from the default one"),
+        Meta(description="indexes of added packages that are not from the default one"),
     ] = {}
     drop: Drops = ()
-    env: Annotated[
-        dict[str, Variable], msgspec.Meta(description="added and changed variables")
-    ] = {}
+    env: Annotated[dict[str, Variable], Meta(description="added and changed variables")] = {}
     labels: Labels = {}
     entrypoint: Annotated[
-        tuple[Line, ...] | None, msgspec.Meta(description="instead of the published target's")
+        tuple[Line, ...] | None, Meta(description="instead of the published target's")
     ] = None
     cmd: Annotated[
-        tuple[Line, ...] | None, msgspec.Meta(description="instead of the published target's")
+        tuple[Line, ...] | None, Meta(description="instead of the published target's")
     ] = None
     waive: Waivers = ()
     accept_cves: AcceptedCves = ()
@@ -201,21 +192,19 @@ class Extension(_Strict, frozen=True):
         return self.extends or self.like or ""
 
 
-class Extensions(_Strict, frozen=True):
+class Extensions(Strict, frozen=True):
     """The content of a `matrix.yaml` that extends published targets."""
 
     version: Form
-    published: Annotated[
-        dict[Name, PublishedSource], msgspec.Meta(description="the published targets")
-    ]
-    targets: Annotated[dict[Name, Extension], msgspec.Meta(description="one row for each image")]
+    published: Annotated[dict[Name, PublishedSource], Meta(description="the published targets")]
+    targets: Annotated[dict[Name, Extension], Meta(description="one row for each image")]
     indexes: Annotated[
         dict[Name, PackageIndex],
-        msgspec.Meta(description="indexes in addition to the default one, which is this machine's"),
+        Meta(description="indexes in addition to the default one, which is this machine's"),
     ] = {}
     mirrors: Annotated[
         tuple[Line, ...],
-        msgspec.Meta(description="Debian archives tried after the machine's own apt mirror"),
+        Meta(description="Debian archives tried after the machine's own apt mirror"),
     ] = ()
     sdists: Sdists = {}
     registry: Registry = None

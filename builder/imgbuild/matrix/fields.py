@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-import msgspec
+from msgspec import Meta
 
 from imgbuild.values import CONTROLS
 
@@ -37,62 +37,53 @@ STANDALONE_RELEASES = ("3.10", "3.11", "3.12", "3.13", "3.14")
 VERSION_LABEL = "dev.imgbuild.version."  # begins the label with a pinned package's version
 
 Line = Annotated[
-    str, msgspec.Meta(pattern=LINE, description="text on one line, without control characters")
+    str, Meta(pattern=LINE, description="text on one line, without control characters")
 ]
-Prose = Annotated[str, msgspec.Meta(pattern=PROSE, description="text without control characters")]
+Prose = Annotated[str, Meta(pattern=PROSE, description="text without control characters")]
 Name = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=rf"^{NAME}\Z",
-        description="lower-case name, valid as an image tag",
-    ),
+    str, Meta(pattern=rf"^{NAME}\Z", description="lower-case name, valid as an image tag")
 ]
 Package = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z", description="package name, normalized as in PEP 503"
     ),
 ]
 Version = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^[0-9][0-9A-Za-z.!+]*\Z",
         description="one exact version, in quotes if YAML would read a number",
     ),
 ]
 CudaVersion = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^[0-9]+\.[0-9]+\Z", description='CUDA release, major.minor, in quotes: "12.4"'
-    ),
+    Meta(pattern=r"^[0-9]+\.[0-9]+\Z", description='CUDA release, major.minor, in quotes: "12.4"'),
 ]
 PythonVersion = Annotated[
-    str, msgspec.Meta(pattern=r"^3\.[0-9]+\Z", description='version of Python: "3.11"')
+    str, Meta(pattern=r"^3\.[0-9]+\Z", description='version of Python: "3.11"')
 ]
 PythonPatch = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^3\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?\Z",
         description='exact version of Python: "3.12.11"',
     ),
 ]
 ArchiveUrl = Annotated[
-    str,
-    msgspec.Meta(pattern=rf"^{ARCHIVE_URL}\Z", description="URL of a .tar.gz, without credentials"),
+    str, Meta(pattern=rf"^{ARCHIVE_URL}\Z", description="URL of a .tar.gz, without credentials")
 ]
-GlibcVersion = Annotated[
-    str, msgspec.Meta(pattern=r"^2\.[0-9]+\Z", description='version of glibc: "2.36"')
-]
+GlibcVersion = Annotated[str, Meta(pattern=r"^2\.[0-9]+\Z", description='version of glibc: "2.36"')]
 Repository = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*(/[a-z0-9]+([._-]+[a-z0-9]+)*)+\Z",
         description="a repository of a registry: host/owner/name",
     ),
 ]
 Reason = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         min_length=8,
         pattern=PROSE,
         description="the reason, for readers of error messages and diffs",
@@ -100,7 +91,7 @@ Reason = Annotated[
 ]
 Source = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^(https://[^ ]+"
         r"|[a-z0-9-]+==[0-9][0-9A-Za-z.!+]* [\w.-]+(/[\w.-]+)*:[0-9]+"
         r"|[\w.-]+(/[\w.-]+)*)\Z",
@@ -111,7 +102,7 @@ Source = Annotated[
 # For locks, in which versions are normalized (PEP 440).
 LockedVersion = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
         r"(\+[a-z0-9]+(\.[a-z0-9]+)*)?\Z",
         description="one exact, normalized version",
@@ -119,63 +110,59 @@ LockedVersion = Annotated[
 ]
 Specifier = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^[0-9A-Za-z.!+*<>=~, _-]*\Z",
         description='version specifier, such as ">=78,<79"; empty for any',
     ),
 ]
 Day = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\Z",
         description="a date as YYYY-MM-DD",
     ),
 ]
 DebianPackage = Annotated[
-    str, msgspec.Meta(pattern=rf"^{DEBIAN_PACKAGE}\Z", description="name of a Debian package")
+    str, Meta(pattern=rf"^{DEBIAN_PACKAGE}\Z", description="name of a Debian package")
 ]
 DebianVersion = Annotated[
-    str,
-    msgspec.Meta(pattern=r"^[0-9][A-Za-z0-9.+:~-]*\Z", description="version of a Debian package"),
+    str, Meta(pattern=r"^[0-9][A-Za-z0-9.+:~-]*\Z", description="version of a Debian package")
 ]
 DebianArch = Annotated[
-    str, msgspec.Meta(pattern=r"^[a-z0-9-]+\Z", description="Debian's name of an architecture")
+    str, Meta(pattern=r"^[a-z0-9-]+\Z", description="Debian's name of an architecture")
 ]
 VariableName = Annotated[
-    str, msgspec.Meta(pattern=rf"^{VARIABLE}\Z", description="name of an environment variable")
+    str, Meta(pattern=rf"^{VARIABLE}\Z", description="name of an environment variable")
 ]
-LabelName = Annotated[
-    str, msgspec.Meta(pattern=rf"^{LABEL}\Z", description="a reversed domain name")
-]
+LabelName = Annotated[str, Meta(pattern=rf"^{LABEL}\Z", description="a reversed domain name")]
 ImagePath = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=r"^(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._+-]+)+\Z",
         description="an absolute path without . or .., such as /opt/venv",
     ),
 ]
 FilePath = Annotated[
-    str,
-    msgspec.Meta(pattern=rf"^{_PART}(/{_PART})*\Z", description="a relative path of plain names"),
+    str, Meta(pattern=rf"^{_PART}(/{_PART})*\Z", description="a relative path of plain names")
 ]
 FolderPath = Annotated[
-    str, msgspec.Meta(pattern=rf"^/?{_PART}(/{_PART})*\Z", description="a path of plain names")
+    str, Meta(pattern=rf"^/?{_PART}(/{_PART})*\Z", description="a path of plain names")
 ]
-WheelFile = Annotated[str, msgspec.Meta(pattern=rf"^{WHEEL}\Z", description="file name of a wheel")]
+WheelFile = Annotated[str, Meta(pattern=rf"^{WHEEL}\Z", description="file name of a wheel")]
 MediaType = Annotated[
-    str, msgspec.Meta(pattern=r"^[a-z0-9.+_-]+/[a-z0-9.+_-]+\Z", description="a media type")
+    str, Meta(pattern=r"^[a-z0-9.+_-]+/[a-z0-9.+_-]+\Z", description="a media type")
 ]
 RegistryImage = Annotated[
     str,
-    msgspec.Meta(
+    Meta(
         pattern=rf"^{REGISTRY_IMAGE}\Z",
         description="reference with a digest: host/name:tag@sha256:…",
     ),
 ]
 FlashinferMode = Annotated[
     Literal["prebuilt", "jit", "off"],
-    msgspec.Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
+    Meta(description="kernels from a wheel, compiled at first use, or not used at all"),
 ]
 
-Form = Annotated[Literal[1], msgspec.Meta(description="the format version of this file")]
+Form = Annotated[Literal[1], Meta(description="the format version of this file")]
 Check = Literal["metadata", "elf", "cuda", "imports", "calls", "support", "rules"]

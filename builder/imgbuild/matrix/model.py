@@ -6,6 +6,7 @@ import datetime
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild.matrix.accepted import AcceptedCves, Waivers
 from imgbuild.matrix.fields import (
@@ -37,14 +38,14 @@ class PackageIndex(Strict, frozen=True):
 
     url: Annotated[
         Line | None,
-        msgspec.Meta(
+        Meta(
             description="simple index; {cuda_tag} (cu124) and {torch} (2.6) are replaced; "
             "file:FOLDER is a folder of wheels, relative to the matrix"
         ),
     ] = None
     upload_times: Annotated[
         Literal["index", "none"],
-        msgspec.Meta(
+        Meta(
             description="`index`: PEP 700 or the JSON API of the same server provides upload"
             " times; `none`:"
             " no upload times, so the cut-off does not apply to its files"
@@ -52,7 +53,7 @@ class PackageIndex(Strict, frozen=True):
     ] = "index"
     flat: Annotated[
         bool,
-        msgspec.Meta(
+        Meta(
             description="a single page of links, as for `--find-links`, instead of one per package"
         ),
     ] = False
@@ -69,32 +70,31 @@ class Extra(Wanted, frozen=True, kw_only=True):
     """A package of a set in `extras`: imported by tutorials, but not required by any wheel."""
 
     source: Annotated[
-        tuple[Source, ...], msgspec.Meta(min_length=1, description="the code that imports it")
+        tuple[Source, ...], Meta(min_length=1, description="the code that imports it")
     ]
 
 
 class StandalonePython(Strict, frozen=True, kw_only=True):
     """A standalone build of CPython, in the layout of python-build-standalone's archives."""
 
-    version: Annotated[PythonVersion, msgspec.Meta(description='release of Python: "3.12"')]
+    version: Annotated[PythonVersion, Meta(description='release of Python: "3.12"')]
     origin: Annotated[
         Literal["standalone"],
-        msgspec.Meta(description="origin of the build; only `standalone` is supported"),
+        Meta(description="origin of the build; only `standalone` is supported"),
     ] = msgspec.field(name="from")
     archives: Annotated[
-        dict[Arch, Line],
-        msgspec.Meta(description="URL of the archive, a .tar.gz, for each architecture"),
+        dict[Arch, Line], Meta(description="URL of the archive, a .tar.gz, for each architecture")
     ]
     sha256: Annotated[
         dict[Arch, Sha256],
-        msgspec.Meta(
+        Meta(
             description="sha256 of the archives, from their publisher; if missing, the first lock"
             " records that of the downloaded file"
         ),
     ] = {}
     releases: Annotated[
         Line | None,
-        msgspec.Meta(
+        Meta(
             description="URL of the list of releases that `outdated` and `update` read, in the form"
             " of python-build-standalone's (JSON in lines, newest first), which is the default"
         ),
@@ -104,40 +104,36 @@ class StandalonePython(Strict, frozen=True, kw_only=True):
 class DebianBase(Strict, frozen=True, tag_field="kind", tag="debian"):
     """A base made of locked Debian packages."""
 
-    suite: Annotated[Line, msgspec.Meta(description="code name: bookworm")]
+    suite: Annotated[Line, Meta(description="code name: bookworm")]
     python_source: Annotated[
         PythonVersion | StandalonePython,
-        msgspec.Meta(description='Python of the suite: "3.11"; or a standalone build'),
+        Meta(description='Python of the suite: "3.11"; or a standalone build'),
     ] = msgspec.field(name="python")
-    glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc of the suite: "2.36"')]
+    glibc: Annotated[GlibcVersion, Meta(description='glibc of the suite: "2.36"')]
     packages: Annotated[
-        tuple[str, ...],
-        msgspec.Meta(description="requested Debian packages; dependencies are included"),
+        tuple[str, ...], Meta(description="requested Debian packages; dependencies are included")
     ]
     tools: Annotated[
         tuple[str, ...],
-        msgspec.Meta(
+        Meta(
             description="Debian packages for interactive use: they and their dependencies form a"
             " separate layer above the wheels, so that the base is shared with other targets"
         ),
     ] = ()
-    components: Annotated[tuple[Line, ...], msgspec.Meta(description="parts of the archive")] = (
-        "main",
-    )
+    components: Annotated[tuple[Line, ...], Meta(description="parts of the archive")] = ("main",)
     mirrors: Annotated[
-        tuple[Line, ...],
-        msgspec.Meta(description="archives tried after the machine's own apt mirror"),
+        tuple[Line, ...], Meta(description="archives tried after the machine's own apt mirror")
     ] = ()
     security: Annotated[
         tuple[Line, ...] | None,
-        msgspec.Meta(
+        Meta(
             description="security archives tried after the machine's own, for updates of the suite;"
             " without this key no updates are used"
         ),
     ] = None
     hardened: Annotated[
         bool,
-        msgspec.Meta(
+        Meta(
             description="no file has a setuid or setgid bit, and the cache folder is writable only"
             " by the image's user"
         ),
@@ -159,11 +155,9 @@ class RegistryBase(Strict, frozen=True, tag_field="kind", tag="registry"):
     """A base consisting of the layers of a registry image."""
 
     image: RegistryImage
-    python: Annotated[PythonVersion, msgspec.Meta(description='Python in it: "3.11"')]
-    glibc: Annotated[GlibcVersion, msgspec.Meta(description='glibc in it: "2.36"')]
-    interpreter: Annotated[str, msgspec.Meta(description="path of the Python in it")] = (
-        "/usr/bin/python3"
-    )
+    python: Annotated[PythonVersion, Meta(description='Python in it: "3.11"')]
+    glibc: Annotated[GlibcVersion, Meta(description='glibc in it: "2.36"')]
+    interpreter: Annotated[str, Meta(description="path of the Python in it")] = "/usr/bin/python3"
 
 
 Base = DebianBase | RegistryBase
@@ -172,77 +166,63 @@ Base = DebianBase | RegistryBase
 class User(Strict, frozen=True):
     """The user of the image's processes."""
 
-    name: Annotated[
-        str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="of user and group")
-    ]
-    uid: Annotated[int, msgspec.Meta(ge=1, le=65533, description="number of the user")]
-    gid: Annotated[int, msgspec.Meta(ge=1, le=65533, description="number of the group")]
-    home: Annotated[str, msgspec.Meta(pattern=r"^/[^ ]+\Z", description="home folder")]
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,30}\Z", description="of user and group")]
+    uid: Annotated[int, Meta(ge=1, le=65533, description="number of the user")]
+    gid: Annotated[int, Meta(ge=1, le=65533, description="number of the group")]
+    home: Annotated[str, Meta(pattern=r"^/[^ ]+\Z", description="home folder")]
 
 
 class Variable(Strict, frozen=True):
     """An environment variable of the image, with its reason."""
 
-    value: Annotated[Line, msgspec.Meta(description="used literally; nothing is substituted")]
+    value: Annotated[Line, Meta(description="used literally; nothing is substituted")]
     reason: Reason
     source: Annotated[
-        tuple[Source, ...],
-        msgspec.Meta(description="source of the reason: documentation, or the code"),
+        tuple[Source, ...], Meta(description="source of the reason: documentation, or the code")
     ] = ()
 
 
-Variables = Annotated[
-    dict[str, Variable], msgspec.Meta(description="environment variables by name")
-]
-Labels = Annotated[dict[str, Line], msgspec.Meta(description="labels of the image by name")]
+Variables = Annotated[dict[str, Variable], Meta(description="environment variables by name")]
+Labels = Annotated[dict[str, Line], Meta(description="labels of the image by name")]
 
 
 class Image(Strict, frozen=True):
     """The part of the image configuration that all targets share."""
 
-    prefix: Annotated[str, msgspec.Meta(description="the virtual environment")]
+    prefix: Annotated[str, Meta(description="the virtual environment")]
     user: User
-    workdir: Annotated[str, msgspec.Meta(description="folder in which commands start")]
+    workdir: Annotated[str, Meta(description="folder in which commands start")]
     cache: Annotated[
-        str,
-        msgspec.Meta(
-            description="folder for caches, writable by any user unless the base is hardened"
-        ),
+        str, Meta(description="folder for caches, writable by any user unless the base is hardened")
     ]
     env: Variables
     labels: Labels
     entrypoint: Annotated[
-        tuple[Line, ...],
-        msgspec.Meta(description="program that starts every command of a container"),
+        tuple[Line, ...], Meta(description="program that starts every command of a container")
     ]
-    cmd: Annotated[tuple[Line, ...], msgspec.Meta(description="the default command")]
+    cmd: Annotated[tuple[Line, ...], Meta(description="the default command")]
 
 
 class Layers(Strict, frozen=True):
     """How wheels are distributed over layers."""
 
     own_from: Annotated[
-        Bytes,
-        msgspec.Meta(description="a wheel of at least this many bytes gets a separate layer"),
+        Bytes, Meta(description="a wheel of at least this many bytes gets a separate layer")
     ]
     named: Annotated[
         tuple[Package, ...],
-        msgspec.Meta(
-            description="packages with a separate layer, whatever their size; last in order"
-        ),
+        Meta(description="packages with a separate layer, whatever their size; last in order"),
     ]
     groups: Annotated[
         int,
-        msgspec.Meta(
-            ge=1, le=16, description="layers for all other wheels, by a fixed hash of the name"
-        ),
+        Meta(ge=1, le=16, description="layers for all other wheels, by a fixed hash of the name"),
     ]
     order: Annotated[
         tuple[Line, ...],
-        msgspec.Meta(description="shell patterns of packages, most shared and most stable first"),
+        Meta(description="shell patterns of packages, most shared and most stable first"),
     ]
     limit: Annotated[
-        int, msgspec.Meta(ge=8, le=100, description="maximum number of layers of an image")
+        int, Meta(ge=8, le=100, description="maximum number of layers of an image")
     ] = 40
 
 
@@ -250,18 +230,14 @@ class Sdist(Strict, frozen=True):
     """A package that may be built from its sdist into a pure wheel."""
 
     reason: Reason
-    env: Annotated[
-        dict[str, Line], msgspec.Meta(description="environment variables of its build")
-    ] = {}
+    env: Annotated[dict[str, Line], Meta(description="environment variables of its build")] = {}
     requires: Annotated[
-        tuple[Package, ...],
-        msgspec.Meta(description="packages of the same lock that its build requires"),
+        tuple[Package, ...], Meta(description="packages of the same lock that its build requires")
     ] = ()
 
 
 Sdists = Annotated[
-    dict[Package, Sdist],
-    msgspec.Meta(description="packages that may be built from their sdist"),
+    dict[Package, Sdist], Meta(description="packages that may be built from their sdist")
 ]
 
 
@@ -276,23 +252,18 @@ class Drop(Strict, frozen=True):
     """Files of a package that are excluded because another package ships the same path."""
 
     package: Package
-    paths: Annotated[
-        tuple[Line, ...], msgspec.Meta(description="shell patterns of paths below the prefix")
-    ]
+    paths: Annotated[tuple[Line, ...], Meta(description="shell patterns of paths below the prefix")]
     reason: Reason
     beside: Annotated[
         Package | None,
-        msgspec.Meta(description="only if this package, whose files are kept, is also installed"),
+        Meta(description="only if this package, whose files are kept, is also installed"),
     ] = None
     versions: Annotated[
-        Specifier,
-        msgspec.Meta(description='only these versions of the package: "<4.6"; empty for any'),
+        Specifier, Meta(description='only these versions of the package: "<4.6"; empty for any')
     ] = ""
 
 
-Drops = Annotated[
-    tuple[Drop, ...], msgspec.Meta(description="files excluded from this target only")
-]
+Drops = Annotated[tuple[Drop, ...], Meta(description="files excluded from this target only")]
 
 
 class Link(Strict, frozen=True):
@@ -300,7 +271,7 @@ class Link(Strict, frozen=True):
 
     to: Annotated[
         Line,
-        msgspec.Meta(
+        Meta(
             min_length=1,
             description="target of the link: a path, relative to its folder or absolute",
         ),
@@ -309,25 +280,23 @@ class Link(Strict, frozen=True):
 
 
 # Fields of rows of both types of matrix.
-Tested = Annotated[Prose, msgspec.Meta(description="tested use, as text")]
+Tested = Annotated[Prose, Meta(description="tested use, as text")]
 Registry = Annotated[
     Repository | None,
-    msgspec.Meta(description="repository in which the images and their bases are published"),
+    Meta(description="repository in which the images and their bases are published"),
 ]
 
 
 class Target(Strict, frozen=True):
     """One row of the matrix: one image, on one or more architectures."""
 
-    summary: Annotated[Prose, msgspec.Meta(description="one-line description for tables")]
-    base: Annotated[Name, msgspec.Meta(description="one of `bases`")]
+    summary: Annotated[Prose, Meta(description="one-line description for tables")]
+    base: Annotated[Name, Meta(description="one of `bases`")]
     cuda: CudaVersion
-    arch: Annotated[
-        tuple[Arch, ...], msgspec.Meta(min_length=1, description="architectures of the target")
-    ]
+    arch: Annotated[tuple[Arch, ...], Meta(min_length=1, description="architectures of the target")]
     as_of: Annotated[
         datetime.date,
-        msgspec.Meta(
+        Meta(
             description="only files uploaded before this day, 00:00 UTC: 2025-06-20",
             extra={
                 "why": "without a cut-off the newest release of every package is used, in a"
@@ -335,40 +304,36 @@ class Target(Strict, frozen=True):
             },
         ),
     ]
-    pins: Annotated[dict[Package, Version], msgspec.Meta(description="package and exact version")]
+    pins: Annotated[dict[Package, Version], Meta(description="package and exact version")]
     flashinfer: Flashinfer
-    gpu: Annotated[
-        tuple[str, ...], msgspec.Meta(description='supported compute capabilities: "9.0"')
-    ] = ()
+    gpu: Annotated[tuple[str, ...], Meta(description='supported compute capabilities: "9.0"')] = ()
     requires: Annotated[
-        dict[Package, Wanted], msgspec.Meta(description="requirements in addition to the pins")
+        dict[Package, Wanted], Meta(description="requirements in addition to the pins")
     ] = {}
     extras: Annotated[
-        tuple[Name, ...], msgspec.Meta(description="sets of `extras` that the image includes")
+        tuple[Name, ...], Meta(description="sets of `extras` that the image includes")
     ] = ()
     indexes: Annotated[
         dict[Package, Name],
-        msgspec.Meta(description="indexes of packages that are not from the default one"),
+        Meta(description="indexes of packages that are not from the default one"),
     ] = {}
     exclude: Annotated[
-        dict[Arch, Reason],
-        msgspec.Meta(description="architectures without a solution, with the reason"),
+        dict[Arch, Reason], Meta(description="architectures without a solution, with the reason")
     ] = {}
     drop: Drops = ()
     links: Annotated[
-        dict[str, Link],
-        msgspec.Meta(description="symbolic links added to the image, by absolute path"),
+        dict[str, Link], Meta(description="symbolic links added to the image, by absolute path")
     ] = {}
     user_packages: Annotated[
         bool,
-        msgspec.Meta(
+        Meta(
             description="`pip install` and `uv pip install` work for any user of a container, next"
             " to the packages of the image; also adds /opt/imgbuild/README"
         ),
     ] = False
     guide: Annotated[
         tuple[Prose, ...],
-        msgspec.Meta(description="information for users of this image, for README and `--guide`"),
+        Meta(description="information for users of this image, for README and `--guide`"),
     ] = ()
     env: Variables = {}
     labels: Labels = {}
@@ -377,14 +342,14 @@ class Target(Strict, frozen=True):
     tested: Tested = ""
     recommended: Annotated[
         str,
-        msgspec.Meta(
+        Meta(
             pattern=r"^([a-z0-9]+([._-][a-z0-9]+)*)?\Z",
             description="the stack for which this target is listed first: vllm",
         ),
     ] = ""
     retired: Annotated[
         str,
-        msgspec.Meta(
+        Meta(
             pattern=rf"^([^{CONTROLS}]{{8,}})?\Z",
             description="why another target replaces it; lists and CI exclude it",
         ),
@@ -395,26 +360,23 @@ class Matrix(Strict, frozen=True):
     """The content of `matrix.yaml`."""
 
     version: Form
-    indexes: Annotated[dict[Name, PackageIndex], msgspec.Meta(description="indexes of wheels")]
+    indexes: Annotated[dict[Name, PackageIndex], Meta(description="indexes of wheels")]
     default_index: Annotated[
-        Name, msgspec.Meta(description="the index of every package without another one")
+        Name, Meta(description="the index of every package without another one")
     ]
-    bases: Annotated[dict[Name, Base], msgspec.Meta(description="bases of images")]
+    bases: Annotated[dict[Name, Base], Meta(description="bases of images")]
     image: Image
     layers: Layers
     requires: Annotated[
-        dict[Package, Wanted],
-        msgspec.Meta(description="requirements of every image, such as pip and uv"),
+        dict[Package, Wanted], Meta(description="requirements of every image, such as pip and uv")
     ]
-    targets: Annotated[dict[Name, Target], msgspec.Meta(description="a row for each image")]
+    targets: Annotated[dict[Name, Target], Meta(description="a row for each image")]
     extras: Annotated[
         dict[Name, dict[Package, Extra]],
-        msgspec.Meta(description="sets of packages required by tutorials, used by targets"),
+        Meta(description="sets of packages required by tutorials, used by targets"),
     ] = {}
     sdists: Sdists = {}
-    drop: Annotated[
-        tuple[Drop, ...], msgspec.Meta(description="files excluded from every target")
-    ] = ()
+    drop: Annotated[tuple[Drop, ...], Meta(description="files excluded from every target")] = ()
     registry: Registry = None
     accept_cves: AcceptedCves = ()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeGuard
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild.matrix.fields import DEBIAN_PACKAGE, Line, Package
 from imgbuild.system.amounts import first_of
@@ -40,8 +41,8 @@ HARDENED = "hardened: no setuid and setgid files, caches that only the image's u
 BASE = {"name": "base", "suite": "Debian", "python": "Python", "image": "base image"}
 FACTS = {"cuda": "CUDA", "as_of": "packages as of", "flashinfer": "FlashInfer"}
 
-Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.!+:~-]*\Z", max_length=80)]
-AnyPackage = Annotated[str, msgspec.Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]+)\Z")]
+Version = Annotated[str, Meta(pattern=r"^[0-9A-Za-z.!+:~-]*\Z", max_length=80)]
+AnyPackage = Annotated[str, Meta(pattern=rf"^({DEBIAN_PACKAGE}|[a-z0-9-]+)\Z")]
 
 
 class VersionChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

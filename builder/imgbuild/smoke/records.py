@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import msgspec
+from msgspec import Meta
 
 from imgbuild import codec
 from imgbuild.cache.store import Store
@@ -39,12 +40,10 @@ LISTED = (
 # "unsquashfs" are root folders of the layers and of the SIF, created without imgbuild.
 PLACES = ("docker", "podman", "apptainer", "root", "unpacked", "unsquashfs")
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
 Moment = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, 2026-11-21T14:48:17Z"
-    ),
+    Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, 2026-11-21T14:48:17Z"),
 ]
 
 
@@ -72,7 +71,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gpu: tuple[str, ...] = ()
     driver: str = ""
     versions: dict[str, str] = {}
-    seconds: Annotated[float, msgspec.Meta(ge=0)]
+    seconds: Annotated[float, Meta(ge=0)]
     passed: Count
     failed: Count
     skipped: Count
@@ -83,8 +82,8 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     through: str
     sif: Digest | None = None
     arbitrary_user: bool = False
-    jobs: Annotated[int, msgspec.Meta(ge=1)] = 1
-    share: Annotated[int, msgspec.Meta(ge=1)] = 1
+    jobs: Annotated[int, Meta(ge=1)] = 1
+    share: Annotated[int, Meta(ge=1)] = 1
     caches: str = ""
 
     @property
