@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,7 +9,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
-from packaging.requirements import InvalidRequirement
 
 from imgbuild.audit.checks.findings import ordered
 from imgbuild.audit.packages.package_set import PackageSet
@@ -20,7 +18,7 @@ from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.fields import Check
 from imgbuild.report import Finding, Floors, Relation, Report, Severity
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import applies, valid_requirement
 from imgbuild.values import normalize
 
 if TYPE_CHECKING:
@@ -69,12 +67,10 @@ def extras_of(lines: Iterable[str], markers: Mapping[str, str]) -> dict[str, tup
     """
     extras: dict[str, set[str]] = {}
     for line in lines:
-        with contextlib.suppress(InvalidRequirement):
-            requirement = parse_requirement(line)
-            marker = requirement.marker
-            if requirement.extras and (marker is None or marker.evaluate({**markers, "extra": ""})):
-                names = map(normalize, requirement.extras)
-                extras.setdefault(normalize(requirement.name), set()).update(names)
+        requirement = valid_requirement(line)
+        if requirement is not None and requirement.extras and applies(requirement.marker, markers):
+            names = map(normalize, requirement.extras)
+            extras.setdefault(normalize(requirement.name), set()).update(names)
     return {package: tuple(sorted(names)) for package, names in sorted(extras.items())}
 
 

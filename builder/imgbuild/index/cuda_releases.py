@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import applies, valid_requirement
 from imgbuild.values import normalize
 
 METAPACKAGE = "cuda-toolkit"
@@ -40,21 +40,18 @@ class CudaRelease(msgspec.Struct, frozen=True, kw_only=True):
 
 def requirements(metadata: bytes) -> list[Requirement]:
     """`Requires-Dist` of a METADATA file; invalid lines are omitted."""
-    return [item for line in _lines(metadata) if (item := _parsed(line)) is not None]
+    return [
+        item
+        for line in requirement_lines(metadata)
+        if (item := valid_requirement(line)) is not None
+    ]
 
 
 @functools.lru_cache(maxsize=1000)  # the same files are read for each target and each lookup
-def _lines(metadata: bytes) -> tuple[str, ...]:
+def requirement_lines(metadata: bytes) -> tuple[str, ...]:
+    """`Requires-Dist` of a METADATA file, as text."""
     message = email.parser.BytesHeaderParser().parsebytes(metadata)
     return tuple(map(str, message.get_all("Requires-Dist", [])))
-
-
-@functools.lru_cache(maxsize=20_000)
-def _parsed(line: str) -> Requirement | None:
-    try:
-        return parse_requirement(line)
-    except InvalidRequirement:
-        return None
 
 
 def active(
@@ -62,19 +59,17 @@ def active(
 ) -> list[Requirement]:
     """The requirements of METADATA that apply with `markers` and these extras."""
     names = ("", *extras)
-    environments = [{**markers, "extra": extra} for extra in names]
     extra_names = set(map(normalize, names))
     # Most lines are of other extras: these need not be parsed.
     lines = (
         line
-        for line in _lines(metadata)
+        for line in requirement_lines(metadata)
         if (match := OF_EXTRA.search(line)) is None or normalize(match[1]) in extra_names
     )
     return [
         item
         for line in lines
-        if (item := _parsed(line)) is not None
-        and (item.marker is None or any(map(item.marker.evaluate, environments)))
+        if (item := valid_requirement(line)) is not None and applies(item.marker, markers, names)
     ]
 
 

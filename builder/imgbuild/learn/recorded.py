@@ -15,11 +15,10 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.checks import rules
-from imgbuild.audit.main_path.policy import within
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix, Target
-from imgbuild.system.syntax import parse_version
+from imgbuild.system.syntax import parse_version, within
 
 SHORT_REASON = 600  # characters
 NAMED = ("python", "transformers", "flash-attn")  # in notes, in addition to the pinned packages

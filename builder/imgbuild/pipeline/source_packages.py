@@ -16,11 +16,12 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.lock.published import Overlay
 from imgbuild.resolve import sdist_code, source_only
-from imgbuild.resolve.demands import PackageDemand, holds_with
+from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle
 from imgbuild.resolve.imports import sites
 from imgbuild.resolve.source_only import Advice, WheelNeeds
 from imgbuild.system import threads
+from imgbuild.system.syntax import applies
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -105,7 +106,7 @@ def requiring(
         for (demand, wheel), text in zip(added, texts, strict=True)
         if any(
             normalize(needed.name) == package
-            and holds_with(needed.marker, tags.markers, demand.extras)
+            and applies(needed.marker, tags.markers, ("", *demand.extras))
             for needed in cuda_releases.requirements(text)
         )
     ]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import msgspec
-from packaging.markers import Marker
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -79,12 +78,6 @@ def demands(declared: Declared, markers: Mapping[str, str]) -> tuple[PackageDema
         for package, items in sorted(lines.items())
         if package not in left_out
     )
-
-
-def holds_with(marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str]) -> bool:
-    """Whether a marker in METADATA is true on a machine, for a package with `extras`."""
-    environments = ({**markers, "extra": extra} for extra in ("", *extras))
-    return marker is None or any(marker.evaluate(each) for each in environments)
 
 
 def cuda_releases(declared: Declared, markers: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from packaging.requirements import Requirement
 
+from imgbuild.attest.sbom import needs
 from imgbuild.index import cuda_releases
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.values import normalize
@@ -22,31 +22,15 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 
 def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[RequirementLink, ...]:
     """The requirements between the packages of `metadata`, including requested extras."""
-    read = {package: cuda_releases.requirements(data) for package, data in metadata.items()}
-    extras: dict[str, set[str]] = {package: {""} for package in metadata}
-    requirement_links: dict[tuple[str, str, str], RequirementLink] = {}
-    pending = list(metadata)
-    while pending:
-        dependent = pending.pop()
-        for requirement in read[dependent]:
-            package = normalize(requirement.name)
-            if package not in metadata or not _holds(requirement, extras[dependent], markers):
-                continue
-            spec = str(requirement.specifier)
-            requirement_links[dependent, package, spec] = RequirementLink(
-                dependent=dependent, package=package, spec=spec
-            )
-            requested_extras = {normalize(extra) for extra in requirement.extras}
-            if not requested_extras <= extras[package]:
-                extras[package] |= requested_extras
-                pending.append(package)
-    return tuple(requirement_links[key] for key in sorted(requirement_links))
-
-
-def _holds(requirement: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
-    if requirement.marker is None:
-        return True
-    return any(requirement.marker.evaluate({**markers, "extra": extra}) for extra in extras)
+    lines = {package: cuda_releases.requirement_lines(data) for package, data in metadata.items()}
+    keys = {
+        (need.package, normalize(need.requirement.name), str(need.requirement.specifier))
+        for need in needs.applied(lines, markers)
+    }
+    return tuple(
+        RequirementLink(dependent=dependent, package=package, spec=spec)
+        for dependent, package, spec in sorted(keys)
+    )
 
 
 def reasons_of(

@@ -25,6 +25,7 @@ from imgbuild.resolve.first_solve import FirstSolve, Query, with_target
 from imgbuild.resolve.quick_audit import QuickAudit, audit_requested
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
 from imgbuild.solve.torch import TORCH, TorchBuild
+from imgbuild.system.syntax import applies
 from imgbuild.values import normalize
 
 ASKED = "requested with imgbuild resolve"
@@ -230,11 +231,10 @@ def _of_extras(
 
 def _of_extra(metadata: bytes, extra: str, markers: Mapping[str, str]) -> Iterable[Requirement]:
     """The requirements that apply only with `extra`."""
-    plain = {**markers, "extra": ""}
     return (
         requirement
         for requirement in cuda_releases.requirements(metadata)
         if requirement.marker is not None
-        and not requirement.marker.evaluate(plain)
-        and requirement.marker.evaluate({**markers, "extra": extra})
+        and not applies(requirement.marker, markers)
+        and applies(requirement.marker, markers, [extra])
     )

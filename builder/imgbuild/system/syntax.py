@@ -10,9 +10,13 @@ these parsers directly (tests/layers.py).
 from __future__ import annotations
 
 import ast
+import functools
 import threading
+from collections.abc import Iterable, Mapping
 
-from packaging.requirements import Requirement
+from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 _LOCK = threading.RLock()  # a finalizer may parse in the thread that parses
@@ -22,6 +26,31 @@ def parse_requirement(requirement_string: str) -> Requirement:
     """Parse a requirement with its marker; InvalidRequirement if it is invalid."""
     with _LOCK:
         return Requirement(requirement_string)
+
+
+@functools.lru_cache(maxsize=20_000)  # the same METADATA is read for each target and each lookup
+def valid_requirement(line: str) -> Requirement | None:
+    """Parse a requirement, which must not be changed; None if it is invalid."""
+    try:
+        return parse_requirement(line)
+    except InvalidRequirement:
+        return None
+
+
+def applies(
+    marker: Marker | None, markers: Mapping[str, str], extras: Iterable[str] = ("",)
+) -> bool:
+    """Whether a marker is true on a machine with `markers`, with at least one of `extras`."""
+    return marker is None or any(marker.evaluate({**markers, "extra": each}) for each in extras)
+
+
+def within(version: str | None, spec: str | SpecifierSet) -> bool:
+    """Whether `version` matches `spec`, pre-releases included; False if one of them is invalid."""
+    try:
+        specifiers = SpecifierSet(spec) if isinstance(spec, str) else spec
+        return specifiers.contains(Version(version or ""), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return False
 
 
 def parse_version(text: str | None) -> Version | None:

@@ -5,14 +5,13 @@ A requirement that applies but is not installed yields no edge: the audit report
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 
 import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.attest.sbom.packages import Package, named
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import applies, valid_requirement
 from imgbuild.values import normalize
 
 
@@ -80,14 +79,12 @@ def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
     }
 
 
-@functools.cache
-def _requirement(line: str) -> Requirement:
-    return parse_requirement(line)
-
-
 def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
     """The `lines` that require one of `packages`."""
-    return [_requirement(line) for line in lines if not packages.isdisjoint(named(line))]
+    requirements = (
+        valid_requirement(line) for line in lines if not packages.isdisjoint(named(line))
+    )
+    return [each for each in requirements if each is not None]
 
 
 def _applied(
@@ -98,9 +95,7 @@ def _applied(
 ) -> Iterator[AppliedRequirement]:
     for requirement in requirements:
         for extra in sorted(extras):
-            if requirement.marker is None or requirement.marker.evaluate(
-                {**markers, "extra": extra}
-            ):
+            if applies(requirement.marker, markers, [extra]):
                 yield AppliedRequirement(package, extra, requirement)
                 break
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from packaging.requirements import InvalidRequirement
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpus, libraries
@@ -21,7 +20,7 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.index.cuda_releases import METAPACKAGE
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import normalize
 
 CHECK = "cuda"
@@ -153,9 +152,8 @@ def _declared(package_set: PackageSet, cuda: str) -> Mapping[str, str]:
         return {}
     versions = {}
     for line in metadata.requires:
-        try:
-            requirement = parse_requirement(line)
-        except InvalidRequirement:
+        requirement = valid_requirement(line)
+        if requirement is None:
             continue
         name = normalize(requirement.name)
         if name.startswith("nvidia-") and requirement.specifier:

@@ -8,20 +8,19 @@ sdists can still be wrong. A version that no extra of another package allows is 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
 from imgbuild.matrix.constraints import Constraint, violations
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import applies, valid_requirement, within
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -113,13 +112,11 @@ def _needs_of(
         return
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
-        try:
-            requirement = parse_requirement(line)
-        except InvalidRequirement:
+        requirement = valid_requirement(line)
+        if requirement is None:
             continue  # uv reads these, or has refused the wheel
         for extra in extras:
-            marker = requirement.marker
-            if marker is None or marker.evaluate({**markers, "extra": extra}):
+            if applies(requirement.marker, markers, [extra]):
                 yield Need(package, requirement, line, extra, number)
                 break
 
@@ -139,7 +136,7 @@ def _of_need(package_set: PackageSet, need: Need) -> Iterator[Finding]:
                 spec=str(need.requirement.specifier),
                 line=need.number,
             )
-    elif not need.requirement.url and not _contains(need.requirement.specifier, version):
+    elif not need.requirement.url and not within(version, need.requirement.specifier):
         yield _finding(
             package_set,
             need.package,
@@ -186,7 +183,7 @@ def _of_extras(
             ranges.setdefault(normalize(need.requirement.name), []).append(need)
     for other, optional_needs in ranges.items():
         version = package_set.version(other) or ""
-        if not any(_contains(need.requirement.specifier, version) for need in optional_needs):
+        if not any(within(version, need.requirement.specifier) for need in optional_needs):
             need = optional_needs[0]
             finding = _finding(
                 package_set,
@@ -246,11 +243,10 @@ def _optional(package_set: PackageSet, package: str) -> Iterator[Need]:
         return
     numbers = metadata.lines or (0,) * len(metadata.requires)
     for line, number in zip(metadata.requires, numbers, strict=True):
-        with contextlib.suppress(InvalidRequirement):
-            requirement = parse_requirement(line)
-            extra = of_extra(requirement)
-            if extra:
-                yield Need(package, requirement, line, extra, number)
+        requirement = valid_requirement(line)
+        extra = of_extra(requirement) if requirement is not None else ""
+        if requirement is not None and extra:
+            yield Need(package, requirement, line, extra, number)
 
 
 def of_extra(requirement: Requirement) -> str:
@@ -312,13 +308,6 @@ def _of_constraint(package_set: PackageSet, constraint: Constraint) -> Finding:
         file=constraint.file,
         line=constraint.line,
     )
-
-
-def _contains(specifier: SpecifierSet, version: str) -> bool:
-    try:
-        return specifier.contains(Version(version), prereleases=True)
-    except InvalidVersion:
-        return False
 
 
 def _finding(

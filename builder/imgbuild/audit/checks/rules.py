@@ -14,10 +14,10 @@ from functools import lru_cache
 import msgspec
 
 from imgbuild.audit.checks.findings import SEVERITY_ORDER
-from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from imgbuild.system import files, yaml_data
+from imgbuild.system.syntax import within
 from imgbuild.values import Arch, normalize
 
 CHECK = "rules"

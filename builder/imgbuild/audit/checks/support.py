@@ -18,12 +18,12 @@ from imgbuild.audit.checks.findings import FindingPlace, ordered, place_of
 from imgbuild.audit.checks.refusals import ImportRefusal, refusals
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import GuardState, evaluate
-from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.comparisons import OPPOSITE
 from imgbuild.audit.source.facts import Guard, ModuleFacts, Window
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.system.syntax import within
 
 CHECK = "support"
 _COMPARED = re.compile(r"(==|!=|\^=|!\^=)@(\w+)")

@@ -13,12 +13,15 @@ import re
 from collections.abc import Iterator
 
 import msgspec
-from packaging.requirements import InvalidRequirement
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from imgbuild.audit.main_path.policy import within
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.system.syntax import parse_requirement, parse_source
+from imgbuild.system.syntax import (
+    parse_source,
+    parse_version,
+    valid_requirement,
+    within,
+)
 from imgbuild.values import normalize
 
 CHECKER, TABLE = "dependency_versions_check.py", "dependency_versions_table.py"
@@ -67,9 +70,8 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
         return
     least = _least_versions(package_set.read(package, file.removesuffix(CHECKER) + PREDICATES))
     for name in names:
-        try:
-            requirement = parse_requirement(str(dependencies[name]))
-        except (KeyError, InvalidRequirement):
+        requirement = valid_requirement(str(dependencies.get(name)))
+        if requirement is None or name not in dependencies:
             continue
         other = normalize(requirement.name)
         version = package_set.version(other)
@@ -143,11 +145,8 @@ def _of_build(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
 def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
     metadata = package_set.metadata(package)
     for line in metadata.requires if metadata is not None else ():
-        try:
-            requirement = parse_requirement(line)
-        except InvalidRequirement:
-            continue  # uv reads these, or has refused the wheel
-        if normalize(requirement.name) == "torch":
+        requirement = valid_requirement(line)
+        if requirement is not None and normalize(requirement.name) == "torch":
             return within(version, str(requirement.specifier))
     return False
 
@@ -155,11 +154,8 @@ def _allows_torch(package_set: PackageSet, package: str, version: str) -> bool:
 def _of_name(package_set: PackageSet, package: str) -> Iterator[SupportDeclaration]:
     """The torch release in a local version: `flashinfer_python-0.2.5+cu124torch2.6`."""
     version = package_set.version("torch")
-    try:
-        local = Version(package_set.version(package) or "").local or ""
-    except InvalidVersion:
-        return
-    built = _BUILT.search(local)
+    own = parse_version(package_set.version(package))
+    built = _BUILT.search(own.local or "") if own is not None else None
     if built is None or version is None or within(version, f"=={built[1]}.*"):
         return
     yield SupportDeclaration(

@@ -24,6 +24,7 @@ from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.names.scopes import MAKERS, Scopes, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
+from imgbuild.system.syntax import within
 from imgbuild.values import normalize
 
 
@@ -143,7 +144,7 @@ def _applies(
         return False
     if not partial and not all(package_set.version(other) for other in entry.beside):
         return False
-    return not entry.versions or policy.within(version, entry.versions)
+    return not entry.versions or within(version, entry.versions)
 
 
 def _is_private(name: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import msgspec
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from imgbuild.system import files, yaml_data
 
@@ -57,11 +55,3 @@ class MainPathPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def load() -> MainPathPolicy:
     """The bundled policy."""
     return yaml_data.load(files.data("audit/entry_points.yaml"), MainPathPolicy)
-
-
-def within(version: str, spec: str) -> bool:
-    """Whether `version` matches `spec`, pre-releases included."""
-    try:
-        return SpecifierSet(spec).contains(Version(version), prereleases=True)
-    except InvalidVersion:
-        return False

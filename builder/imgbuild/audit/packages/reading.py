@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import InvalidRequirement
 
 from imgbuild.audit.packages.content import LocalContent, RemoteContent, WheelContent
 from imgbuild.audit.packages.installed import InstalledContent
@@ -21,7 +20,7 @@ from imgbuild.errors import FetchFailed, IntegrityError
 from imgbuild.index.remote_wheel import Ranges
 from imgbuild.system.boundary import reading
 from imgbuild.system.code_digest import code_digest
-from imgbuild.system.syntax import parse_requirement
+from imgbuild.system.syntax import valid_requirement
 from imgbuild.system.workers import Workers
 from imgbuild.values import normalize
 
@@ -117,13 +116,8 @@ def parse_metadata(text: str) -> WheelMetadata:
 
 def required(metadata: WheelMetadata | None) -> tuple[str, ...]:
     """The packages that METADATA requires, ignoring markers; empty if it is unknown."""
-    names = []
-    for line in metadata.requires if metadata is not None else ():
-        try:
-            names.append(normalize(parse_requirement(line).name))
-        except InvalidRequirement:
-            continue
-    return tuple(names)
+    requirements = map(valid_requirement, metadata.requires if metadata is not None else ())
+    return tuple(normalize(each.name) for each in requirements if each is not None)
 
 
 def _lines_of(text: str, header: str) -> tuple[int, ...]:

@@ -10,14 +10,12 @@ import ast
 import re
 from typing import Literal
 
-from packaging.requirements import InvalidRequirement
-
 from imgbuild.audit.source.conditions import DATA, Conditions
 from imgbuild.audit.source.facts import Guard, Window
 from imgbuild.audit.source.name_values import Branches, Guards, NameValues
 from imgbuild.audit.source.statements import Statements
 from imgbuild.audit.source.text import SourceText, dotted, string
-from imgbuild.system.syntax import parse_requirement, parse_source
+from imgbuild.system.syntax import parse_source, valid_requirement
 
 # A module without these words has no window: most need not be parsed.
 _COMPARES = re.compile(rb"__version__|[Vv]ersion\(|version\.parse|require_version")
@@ -115,9 +113,8 @@ class _WindowReader:
 
     def _require(self, call: ast.Call) -> None:
         """Record `require_version("numpy>=2")`: raises for other versions and without numpy."""
-        try:
-            requirement = parse_requirement(string(call.args[0]) or "")
-        except InvalidRequirement:
+        requirement = valid_requirement(string(call.args[0]) or "")
+        if requirement is None:
             return
         guard = Guard("version", requirement.name.replace("-", "_"), f"!{requirement.specifier}")
         self._window(call.lineno, "raise", "ImportError", self.expressions.with_guards((guard,)))
