@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 from imgbuild.values import Arch
 from imgbuild.wheel.build_tag import build_tag, torch_cxx11
 
@@ -71,20 +72,15 @@ def _finding(
     version = package_set.version(package) or ""
     file = package_set.wheels[package].wheel.file
     torch = package_set.version(TORCH) or ""
-    return Finding(
-        check=CHECK,
-        severity=Severity.ERROR,
-        message=f"{package} {version} {what}, according to its file name: {file}",
-        where=f"{package} {version} {file}",
+    return finding_at(
+        FindingPlace(package, version, file),
+        CHECK,
+        Severity.ERROR,
+        f"{package} {version} {what}, according to its file name: {file}",
+        relation=relation,
         remedy=f"choose a wheel of {package} with {fitting} in its name",
-        evidence=Evidence(
-            relation=relation,
-            package=package,
-            version=version,
-            file=file,
-            other=TORCH if spec else "",
-            other_version=torch if spec else "",
-            subject=subject,
-            spec=spec,
-        ),
+        subject=subject,
+        other=TORCH if spec else "",
+        other_version=torch if spec else "",
+        spec=spec,
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from imgbuild.audit.checks.findings import place_of
+from imgbuild.audit.checks.findings import finding_at, place_of
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import judge
 from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import Call, ModuleFacts
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "support"
 # Functions that compile, and arguments that make them compile CUDA code.
@@ -54,23 +54,15 @@ def _of_module(
         if place is None or not course.runs or not course.certain or course.catches("OSError"):
             continue
         fails = image and how.level is Level.CERTAIN
-        yield Finding(
-            check=CHECK,
-            severity=Severity.ERROR if fails else Severity.WARNING,
-            message=(
-                f"{place.package} {place.version} compiles CUDA code at import, which requires"
-                f" nvcc, but no package in this set provides it (used by {place.entry})"
-            ),
-            where=str(place),
+        yield finding_at(
+            place,
+            CHECK,
+            Severity.ERROR if fails else Severity.WARNING,
+            f"{place.package} {place.version} compiles CUDA code at import, which requires"
+            f" nvcc, but no package in this set provides it (used by {place.entry})",
+            relation=Relation.CUDA,
             remedy=f"add a package with nvcc, or choose another version of {place.package}",
-            evidence=Evidence(
-                relation=Relation.CUDA,
-                package=place.package,
-                version=place.version,
-                file=place.file,
-                line=place.line,
-                subject="nvcc",
-            ),
+            subject="nvcc",
         )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.main_path.configuration import HydraProgram, program, targets
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.packages.protocols import ImportablePackages
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "imports"
 
@@ -44,23 +45,15 @@ def _finding(package_set: ImportablePackages, main: HydraProgram, target: str) -
     version = package_set.version(main.package) or ""
     other_version = package_set.version(other) or ""
     file, line = main.place_of(target)
-    return Finding(
-        check=CHECK,
-        severity=Severity.WARNING,
-        message=(
-            f"{main.package} {version} refers to {target} in the configuration {main.name},"
-            f" but {other} {other_version} does not have it"
-        ),
-        where=f"{main.package} {version} {file}:{line}",
+    return finding_at(
+        FindingPlace(main.package, version, file, line),
+        CHECK,
+        Severity.WARNING,
+        f"{main.package} {version} refers to {target} in the configuration {main.name},"
+        f" but {other} {other_version} does not have it",
+        relation=Relation.NAME,
         remedy=f"set another class, or choose another version of {other}",
-        evidence=Evidence(
-            relation=Relation.NAME,
-            package=main.package,
-            version=version,
-            file=file,
-            line=line,
-            other=other,
-            other_version=other_version,
-            subject=target,
-        ),
+        subject=target,
+        other=other,
+        other_version=other_version,
     )

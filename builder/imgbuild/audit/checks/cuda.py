@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.binaries import gpus, libraries
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages import variants
 from imgbuild.audit.packages.library_map import is_private
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.index.cuda_releases import METAPACKAGE
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import normalize
 
@@ -264,32 +266,6 @@ def _arch(capability: str) -> str:
     return f"sm_{capability.replace('.', '')}"
 
 
-def _finding(
-    message: str,
-    *,
-    package: str,
-    version: str,
-    subject: str,
-    remedy: str,
-    file: str = "",
-    other: str = "",
-    other_version: str = "",
-    spec: str = "",
-) -> Finding:
-    return Finding(
-        check=CHECK,
-        severity=Severity.ERROR,
-        message=message,
-        where=f"{package} {version} {file}".strip(),
-        remedy=remedy,
-        evidence=Evidence(
-            relation=Relation.CUDA,
-            package=package,
-            version=version,
-            file=file,
-            other=other,
-            other_version=other_version,
-            subject=subject,
-            spec=spec,
-        ),
-    )
+def _finding(message: str, *, package: str, version: str, file: str = "", **more: Any) -> Finding:
+    place = FindingPlace(package, version, file)
+    return finding_at(place, CHECK, Severity.ERROR, message, relation=Relation.CUDA, **more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -23,11 +23,12 @@ class FindingPlace(msgspec.Struct, frozen=True):
     package: str
     version: str
     file: str
-    line: int
+    line: int = 0
     entry: str = ""
 
     def __str__(self) -> str:
-        return f"{self.package} {self.version} {self.file}:{self.line}"
+        line = f":{self.line}" if self.line else ""
+        return f"{self.package} {self.version} {self.file}{line}".strip()
 
 
 def place_of(
@@ -39,6 +40,36 @@ def place_of(
     if package is None or version is None:
         return None
     return FindingPlace(package, version, facts.file, line, entry)
+
+
+def finding_at(
+    place: FindingPlace,
+    check: str,
+    severity: Severity,
+    message: str,
+    *,
+    relation: Relation,
+    remedy: str,
+    subject: str,
+    **more: Any,
+) -> Finding:
+    """A finding with its evidence; `more` are other fields of `Evidence`."""
+    return Finding(
+        check=check,
+        severity=severity,
+        message=message,
+        where=str(place),
+        remedy=remedy,
+        evidence=Evidence(
+            relation=relation,
+            package=place.package,
+            version=place.version,
+            file=place.file,
+            line=place.line,
+            subject=subject,
+            **more,
+        ),
+    )
 
 
 def finding(
@@ -62,23 +93,17 @@ def finding(
     message = f"{place.package} {place.version} {text}"
     if error and place.entry:
         message += f" (used by {place.entry})"
-    return Finding(
-        check=check,
-        severity=Severity.ERROR if error else Severity.NOTE,
-        message=message,
-        where=str(place),
+    return finding_at(
+        place,
+        check,
+        Severity.ERROR if error else Severity.NOTE,
+        message,
+        relation=relation,
         remedy=_remedy(relation, place, other, subject),
-        evidence=Evidence(
-            relation=relation,
-            package=place.package,
-            version=place.version,
-            file=place.file,
-            line=place.line,
-            other=other if version else "",
-            other_version=version,
-            subject=subject,
-            preferred=preferred,
-        ),
+        subject=subject,
+        other=other if version else "",
+        other_version=version,
+        preferred=preferred,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from imgbuild.audit.checks.findings import FindingPlace
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.main_path.answers import evaluator
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.evaluation import Evaluation
@@ -20,7 +20,7 @@ from imgbuild.audit.packages.generated import GeneratedCode, generated_files
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
 from imgbuild.audit.source.facts import ModuleFacts
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "support"
 RUNTIME = "protobuf"
@@ -127,23 +127,17 @@ def _finding(
     text += f" (used by {user.entry})" if user is not None and user.entry else ""
     newer = code.version > tuple(int(part) for part in runtime.split(".")[:3] if part.isdigit())
     spec = f">={generated}" if newer else ""
-    return Finding(
-        check=CHECK,
-        severity=Severity.ERROR if user is not None and user.entry else Severity.WARNING,
-        message=f"{package} {version} {module_name(code.file)} {text}",
-        where=f"{package} {version} {code.file}:{code.line}",
+    return finding_at(
+        FindingPlace(package, version, code.file, code.line),
+        CHECK,
+        Severity.ERROR if user is not None and user.entry else Severity.WARNING,
+        f"{package} {version} {module_name(code.file)} {text}",
+        relation=Relation.WINDOW,
         remedy=f"choose {RUNTIME}{spec}, or another version of {package}"
         if spec
         else f"choose another version of {RUNTIME} or of {package}",
-        evidence=Evidence(
-            relation=Relation.WINDOW,
-            package=package,
-            version=version,
-            file=code.file,
-            line=code.line,
-            other=RUNTIME,
-            other_version=runtime,
-            subject=f"{RUNTIME} {runtime}",
-            spec=spec,
-        ),
+        subject=f"{RUNTIME} {runtime}",
+        other=RUNTIME,
+        other_version=runtime,
+        spec=spec,
     )

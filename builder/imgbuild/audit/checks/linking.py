@@ -20,6 +20,7 @@ from imgbuild.audit.binaries import libraries
 from imgbuild.audit.binaries.libraries import Libraries
 from imgbuild.audit.binaries.mangled import counterparts
 from imgbuild.audit.checks import loaded
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.checks.floors import GLIBC
 from imgbuild.audit.names import releases
 from imgbuild.audit.packages import variants
@@ -28,7 +29,7 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.protocols import ModuleSource
 from imgbuild.audit.packages.reading import required
 from imgbuild.audit.source.facts import ElfFacts, Guard, Import, ModuleFacts
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 
 HIDING = frozenset(("handled", "absent", "typing", "unknown", "platform", "result"))
 
@@ -262,23 +263,18 @@ class _Linker:
         elif relation is Relation.SYMBOL and other:
             # Built for another version of `other`: it works without this code, and more slowly.
             severity = Severity.WARNING
-        return Finding(
-            check=CHECK,
-            severity=severity,
-            message=f"{package} {version}: {text}",
-            where=f"{package} {version} {facts.file}",
+        return finding_at(
+            FindingPlace(package, version, facts.file),
+            CHECK,
+            severity,
+            f"{package} {version}: {text}",
+            relation=relation,
             remedy=remedy,
-            evidence=Evidence(
-                relation=relation,
-                package=package,
-                version=version,
-                file=facts.file,
-                other=other,
-                other_version=(self._package_set.version(other) or "") if other else "",
-                subject=subject,
-                spec="<2" if subject == "numpy<2" else "",
-                symbols=symbols,
-            ),
+            subject=subject,
+            other=other,
+            other_version=(self._package_set.version(other) or "") if other else "",
+            spec="<2" if subject == "numpy<2" else "",
+            symbols=symbols,
         )
 
 

@@ -11,9 +11,10 @@ import posixpath
 from collections.abc import Iterator
 
 from imgbuild.audit.binaries.libraries import Libraries
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.library_map import LibraryMap, is_private
 from imgbuild.audit.packages.package_set import PackageSet
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "elf"
 TOOLKIT = "nvidia-"
@@ -50,22 +51,15 @@ def _finding(
 ) -> Finding:
     version, other_version = package_set.version(package) or "", package_set.version(owner) or ""
     there = posixpath.basename(near)
-    return Finding(
-        check=CHECK,
-        severity=Severity.WARNING,
-        message=(
-            f"{package} {version}: {file} loads {name}, which is in no folder of the dynamic"
-            f" linker; {owner} {other_version} has {there}"
-        ),
-        where=f"{package} {version} {file}",
+    return finding_at(
+        FindingPlace(package, version, file),
+        CHECK,
+        Severity.WARNING,
+        f"{package} {version}: {file} loads {name}, which is in no folder of the dynamic"
+        f" linker; {owner} {other_version} has {there}",
+        relation=Relation.LIBRARY,
         remedy=f"if this part of {package} is used, add a link /usr/lib/{name} to {near}",
-        evidence=Evidence(
-            relation=Relation.LIBRARY,
-            package=package,
-            version=version,
-            file=file,
-            other=owner,
-            other_version=other_version,
-            subject=name,
-        ),
+        subject=name,
+        other=owner,
+        other_version=other_version,
     )

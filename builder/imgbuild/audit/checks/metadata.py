@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from imgbuild.audit.checks.findings import FindingPlace, finding_at
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
 from imgbuild.matrix.constraints import Constraint, violations
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 from imgbuild.system.syntax import applies, valid_requirement, within
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -315,31 +317,19 @@ def _finding(
     package: str,
     what: str,
     *,
-    remedy: str,
-    subject: str,
     other: str = "",
-    spec: str = "",
     file: str = "",
     line: int = 0,
+    **more: Any,
 ) -> Finding:
     version = package_set.version(package) or ""
-    file = file or package_set.metadata_file(package)
-    where = f"{package} {version} {file}" + (f":{line}" if line else "")
-    return Finding(
-        check=CHECK,
-        severity=Severity.ERROR,
-        message=f"{package} {version} {what}",
-        where=where,
-        remedy=remedy,
-        evidence=Evidence(
-            relation=Relation.REQUIREMENT,
-            package=package,
-            version=version,
-            file=file,
-            line=line,
-            other=other if package_set.version(other) is not None else "",
-            other_version=package_set.version(other) or "",
-            subject=subject,
-            spec=spec,
-        ),
+    return finding_at(
+        FindingPlace(package, version, file or package_set.metadata_file(package), line),
+        CHECK,
+        Severity.ERROR,
+        f"{package} {version} {what}",
+        relation=Relation.REQUIREMENT,
+        other=other if package_set.version(other) is not None else "",
+        other_version=package_set.version(other) or "",
+        **more,
     )

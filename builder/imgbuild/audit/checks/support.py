@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imgbuild.audit.checks import support_files
-from imgbuild.audit.checks.findings import FindingPlace, ordered, place_of
+from imgbuild.audit.checks.findings import FindingPlace, finding_at, ordered, place_of
 from imgbuild.audit.checks.refusals import ImportRefusal, refusals
 from imgbuild.audit.main_path.closure import Level, MainPath
 from imgbuild.audit.main_path.guards import GuardState, evaluate
@@ -22,7 +22,7 @@ from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.source.comparisons import OPPOSITE
 from imgbuild.audit.source.facts import Guard, ModuleFacts, Window
-from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.report import Finding, Relation, Severity
 from imgbuild.system.syntax import within
 
 CHECK = "support"
@@ -197,21 +197,15 @@ def _finding(
     if severity is Severity.ERROR and place.entry:
         message += f" (used by {place.entry})"
     alternative = f"{other}{spec}" if spec else f"another {other}"
-    return Finding(
-        check=CHECK,
-        severity=severity,
-        message=message,
-        where=str(place),
+    return finding_at(
+        place,
+        CHECK,
+        severity,
+        message,
+        relation=Relation.WINDOW,
         remedy=f"choose {alternative}, or another version of {place.package}",
-        evidence=Evidence(
-            relation=Relation.WINDOW,
-            package=place.package,
-            version=place.version,
-            file=place.file,
-            line=place.line,
-            other=other,
-            other_version=version,
-            subject=f"{other} {version}",
-            spec=spec,
-        ),
+        subject=f"{other} {version}",
+        other=other,
+        other_version=version,
+        spec=spec,
     )
