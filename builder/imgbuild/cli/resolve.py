@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -42,7 +41,7 @@ from imgbuild.resolve.demands import cuda_releases
 from imgbuild.resolve.first_matrix import index_lines
 from imgbuild.resolve.locked import LockedTarget
 from imgbuild.resolve.resolve_request import RequestedPackage, ResolveRequest
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import first_of, paragraph
 from imgbuild.system.console import console
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
@@ -67,7 +66,7 @@ def _locked(target: LockedTarget) -> list[str]:
     versions = ", ".join(f"{package} {version}" for package, version in target.versions.items())
     tested = f"tested: {target.tested}" if target.tested else "not tested"
     text = f"{target.target} has {versions} (CUDA {target.cuda}, {tested})"
-    return [*_wrapped(text, "", "  "), *(f"  {command}" for command in target.commands)]
+    return [*paragraph(text, WIDTH, "", "  "), *(f"  {command}" for command in target.commands)]
 
 
 def resolution_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
@@ -114,18 +113,7 @@ def _table(packages: Sequence[ChosenVersion]) -> list[str]:
 
 
 def _comment(text: str) -> list[str]:
-    return _wrapped(text, "# ", "#   ")
-
-
-def _wrapped(text: str, first: str, others: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return paragraph(text, WIDTH, "# ", "#   ")
 
 
 def report_refusals(answer: ResolveAnswer) -> bool:

@@ -36,6 +36,7 @@ from imgbuild.show.guide import Guide
 from imgbuild.show.image_environment import Environment, RuntimeVariable, Setting
 from imgbuild.show.page import Page
 from imgbuild.system import files
+from imgbuild.system.amounts import paragraph
 from imgbuild.system.console import console
 from imgbuild.system.control_characters import visible
 from imgbuild.values import Arch, Condition, Digest, digest_of
@@ -124,10 +125,7 @@ def _sources(sources: Sequence[str]) -> Iterator[str]:
 
 
 def _wrapped(text: str, more: str = "") -> list[str]:
-    return textwrap.wrap(
-        visible(text), VARIABLES_WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + more,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    return paragraph(visible(text), VARIABLES_WIDTH, INDENT, INDENT + more)
 
 
 Form = Literal["cyclonedx", "spdx"]  # of an SBOM

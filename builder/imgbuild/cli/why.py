@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -27,7 +26,7 @@ from imgbuild.plan.plan import plan
 from imgbuild.project_paths import Project
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import PackageLayer, VersionReason
-from imgbuild.system.amounts import first_of
+from imgbuild.system.amounts import first_of, paragraph
 from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, normalize
 
@@ -168,10 +167,7 @@ def _lines(reason: VersionReason, newer: str) -> Iterator[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
+    return paragraph(text, WIDTH, "  ", "    ")
 
 
 def _learned(constraint: Constraint, reason: VersionReason) -> str:

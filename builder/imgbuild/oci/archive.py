@@ -74,7 +74,6 @@ def write(
     form: str,
     tag: str,
     *,
-    arch: Arch | None = None,
     reporter: Reporter = SILENT,
 ) -> None:
     """Write the archive of the layout `folder` to the file `out`, by an atomic rename.
@@ -89,9 +88,9 @@ def write(
     try:
         with (
             files.replacing(out) as file,
-            reporter.progress(f"writing {out.name}", size(layout, arch, kind)) as bar,
+            reporter.progress(f"writing {out.name}", size(layout, None, kind)) as bar,
         ):
-            for chunk in chunks(layout, arch, kind, tag=tag):
+            for chunk in chunks(layout, None, kind, tag=tag):
                 file.write(chunk)
                 bar.advance(len(chunk))
     except OSError as error:

@@ -121,11 +121,8 @@ class ProjectTables:
         return taken
 
 
-def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
-    """Read the declarations of the pyproject.toml `name` for the chosen extras and groups.
-
-    With `locked`, a lock file has the requirements: only the settings are read.
-    """
+def read_file(reading: Reading, name: str) -> None:
+    """Read the declarations of the pyproject.toml `name` for the chosen extras and groups."""
     document = reading.toml(name)
     if document is None:
         return
@@ -139,10 +136,9 @@ def read_file(reading: Reading, name: str, *, locked: bool = False) -> None:
     python = tables.project.get("requires-python")
     if isinstance(python, str):
         reading.python(python, tables.place(python))
-    if not locked:
-        requirements(tables, settings, extras, groups)
+    requirements(tables, settings, extras, groups)
     settings.finish()
-    poetry.read(reading, name, document, take=not locked and not tables.has_project)
+    poetry.read(reading, name, document, take=not tables.has_project)
 
 
 def requirements(

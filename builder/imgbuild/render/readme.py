@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import msgspec
@@ -11,6 +10,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import versions_of
 from imgbuild.matrix.model import Target
 from imgbuild.render.templates import render
+from imgbuild.system.amounts import paragraph
 
 FILE = "readme.j2"
 WIDTH = 100
@@ -67,6 +67,4 @@ def _folded(line: str) -> str:
     if line.startswith("    ") or len(line) <= WIDTH:
         return line
     indent = "  " if line.startswith("- ") else ""
-    return textwrap.fill(
-        line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return "\n".join(paragraph(line, WIDTH, "", indent))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
+import itertools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from imgbuild.audit.code.code_files import files_below
 from imgbuild.system.syntax import parse_source
 
 FILES_LIMIT = 2_000
 SIZE_LIMIT = 1 << 20  # bytes of a file
-SKIPPED = frozenset(
-    ("__pycache__", "node_modules", "build", "dist", "venv", "env", "site-packages", "wandb")
-)
 
 
 class ImportSite(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -55,20 +53,12 @@ def sites(folder: Path, modules: frozenset[str]) -> dict[str, tuple[ImportSite, 
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    count = 0
-    for top, folders, files in os.walk(folder):
-        folders[:] = sorted(
-            name for name in folders if name not in SKIPPED and not name.startswith(".")
-        )
-        for name in sorted(files):
-            path = Path(top, name)
-            if not name.endswith(".py") or path.is_symlink():
-                continue
-            if path.stat().st_size <= SIZE_LIMIT:
-                count += 1
-                yield path
-            if count >= FILES_LIMIT:
-                return
+    modules = (
+        path
+        for path in files_below(folder)
+        if path.suffix == ".py" and not path.is_symlink() and path.stat().st_size <= SIZE_LIMIT
+    )
+    return itertools.islice(modules, FILES_LIMIT)
 
 
 def _imports(node: ast.AST, *, guarded: bool) -> Iterator[tuple[str, int, bool]]:

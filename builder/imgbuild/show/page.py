@@ -13,7 +13,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
 from imgbuild.show.table import TableRow
 from imgbuild.smoke.records import RecordedRun, other_digests, words
-from imgbuild.system.amounts import count, size_text
+from imgbuild.system.amounts import count, paragraph, size_text
 from imgbuild.values import Arch, Bytes, Digest
 
 WIDTH = 80
@@ -276,7 +276,4 @@ def _field(label: str, value: str) -> list[str]:
 
 def _wrapped(text: str, indent: int, first: str | None = None) -> list[str]:
     space = " " * indent
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=space if first is None else first, subsequent_indent=space,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    return paragraph(text, WIDTH, space if first is None else first, space)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -70,24 +70,20 @@ def convert(
     options: ConvertOptions,
     *,
     lock: bytes = b"",
-    layers: Sequence[LayerSource] | None = None,
     reporter: Reporter = SILENT,
 ) -> ConvertedImage:
     """Write the image of `layout` on `arch` to `out`; `lock` is its lock.json, or empty.
 
-    `layers`, bottom first, replace those of a layout without layer files; the bytes of the result
-    depend on their content, not on their compression.
-
+    The bytes of the result depend on the content of the layers, not on their compression.
     ToolMissing without mksquashfs, IntegrityError if a layer is damaged.
     """
     tool = squashfs.find()
     image = read(layout, arch, lock)
     flat = Flat()
-    if layers is None:
-        layers = [
-            LayerSource(path=file.path, digest=layer.digest, size=layer.size, diff_id=file.diff_id)
-            for layer, file in zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
-        ]
+    layers = [
+        LayerSource(path=file.path, digest=layer.digest, size=layer.size, diff_id=file.diff_id)
+        for layer, file in zip(layout.image(arch).layers, layout.layer_files(arch), strict=True)
+    ]
     flat.add(layers, reporter=reporter)
     for attribute, path in flat.lost.items():
         reporter.warn(

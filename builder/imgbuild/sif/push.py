@@ -11,7 +11,6 @@ from imgbuild.oci.documents import EMPTY, MANIFEST, TITLE, Descriptor, descripto
 from imgbuild.registry.client import Client, UploadOutcome, bytes_source, file_source
 from imgbuild.registry.image_reference import TAG, Repository
 from imgbuild.sif.convert import ConvertedImage, PushedSif
-from imgbuild.system.reporter import SILENT, Reporter
 from imgbuild.values import Arch, Digest
 
 CONFIG_TYPE = "application/vnd.sylabs.sif.config.v1+json"
@@ -31,8 +30,6 @@ def push(
     client: Client,
     repository: Repository,
     sif_image: ConvertedImage,
-    *,
-    reporter: Reporter = SILENT,
 ) -> PushedSif:
     """Push the SIF `sif_image` to `repository`, with the tag NAME-ARCH-sif.
 
@@ -46,8 +43,7 @@ def push(
     document = manifest(sif_image, below)
     client.upload(repository, bytes_source(EMPTY))
     sif = file_source(sif_image.output, sif_image.digest, sif_image.size)
-    with reporter.progress(f"pushing {sif_image.output.name}", sif_image.size) as bar:
-        outcome = client.upload(repository, sif, advance=bar.advance)
+    outcome = client.upload(repository, sif)
     digest = client.put_manifest(repository, document, MANIFEST, tag=named.target)
     moved = sif_image.size if outcome is UploadOutcome.UPLOADED else 0
     return PushedSif(reference=str(named), digest=digest, image=sif_image.image, moved=moved)

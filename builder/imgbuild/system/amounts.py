@@ -1,7 +1,8 @@
-"""Sizes, counts and parts of lists as text: 1.5 GB, 2 packages, a, b and 3 more."""
+"""Sizes, counts, parts of lists and paragraphs as text: 1.5 GB, 2 packages, a, b and 3 more."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 
@@ -24,3 +25,18 @@ def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """The first `most` of the texts, and how many others there are: a, b and 3 more."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
+
+
+def paragraph(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+    """`text` as lines of at most `width` columns, which begin with `first` and `others`.
+
+    Words are not broken.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

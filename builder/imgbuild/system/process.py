@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 import msgspec
 
@@ -224,13 +223,11 @@ def follow(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    answer: IO[bytes] | None = None,
 ) -> int:
     """Run `command`, call `line` with each line of its output, and return its status.
 
-    Without `line` it writes to this process's stderr, where it can draw on a terminal. With
-    `answer` its stdout goes into that file, and only its stderr to `line`. An interrupt is
-    forwarded once, so that the command can clean up, and then raised.
+    Without `line` it writes to this process's stderr, where it can draw on a terminal. An interrupt
+    is forwarded once, so that the command can clean up, and then raised.
     """
     console.detail(f"$ {pasted(command)}")
     with subprocess.Popen(
@@ -238,12 +235,12 @@ def follow(
         env=programs.environment(command[0], env),
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        stdout=answer or (sys.stderr if line is None else subprocess.PIPE),
-        stderr=None if line is None else subprocess.PIPE if answer else subprocess.STDOUT,
+        stdout=sys.stderr if line is None else subprocess.PIPE,
+        stderr=None if line is None else subprocess.STDOUT,
         start_new_session=True,  # or the terminal interrupts it, too; two end it at once
     ) as process:
         try:
-            for raw in process.stdout or process.stderr or ():
+            for raw in process.stdout or ():
                 if line is not None:
                     line(raw.decode(errors="replace").rstrip("\n"))
             return process.wait()

@@ -48,7 +48,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
         if not path.is_file() and not path.is_dir():
             message = f"{path}: not a file or a folder"
             raise InputError(message, hint="write the code to a file, and pass the file")
-        for file in [path] if path.is_file() else _below(path):
+        for file in [path] if path.is_file() else files_below(path):
             if time.monotonic() > deadline:
                 raise TimeoutError
             if not file.is_file():  # a broken or circular link, or a pipe
@@ -61,7 +61,7 @@ def find_files(paths: Iterable[Path], *, deadline: float = math.inf) -> tuple[Co
     return tuple(texts.values())
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """The files below `folder`, sorted, without folders that contain no user code."""
     for current, folders, files in os.walk(folder):
         folders[:] = sorted(

@@ -154,15 +154,13 @@ class RemoteContent:
         return contents
 
 
-def coalesce(
-    members: Sequence[tuple[str, WheelMember]], *, gap: int = GAP, longest: int = LONGEST
-) -> list[list[tuple[str, WheelMember]]]:
+def coalesce(members: Sequence[tuple[str, WheelMember]]) -> list[list[tuple[str, WheelMember]]]:
     """Members in the order of the file, grouped by request."""
     groups: list[list[tuple[str, WheelMember]]] = []
     for name, member in members:
         if groups:
             first, last = groups[-1][0][1], groups[-1][-1][1]
-            if member.start - last.end <= gap and member.end - first.start <= longest:
+            if member.start - last.end <= GAP and member.end - first.start <= LONGEST:
                 groups[-1].append((name, member))
                 continue
         groups.append([(name, member)])
