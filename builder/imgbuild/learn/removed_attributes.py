@@ -101,11 +101,9 @@ def _had_attribute(
 def _reads(
     package_set: PackageSet, path: MainPath, published: Collection[str]
 ) -> Iterator[AttributeRead]:
-    for module in path.modules():
-        facts = package_set.module(module)
-        if isinstance(facts, ModuleFacts):
-            for fact in facts.attributes:
-                yield from _read(package_set, path, facts, fact, published)
+    for facts in path.facts(package_set):
+        for fact in facts.attributes:
+            yield from _read(package_set, path, facts, fact, published)
 
 
 def _read(

@@ -347,8 +347,7 @@ def removed_attributes_check(
     """
 
     def _releases() -> ReleaseCatalogue:
-        machine = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
-        rules = Rules(as_of=datetime.date.max, tags=machine, pins=pins)
+        rules = Rules(as_of=datetime.date.max, tags=package_set.tags, pins=pins)
         return ReleaseCatalogue(
             Catalogue(indexes(), rules, http, library.store), library, library.store
         )

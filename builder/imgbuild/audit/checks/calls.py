@@ -44,10 +44,8 @@ def check(
     rules = rules or load()
     package_set = path.view(package_set)
     findings: list[Finding] = []
-    for module in path.modules():
-        facts = package_set.module(module)
-        if isinstance(facts, ModuleFacts):
-            findings.extend(_ModuleCalls(package_set, path, rules, facts).findings())
+    for facts in path.facts(package_set):
+        findings.extend(_ModuleCalls(package_set, path, rules, facts).findings())
     return ordered(findings)
 
 

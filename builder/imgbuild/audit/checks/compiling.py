@@ -30,10 +30,8 @@ def check(package_set: PackageSet, path: MainPath, *, image: bool) -> list[Findi
         return []
     view = path.view(package_set)
     findings: list[Finding] = []
-    for module in path.modules():
-        facts = view.module(module)
-        if isinstance(facts, ModuleFacts):
-            findings += _of_module(package_set, path, facts, image=image)
+    for facts in path.facts(view):
+        findings += _of_module(package_set, path, facts, image=image)
     return findings
 
 

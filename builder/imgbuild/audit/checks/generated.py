@@ -19,7 +19,6 @@ from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.packages.generated import GeneratedCode, generated_files
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import module_name
-from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.report import Finding, Relation, Severity
 
 CHECK = "support"
@@ -90,10 +89,8 @@ def _users(
     The exception is not an ImportError, which the code around such imports often catches.
     """
     users: dict[str, FindingPlace] = {}
-    for name in path.modules():
-        facts = package_set.module(name)
-        if not isinstance(facts, ModuleFacts):
-            continue
+    for facts in path.facts(package_set):
+        name = facts.module
         here = scopes(facts)
         for line in facts.imports:
             module = next(

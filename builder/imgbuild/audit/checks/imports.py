@@ -34,10 +34,8 @@ def check(package_set: ImportablePackages, path: MainPath) -> list[Finding]:
     package_set = path.view(package_set)
     findings: list[Finding] = []
     users = _Users(package_set, path)
-    for module in path.modules():
-        facts = package_set.module(module)
-        if isinstance(facts, ModuleFacts):
-            findings.extend(_of_module(package_set, path, facts, users))
+    for facts in path.facts(package_set):
+        findings.extend(_of_module(package_set, path, facts, users))
     return ordered(findings)
 
 
@@ -55,11 +53,8 @@ class _Users:
     @cached_property
     def _places(self) -> dict[str, FindingPlace]:
         places: dict[str, FindingPlace] = {}
-        for name in self._path.modules():
-            facts = self._package_set.module(name)
-            if not isinstance(facts, ModuleFacts):
-                continue
-            root = name.partition(".")[0]
+        for facts in self._path.facts(self._package_set):
+            root = facts.module.partition(".")[0]
             for module, line, guards in _named(facts):
                 if "." not in module or module.partition(".")[0] == root or module in places:
                     continue

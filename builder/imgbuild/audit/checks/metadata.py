@@ -55,7 +55,7 @@ def check(
 
     `extras` are those that the user requests, by package: their requirements must be installed.
     """
-    tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
+    tags = package_set.tags
     applied = needs(package_set, extras)
     findings: list[Finding] = []
     for need in applied:
@@ -77,9 +77,7 @@ def needs(
     package_set: PackageSet, requested_extras: Mapping[str, Collection[str]] = NO_EXTRAS
 ) -> list[Need]:
     """Every applicable requirement, with the extras requested by the user and other packages."""
-    markers = Tags(
-        python=package_set.python, glibc=package_set.glibc, arch=package_set.arch
-    ).markers
+    markers = package_set.tags.markers
     extras = {package: {"", *requested_extras.get(package, ())} for package in package_set.packages}
     requested = {package: set(each) for package, each in requested_extras.items()}
     counted: dict[tuple[str, str], Need] = {}

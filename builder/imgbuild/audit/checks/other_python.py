@@ -24,7 +24,6 @@ from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.reading import ASIDE
 from imgbuild.audit.source.facts import Import, ModuleFacts
 from imgbuild.report import Finding, Relation, Severity
-from imgbuild.wheel.tags import Tags
 
 
 def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
@@ -45,10 +44,9 @@ def check(package_set: PackageSet, path: MainPath) -> list[Finding]:
 
 def _builds(package_set: PackageSet) -> Iterator[tuple[str, Mapping[str, list[str]]]]:
     """Packages with such modules; an incompatible wheel is left to the check of its METADATA."""
-    tags = Tags(python=package_set.python, glibc=package_set.glibc, arch=package_set.arch)
     for package in package_set.packages:
         wheel = package_set.wheels[package].wheel.file
-        if not wheel.endswith(".whl") or tags.fits(wheel):
+        if not wheel.endswith(".whl") or package_set.tags.fits(wheel):
             builds = other_builds(package_set.files(package), package_set.modules_of(package))
             if builds:
                 yield package, builds

@@ -38,15 +38,12 @@ def check(
 
     `published` packages were checked together before, see `refusals`.
     """
-    findings: list[Finding] = []
-    for module in path.modules():
-        facts = package_set.module(module)
-        if isinstance(facts, ModuleFacts):
-            findings += [
-                finding
-                for window in facts.windows
-                for finding in _of_window(package_set, path, facts, window)
-            ]
+    findings = [
+        finding
+        for facts in path.facts(package_set)
+        for window in facts.windows
+        for finding in _of_window(package_set, path, facts, window)
+    ]
     locations = {
         f"{at.file}:{at.line}" for finding in findings if (at := finding.evidence) is not None
     }

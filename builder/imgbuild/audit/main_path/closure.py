@@ -8,7 +8,7 @@ never called by name are less certain. Code that is not reached is a corner.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -20,7 +20,7 @@ from imgbuild.audit.main_path.view import View
 from imgbuild.audit.names import classes
 from imgbuild.audit.names.classes import ancestors
 from imgbuild.audit.names.lookup import look_up
-from imgbuild.audit.names.model import LookupResult
+from imgbuild.audit.names.model import LookupResult, Modules
 from imgbuild.audit.names.scopes import MAKERS, Scopes, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, Import, ModuleFacts
@@ -104,6 +104,13 @@ class MainPath:
     def modules(self) -> list[str]:
         """All checked modules, sorted: those that the path imports, and the corners."""
         return sorted(self._corners.union(module for module, _ in self.places))
+
+    def facts(self, modules: Modules) -> Iterator[ModuleFacts]:
+        """The facts of `modules`, those whose names are known."""
+        for module in self.modules():
+            facts = modules.module(module)
+            if isinstance(facts, ModuleFacts):
+                yield facts
 
 
 def main_path(

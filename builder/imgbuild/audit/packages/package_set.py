@@ -18,6 +18,7 @@ from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
 from imgbuild.lock.resolution import Resolution, Wheel
 from imgbuild.values import Arch, normalize
+from imgbuild.wheel.tags import Tags
 
 # Besides comments, the lines of an `__init__` that several packages ship alike.
 _SHARED = (b"#", b"extend_path(", b"declare_namespace(")
@@ -68,6 +69,11 @@ class PackageSet:
         self._ahead: set[str] = set()
         self._injects: dict[str, Injections] = {}
         self._shared: dict[str, bool] = {}
+
+    @cached_property
+    def tags(self) -> Tags:
+        """The wheel tags of the machine."""
+        return Tags(python=self.python, glibc=self.glibc, arch=self.arch)
 
     # -- packages
 
