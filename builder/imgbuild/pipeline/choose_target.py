@@ -37,14 +37,12 @@ from imgbuild.resolve import (
     url_wheels,
 )
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
-from imgbuild.resolve.contradictions import contradictions
 from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.range_conflicts import changes_for, range_conflicts
-from imgbuild.resolve.required_sdists import required_sdists
-from imgbuild.resolve.source_only import Advice, WheelNeeds
+from imgbuild.resolve.range_conflicts import changes_for, contradictions, range_conflicts
+from imgbuild.resolve.source_only import Advice, WheelNeeds, required_sdists
 from imgbuild.show import status
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of

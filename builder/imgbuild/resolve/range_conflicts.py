@@ -2,7 +2,8 @@
 
 A target is extended only if some version of each addition fits it. Only the newest versions and the
 newest ones before the target's date are examined, not every release. Of their dependencies those
-with an exact version are examined, too.
+with an exact version are examined, too. `contradictions` finds pins of a project that require
+versions excluded by its other lines, from METADATA alone.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from packaging.requirements import Requirement
 
 from imgbuild.errors import ImgbuildError
+from imgbuild.project import agreement
+from imgbuild.project.model import Declared
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages
+from imgbuild.resolve.feasible import IndexPages, Obstacle
 from imgbuild.system import threads
+from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
@@ -114,3 +118,43 @@ def _of_pins(
         if changes:
             return changes
     return []
+
+
+def contradictions(
+    required: Iterable[tuple[PackageDemand, Sequence[Requirement]]],
+    demands: Iterable[PackageDemand],
+    declared: Declared,
+) -> list[Obstacle]:
+    """The pins whose METADATA no version of another demanded package satisfies.
+
+    `required` are pins with their requirements. Overridden packages and packages installed without
+    dependencies are left to the solver.
+    """
+    lines = declared.requirements
+    free = {each.package for each in lines if each.no_deps}
+    decided = {each.package for each in lines if each.kind == "override"}
+    bounds: Mapping[str, PackageDemand] = {
+        each.package: each
+        for each in demands
+        if each.spec and each.package not in decided and each.package not in free
+    }
+    return [
+        Obstacle(
+            package=pin.package,
+            demand=str(pin),
+            cause="version",
+            reason=f"requires {needed.name}{needed.specifier}, and {other} is required"
+            f" ({', '.join(map(str, other.places))})",
+            places=pin.places,
+            version=pin.pin or "",
+        )
+        for pin, requirements in required
+        if pin.package not in free
+        for needed in requirements
+        if (other := bounds.get(normalize(needed.name))) is not None and needed.url is None
+        if not (pin.locked and other.locked)  # the tool that locked them has more information
+        if not agreement.compatible(
+            parse_requirement(f"{other.package}{other.spec}"),
+            parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker
+        )
+    ]

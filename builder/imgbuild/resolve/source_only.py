@@ -2,18 +2,30 @@
 
 Their own projects publish wheels outside of the index, whose file names follow a pattern of that
 project. None of them is fetched here: the file name follows from Python, CUDA, torch and the
-machine.
+machine. `required_sdists` are those that do not compile.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from packaging.version import Version
 
+from imgbuild.errors import ImgbuildError
+from imgbuild.index.candidates import is_sdist
+from imgbuild.resolve import engine_torch, sdist_code
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
 from imgbuild.resolve.imports import ImportSite
+from imgbuild.system import threads
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+LEVELS = 4  # of requirements of requirements
+PACKAGES = 60  # that are looked up at each level
+THREADS = 8
 
 # The first torch whose wheels have the new C++ ABI, according to PyTorch's release notes for 2.7
 # and 2.6 (https://github.com/pytorch/pytorch/releases/tag/v2.7.0); 2.6.0 for CUDA 12.6 has it.
@@ -210,3 +222,54 @@ def module_of(package: str) -> str:
     """The name under which `package` is imported."""
     project = PROJECTS.get(package)
     return project.module if project is not None else package.replace("-", "_")
+
+
+def required_sdists(
+    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
+) -> list[Obstacle]:
+    """The pure Python requirements of the newest versions of `additions` without a wheel.
+
+    They are direct ones or not, as obstacles. Without them a solver selects a version of the
+    addition from before the requirement, or finds no solution. Nothing of an sdist is run.
+
+    This excludes the packages `have`, the additions themselves, and sdists that compile code: the
+    solver has to find versions of additions that do not need them.
+    """
+    level = [each for each in additions if each.installed and not each.source][:PACKAGES]
+    seen = {*have, *(each.package for each in additions)}
+    built: list[Obstacle] = []
+    for _ in range(LEVELS):
+        texts = threads.each(level, lambda each, _: _metadata(each, pages, tags), threads=THREADS)
+        needed = {
+            name: PackageDemand(
+                package=name, spec=str(item.specifier), extras=tuple(sorted(item.extras))
+            )
+            for demand, text in zip(level, texts, strict=True)
+            for item in engine_torch.required(demand, text, tags.markers)
+            if (name := normalize(item.name)) not in seen and item.url is None
+        }
+        if not needed:
+            break
+        seen |= needed.keys()
+        level = list(needed.values())[:PACKAGES]
+        built += [
+            each
+            for each in obstacles(level, pages, tags)
+            if each.cause == "source" and sdist_code.code_of(each, pages) == "python"
+        ]
+    return built
+
+
+def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:
+    """METADATA of the newest wheel that meets `demand`, else of the newest sdist, if any."""
+    wheel = pages.newest(demand, tags)
+    try:
+        if wheel is not None:
+            return pages.metadata(wheel)
+        sdists = [file for file in pages.allowed(demand) if is_sdist(file)]
+        final = [file for file in sdists if file.version and not file.version.is_prerelease]
+        newest = max(final or sdists, key=lambda file: file.version or 0, default=None)
+        return sdist_code.read(newest, pages.context).requires if newest is not None else b""
+    except ImgbuildError as error:  # the solver reports it if it matters
+        pages.context.reporter.detail(f"{demand.package}: {error.message}")
+        return b""

@@ -26,7 +26,7 @@ from imgbuild.show import image_diff
 from imgbuild.show.image_diff import Diff
 from imgbuild.solve import uv
 from imgbuild.system.reporter import ProgressBar
-from imgbuild.update import axes, catalogue, refusals, row_text, snapshots, trial
+from imgbuild.update import axes, catalogue, row_text, snapshots, trial
 from imgbuild.update.axes import BASE, BASE_PARTS, PYTHON, Axis, CoolDown, Fixed, Release
 from imgbuild.update.snapshots import Snapshot
 from imgbuild.update.trial import RefusedTrial, Row, Tried
@@ -232,7 +232,7 @@ class Updater:
                 if axes.order(axis.package, release.version) <= present:
                     break
                 refusal = known.get((axis.package, release.version))
-                if refusal is None or not refusals.holds(refusal, self._inputs_of(release)):
+                if refusal is None or not trial.holds(refusal, self._inputs_of(release)):
                     pending.append((axis, release))
         return pending
 
@@ -243,8 +243,8 @@ class Updater:
             return axis.releases[0].version if is_moved else axis.version
         return self._row.target.pins[axis.package]
 
-    def _inputs_of(self, release: Release) -> refusals.TrialInputs:
-        return refusals.TrialInputs(
+    def _inputs_of(self, release: Release) -> trial.TrialInputs:
+        return trial.TrialInputs(
             row=self._settings(),
             versions=self._row.target.pins,
             files=release.files,

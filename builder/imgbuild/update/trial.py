@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import re
 import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import msgspec
 from packaging.version import Version
@@ -22,6 +22,7 @@ from imgbuild.errors import AuditFailed, FilesDisagree, InputError, NoSolution
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Base, Matrix, Target, Wanted
+from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.pipeline import lock_target
 from imgbuild.plan import records
 from imgbuild.plan.image_digests import TargetDigests
@@ -30,6 +31,7 @@ from imgbuild.render import templates
 from imgbuild.solve import solve
 from imgbuild.solve.problem import SolveProblem
 from imgbuild.system.control_characters import visible
+from imgbuild.system.syntax import parse_version
 from imgbuild.values import normalize, sha256
 
 REFUSALS = (NoSolution, AuditFailed, FilesDisagree, InputError)
@@ -241,3 +243,41 @@ def settings_hash(matrix: Matrix, target: Target) -> str:
         matrix.drop,
     )
     return sha256(codec.compact([same, shared]))[:16]
+
+
+class TrialInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The current conditions of a trial, for comparison with those of a refusal.
+
+    `newest` returns the newest usable version of a package, None if there is none.
+    """
+
+    row: str
+    versions: Mapping[str, str]
+    files: str
+    imgbuild: str
+    newest: Callable[[str], str | None]
+
+
+def holds(refusal: RefusedVersion, inputs: TrialInputs) -> bool:
+    """Whether no cause of the refusal has changed: then the version is not tried again.
+
+    The causes are the row, its versions of the packages that the reasons name, the files of the
+    refused version, and the newest versions of these packages; of an audit's refusal also the
+    version of imgbuild.
+    """
+    if not refusal.row:
+        return True
+    if (refusal.row, refusal.files) != (inputs.row, inputs.files):
+        return False
+    if refusal.kind == "audit" and refusal.imgbuild != inputs.imgbuild:
+        return False
+    if any(inputs.versions.get(package) != has for package, has in refusal.has.items()):
+        return False
+    return not any(
+        _is_newer(inputs.newest(package), version) for package, version in refusal.newest.items()
+    )
+
+
+def _is_newer(now: str | None, then: str) -> bool:
+    new, old = parse_version(now), parse_version(then)
+    return new is not None and (old is None or new > old)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from imgbuild.matrix.tried_updates import RefusedVersion
-from imgbuild.update import refusals
-from imgbuild.update.refusals import TrialInputs
+from imgbuild.update import trial
+from imgbuild.update.trial import TrialInputs
 
 DAY = datetime.date(2026, 11, 28)
 REFUSED = RefusedVersion(
@@ -38,9 +38,9 @@ def inputs(**changes):
 
 
 def test_refusal_applies_while_causes_are_unchanged():
-    assert refusals.holds(REFUSED, inputs())
+    assert trial.holds(REFUSED, inputs())
     other = {"torch": "2.12.0", "deepspeed": "0.19.3", "trl": "1.16.0"}
-    assert refusals.holds(REFUSED, inputs(versions=other))  # no reason names trl
+    assert trial.holds(REFUSED, inputs(versions=other))  # no reason names trl
 
 
 @pytest.mark.parametrize(
@@ -53,21 +53,21 @@ def test_refusal_applies_while_causes_are_unchanged():
     ],
 )
 def test_a_changed_cause_ends_a_refusal(changes):
-    assert not refusals.holds(REFUSED, inputs(**changes))
+    assert not trial.holds(REFUSED, inputs(**changes))
 
 
 def test_a_shorter_list_of_versions_is_no_new_cause():
-    assert refusals.holds(REFUSED, inputs(newest={**NEWEST, "deepspeed": "0.19.7"}.get))
-    assert refusals.holds(REFUSED, inputs(newest={}.get))
+    assert trial.holds(REFUSED, inputs(newest={**NEWEST, "deepspeed": "0.19.7"}.get))
+    assert trial.holds(REFUSED, inputs(newest={}.get))
 
 
 def test_refusals_by_an_audit_end_with_another_version_of_imgbuild():
-    assert refusals.holds(REFUSED, inputs(imgbuild="0.2.0"))
+    assert trial.holds(REFUSED, inputs(imgbuild="0.2.0"))
     audited = msgspec.structs.replace(REFUSED, kind="audit")
-    assert refusals.holds(audited, inputs())
-    assert not refusals.holds(audited, inputs(imgbuild="0.2.0"))
+    assert trial.holds(audited, inputs())
+    assert not trial.holds(audited, inputs(imgbuild="0.2.0"))
 
 
 def test_manual_entry_always_applies():
     by_hand = RefusedVersion(package="torch", version="2.15.0", reasons=("not yet",), tried=DAY)
-    assert refusals.holds(by_hand, inputs(row="another", files="another", imgbuild="9"))
+    assert trial.holds(by_hand, inputs(row="another", files="another", imgbuild="9"))
