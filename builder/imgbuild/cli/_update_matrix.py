@@ -17,7 +17,7 @@ from imgbuild.cli._targets import WholeTargets
 from imgbuild.cli._verb import OUTPUT, SELECT, Group, option
 from imgbuild.errors import NothingSelected, SomeFailed
 from imgbuild.lock import published
-from imgbuild.matrix.tried_updates import FILE, RefusedVersion
+from imgbuild.matrix.tried_updates import FILE
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session
 from imgbuild.render import bake
@@ -193,20 +193,16 @@ def _lines(item: RowUpdate) -> Iterator[str]:
     elif not item.refused:
         yield f"{item.source}: nothing to do"
     for refusal in item.refused:
-        yield from _refusal(item.source, refusal)
+        yield f"{item.source}: rejected {refusal.package} {refusal.version}"
+        yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
+        if len(refusal.reasons) > REASONS:
+            yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"
     if item.kept:
         versions = ", ".join(f"{refusal.package} {refusal.version}" for refusal in item.kept)
         yield f"{item.source}: rejected before, for the same reasons: {versions}"
     for entry in item.unwritten:
         yield f"{item.source}: learned, but a lock of the matrix violates it: {entry}"
     yield from _waiting(item.source, item.waiting)
-
-
-def _refusal(source: str, refusal: RefusedVersion) -> Iterator[str]:
-    yield f"{source}: rejected {refusal.package} {refusal.version}"
-    yield from (f"  {reason}" for reason in refusal.reasons[:REASONS])
-    if len(refusal.reasons) > REASONS:
-        yield f"  and {len(refusal.reasons) - REASONS} more in images/{FILE}"
 
 
 def _waiting(source: str, waiting: dict[str, tuple[str, ...]]) -> Iterator[str]:

@@ -185,17 +185,10 @@ def engine_command(
     rootless: bool = False,
 ) -> EngineCommand:
     """The command line of Docker or podman for `request`."""
-    init = _has_init(kind)
-    return arguments.engine(kind, request, program, reference, rootless=rootless, init=init)
-
-
-def _has_init(kind: engine.Kind) -> bool:
-    """Whether this machine has the program for --init.
-
-    An engine on another machine may have it too.
-    """
     places = [f"{folder}{kind}" for folder in HELPERS]
-    return programs.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
+    # An engine on another machine may have the program for --init, too.
+    init = programs.which(INITS[kind], path=os.pathsep.join([os.defpath, *places])) is not None
+    return arguments.engine(kind, request, program, reference, rootless=rootless, init=init)
 
 
 def _run(

@@ -102,7 +102,15 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     if stored is not None:
         return msgspec.msgpack.decode(stored, type=ResolvedDebs)
     indexes = _suites(base, arch, context)
-    resolved = _resolved(base, indexes)
+    archive = DebianArchive(chain.from_iterable(index.packages for index in indexes))
+    chosen = close(archive, base.packages, file="matrix.yaml")
+    names = {package["Package"] for package in chosen}
+    if base.tools:
+        chosen = close(archive, base.tools, file="matrix.yaml", have=tuple(names))
+    debs = _debs(chosen)
+    tools = tuple(deb.package for deb in debs if deb.package not in names)
+    security = indexes[-1].date if base.security is not None else None
+    resolved = ResolvedDebs(debs=debs, security=security, tools=tools)
     context.store.put_fact(
         RESOLVED, _resolution_key(base, indexes), msgspec.msgpack.encode(resolved)
     )
@@ -114,18 +122,6 @@ def _resolution_key(base: DebianBase, indexes: Sequence[SuiteIndex]) -> str:
     code = code_digest("imgbuild.deb.closure", "imgbuild.lock.resolution", alone=__name__)
     parts = (code, base.packages, base.tools, *((index.date, index.files) for index in indexes))
     return sha256(msgspec.json.encode(parts))
-
-
-def _resolved(base: DebianBase, indexes: Sequence[SuiteIndex]) -> ResolvedDebs:
-    archive = DebianArchive(chain.from_iterable(index.packages for index in indexes))
-    chosen = close(archive, base.packages, file="matrix.yaml")
-    names = {package["Package"] for package in chosen}
-    if base.tools:
-        chosen = close(archive, base.tools, file="matrix.yaml", have=tuple(names))
-    debs = _debs(chosen)
-    tools = tuple(deb.package for deb in debs if deb.package not in names)
-    security = indexes[-1].date if base.security is not None else None
-    return ResolvedDebs(debs=debs, security=security, tools=tools)
 
 
 def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context) -> dict[str, str]:

@@ -75,7 +75,10 @@ def _of_added(error: NoSolution, problem: SolveProblem, base_target: PublishedTa
         added = _added(conflict, base_target, arch) if conflict is not None else []
         if conflict is None or not added:  # no conflict with a published package
             return plain
-        near = _near(facts, demands, conflict, cuda, base_target, arch)
+        retained = tuple(base_target.lock.arch[arch].versions)
+        # According to METADATA: comparing code with all published packages would be a whole audit.
+        suggestions = Suggestions(facts, demands, conflict, lambda _: QuickLook(), retained)
+        near = suggestions.find(cuda)
     except ImgbuildError:
         return plain
     message = f"{' and '.join(added)} cannot be added to {base_target.name}"
@@ -126,22 +129,6 @@ def _conflict(
             none = f"and none of {len(tried)} versions of {demand.package} is compatible"
             return msgspec.structs.replace(conflicts[0], reasons=(*conflicts[0].reasons, none))
     return None
-
-
-def _near(
-    facts: PackageFacts,
-    demands: Sequence[Demand],
-    conflict: RequirementConflict,
-    cuda: str,
-    base_target: PublishedTarget,
-    arch: Arch,
-) -> tuple[str, ...]:
-    """Versions that could be added instead, according to METADATA.
-
-    Comparing its code with all published packages would be an audit of the whole target.
-    """
-    retained = tuple(base_target.lock.arch[arch].versions)
-    return Suggestions(facts, demands, conflict, lambda versions: QuickLook(), retained).find(cuda)
 
 
 def _added(conflict: RequirementConflict, base_target: PublishedTarget, arch: Arch) -> list[str]:

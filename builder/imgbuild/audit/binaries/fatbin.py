@@ -64,7 +64,8 @@ class FatbinScanner:
             self._end = self._entry  # no entry: this is padding, or not a fat binary
             return
         (flags,) = struct.unpack_from("<Q", data, place + FLAGS_AT)
-        suffix = _suffix(flags)
+        # Only this architecture, its family, or also later ones.
+        suffix = "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
         if kind == PTX:
             self._codes[f"compute_{arch}{suffix}", f"{major}.{minor}"] += 1
         else:
@@ -76,11 +77,6 @@ class FatbinScanner:
         return tuple(
             GpuCode(arch, ptx, units) for (arch, ptx), units in sorted(self._codes.items())
         )
-
-
-def _suffix(flags: int) -> str:
-    """The architecture suffix: "a": only this one; "f": its family; "": also later ones."""
-    return "a" if flags & ONE_ARCH else "f" if flags & ONE_FAMILY else ""
 
 
 def cubin_arch(flags: int, abi: int) -> str:

@@ -59,7 +59,9 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     key = f"{' '.join(places)} {text}"
     if key not in memory.answers:  # a thousand modules have the same condition
         memory.answers[key] = None
-        memory.answers[key] = _truth(memory, node, frame)
+        ended = memory.outcomes(lambda run: run.value(node, frame))
+        states = {truth(end.value) for end in ended if not end.raised}
+        memory.answers[key] = states.pop() if len(states) == 1 else None
     return memory.answers[key]
 
 
@@ -70,12 +72,6 @@ def _place(lookup: LookupResult) -> str:
         return definition.module
     line = definition.line if isinstance(definition, (Class, Function)) else 0
     return f"{home.module}:{line}" if home is not None and line else ""
-
-
-def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
-    ended = memory.outcomes(lambda run: run.value(node, frame))
-    states = {truth(end.value) for end in ended if not end.raised}
-    return states.pop() if len(states) == 1 else None
 
 
 def expression(text: str) -> ast.expr | None:
