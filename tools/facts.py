@@ -37,7 +37,7 @@ from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages import advised, generated, loaded
 from imgbuild.audit.packages.base import read_base, stored_libraries
 from imgbuild.audit.packages.library import REMOTE, Library, LibraryWheel
-from imgbuild.audit.packages.package_set import open_package_set, wheels_of
+from imgbuild.audit.packages.package_set import open_package_set
 from imgbuild.audit.packages.published import (
     DEBS,
     METADATA,
@@ -58,7 +58,7 @@ from imgbuild.cache.store import Store
 from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Deb, Wheel
+from imgbuild.lock.resolution import Deb, Wheel, installed_wheels
 from imgbuild.pipeline import audit_lock
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
@@ -178,7 +178,7 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
     parts = [(lock, arch) for lock in locks for arch in architectures(lock)]
     for (lock, arch), following in itertools.zip_longest(parts, parts[1:]):
         inputs = open_inputs(session)
-        wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
+        wheels = {wheel.sha256: wheel for wheel in installed_wheels(lock.arch[arch])}
         inputs.fetch_missing(lock, wheels)
         if lock.target in audited and arch == architectures(lock)[0]:
             audit(lock, arch, wheels, inputs)
@@ -189,7 +189,7 @@ def read_targets(locks: Sequence[Lock], audited: Collection[str]) -> Facts:
         inputs.fetch_missing(lock, [deb.sha256 for deb in lock.arch[arch].debs])
         facts.add_debs(lock.arch[arch].debs, inputs)
         facts.add_base(base_of(plan(lock, arch)).layers, inputs)
-        needed = {wheel.sha256 for wheel in wheels_of(following[0].arch[following[1]])
+        needed = {wheel.sha256 for wheel in installed_wheels(following[0].arch[following[1]])
                   } if following else set[Sha256]()  # fmt: skip
         for key in wheels.keys() - needed:
             inputs.store.drop_file(key)
@@ -310,7 +310,7 @@ def read_small(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     for lock in locks:
         for arch in architectures(lock):
             inputs = open_inputs(session)
-            wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
+            wheels = {wheel.sha256: wheel for wheel in installed_wheels(lock.arch[arch])}
             supply = audit_lock.LockFiles(lock, inputs)
             ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
             named = audit_lock.terms_of(lock, inputs.matrix).named
@@ -346,7 +346,7 @@ def with_modules(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
     shown = shown_files()
     for lock in locks:
         arch, inputs = architectures(lock)[0], open_inputs(session)
-        wheels = {wheel.sha256: wheel for wheel in wheels_of(lock.arch[arch])}
+        wheels = {wheel.sha256: wheel for wheel in installed_wheels(lock.arch[arch])}
         audit(lock, arch, wheels, inputs)
         ranges = audit_lock.LockedRanges(lock, wheels, inputs, audit_lock.LockFiles(lock, inputs))
         with Library(inputs.store, Blocks(ranges)) as library:
@@ -389,7 +389,7 @@ def with_missing(locks: Sequence[Lock], path: Path) -> dict[str, bytes]:
             inputs = open_inputs(session)
             wheels = {
                 wheel.sha256: wheel
-                for wheel in wheels_of(lock.arch[arch])
+                for wheel in installed_wheels(lock.arch[arch])
                 if published.wheel(normalize(wheel.package), wheel.sha256) is None
             }
             debs = [deb for deb in lock.arch[arch].debs if published.deb(deb.sha256) is None]
@@ -441,7 +441,7 @@ def check(path: Path, locks: Sequence[Lock]) -> list[str]:
         f"{lock.target}: {wheel.file}"
         for lock in locks
         for resolution in lock.arch.values()
-        for wheel in wheels_of(resolution)
+        for wheel in installed_wheels(resolution)
         if facts.wheel(normalize(wheel.package), wheel.sha256) is None
     ]
 

@@ -16,13 +16,14 @@ from imgbuild.audit.packages.advised import AdvisedExtra
 from imgbuild.audit.packages.generated import GeneratedCode
 from imgbuild.audit.packages.library import Library
 from imgbuild.audit.packages.loaded import Names
-from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.packages.queried import key_of, name_of
 from imgbuild.audit.packages.reading import WheelMetadata
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.learn.loop import READABLE
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.pipeline import audit_lock
 from imgbuild.report import Finding, Severity
 from imgbuild.solve.solve import python_of
@@ -104,7 +105,7 @@ def of_lock(lock: Lock, arch: Arch, inputs: Inputs) -> tuple[Sha256, tuple[str, 
     # As `lock` audits: with the exact Python of the base.
     target = inputs.matrix.targets[lock.target]
     python = python_of(inputs.matrix.bases[target.base], resolution)
-    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     supply = audit_lock.LockFiles(lock, inputs)
     ranges = audit_lock.LockedRanges(lock, wheels, inputs, supply)
     terms = msgspec.structs.replace(audit_lock.terms_of(lock, inputs.matrix), named=())

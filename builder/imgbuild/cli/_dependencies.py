@@ -9,10 +9,10 @@ from imgbuild.attest.sbom import packages
 from imgbuild.cli._selection import at_most_one, choose
 from imgbuild.cli._targets import Filter
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.pipeline import locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, open_session
-from imgbuild.plan.plan import installed_wheels
 from imgbuild.show import dependencies
 from imgbuild.show.dependencies import Graph
 from imgbuild.values import Arch, of_machine

@@ -28,12 +28,12 @@ from imgbuild.index.pages import IndexAddress, Indexes
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import load, project_row
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
 from imgbuild.pipeline import declared_files, locked_packages
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Session, open_session
-from imgbuild.plan.plan import installed_wheels
 from imgbuild.project.model import Declared
 from imgbuild.resolve import declared_requests, demands, resolve_request
 from imgbuild.solve import uv

@@ -14,8 +14,7 @@ from imgbuild.attest.sbom.packages import Package
 from imgbuild.deb import debian_version
 from imgbuild.errors import InputError
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Deb
-from imgbuild.plan.plan import installed_wheels
+from imgbuild.lock.resolution import Deb, installed_wheels
 from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, Sha256, normalize
 

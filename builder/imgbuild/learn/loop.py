@@ -18,7 +18,7 @@ from imgbuild.audit.judge import Terms, audit, extras_of, of_additions, unused
 from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import MainPath
 from imgbuild.audit.packages.library import Library, pack, unpack
-from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
 from imgbuild.errors import NoSolution
@@ -27,7 +27,7 @@ from imgbuild.learn import removed_attributes
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.learn import joined, learn
 from imgbuild.lock.model import EditablePackage, LockedProject
-from imgbuild.lock.resolution import Resolution, Wheel
+from imgbuild.lock.resolution import Resolution, Wheel, installed_wheels
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint, constraints_path, encode, merge, read
 from imgbuild.matrix.model import Matrix
@@ -222,7 +222,7 @@ def _clean_report(prepared: PreparedTarget, resolution: Resolution, terms: Terms
 def _key(prepared: PreparedTarget, resolution: Resolution, terms: Terms) -> str:
     code = code_digest(*JUDGING, alone=__name__)
     tags, published = prepared.catalogue.rules.tags, sorted(_published_packages(prepared))
-    wheels = wheels_of(resolution)
+    wheels = installed_wheels(resolution)
     return sha256(
         codec.compact([code, tags.python, tags.arch, tags.glibc, wheels, terms, published])
     )
@@ -300,7 +300,7 @@ def audit_of(
 
 def _ranges(prepared: PreparedTarget, resolution: Resolution) -> LookedUp:
     """The sources of the published wheels of a resolution; no index is queried before a read."""
-    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     built = {item.wheel.sha256 for item in resolution.built}
 
     def _address(sha256: Sha256) -> str:
@@ -326,7 +326,7 @@ def package_set_of(resolution: Resolution, release_catalogue: ReleaseCatalogue) 
         return next(file.url for file in files if file.name == wheel.file)
 
     return open_package_set(
-        wheels_of(resolution),
+        installed_wheels(resolution),
         release_catalogue.library,
         python=rules.tags.python,
         arch=rules.tags.arch,

@@ -107,3 +107,19 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
         """The versions of all Python packages."""
         versions = {wheel.package: wheel.version for wheel in self.wheels}
         return versions | {built.package: built.version for built in self.built}
+
+
+def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
+    """All wheels to install, from indexes and built from sdists, sorted by package."""
+    built = (
+        Wheel(
+            package=item.package,
+            version=item.version,
+            index="built",
+            file=item.wheel.file,
+            size=item.wheel.size,
+            sha256=item.wheel.sha256,
+        )
+        for item in resolution.built
+    )
+    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))

@@ -11,11 +11,11 @@ from msgspec import Meta
 from imgbuild.matrix.fields import Check, Line, Package, Reason
 
 
-class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of these values: keyword-only, unknown keys are errors."""
 
 
-class Waiver(Strict, frozen=True):
+class Waiver(_Strict, frozen=True):
     """A finding of the audit that is accepted for a target, with the reason."""
 
     check: Annotated[Check, Meta(description="the check that reports it")]
@@ -30,7 +30,7 @@ class Waiver(Strict, frozen=True):
     reason: Reason
 
 
-class AcceptedCve(Strict, frozen=True):
+class AcceptedCve(_Strict, frozen=True):
     """A known vulnerability that is accepted until a date, with the reason."""
 
     id: Annotated[

@@ -39,11 +39,11 @@ from imgbuild.matrix.model import (
 from imgbuild.values import Arch
 
 
-class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all matrix values: keyword-only, unknown keys are errors."""
 
 
-class PublishedSource(Strict, frozen=True, rename={"origin": "from"}):
+class PublishedSource(_Strict, frozen=True, rename={"origin": "from"}):
     """A published target: its identity, and the location of its layers."""
 
     lock: Annotated[
@@ -69,7 +69,7 @@ class PublishedSource(Strict, frozen=True, rename={"origin": "from"}):
     ] = ""
 
 
-class FileToAdd(Strict, frozen=True, rename={"source": "from"}):
+class FileToAdd(_Strict, frozen=True, rename={"source": "from"}):
     """A file of the user's repository that is added to the image, owned by root."""
 
     source: Annotated[
@@ -89,7 +89,7 @@ Files = Annotated[
 ]
 
 
-class Extension(Strict, frozen=True):
+class Extension(_Strict, frozen=True):
     """One row: a published target, the requirements of a project, and additions."""
 
     summary: Annotated[Prose, Meta(description="one-line description for tables")]
@@ -192,7 +192,7 @@ class Extension(Strict, frozen=True):
         return self.extends or self.like or ""
 
 
-class Extensions(Strict, frozen=True):
+class Extensions(_Strict, frozen=True):
     """The content of a `matrix.yaml` that extends published targets."""
 
     version: Form

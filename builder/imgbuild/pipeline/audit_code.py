@@ -23,7 +23,7 @@ from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.code.reading import texts_key
 from imgbuild.audit.main_path import policy
 from imgbuild.audit.packages.library import Library, LibraryWheel, pack, unpack
-from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
@@ -31,7 +31,7 @@ from imgbuild.errors import FetchFailed, ImgbuildError, InputError, LockStale
 from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Wheel
+from imgbuild.lock.resolution import Wheel, installed_wheels
 from imgbuild.pipeline.audit_lock import LockedRanges, LockFiles
 from imgbuild.pipeline.session import Session
 from imgbuild.plan.plan import omitted
@@ -107,7 +107,7 @@ def audit_locked(lock: Lock, arch: Arch, inputs: Inputs, code: Code) -> CodeRepo
     if resolution is None:
         message = f"the lock of {lock.target} is for {', '.join(lock.arch)}, not for {arch}"
         raise LockStale(message, hint=f"imgbuild lock {lock.target}")
-    wheels = {wheel.sha256: wheel for wheel in wheels_of(resolution)}
+    wheels = {wheel.sha256: wheel for wheel in installed_wheels(resolution)}
     ranges = LockedRanges(lock, wheels, inputs, LockFiles(lock, inputs))
     store = inputs.store
     with Library(store, Blocks(ranges)) as library:
@@ -307,7 +307,7 @@ def cached_findings(
     `time.monotonic`.
     """
     library = Library(store, ahead=False)
-    wheels = wheels_of(lock.arch[arch])
+    wheels = installed_wheels(lock.arch[arch])
     unread = {
         wheel.package
         for wheel in wheels
@@ -404,7 +404,9 @@ def _readable(project: Project, name: str) -> Lock | None:
 
 def _other(lock: Lock, library: Library) -> OtherSet:
     walked = policy.load().walk
-    wheels = [wheel for wheel in wheels_of(lock.arch[Arch.X86_64]) if wheel.package in walked]
+    wheels = [
+        wheel for wheel in installed_wheels(lock.arch[Arch.X86_64]) if wheel.package in walked
+    ]
 
     @functools.cache
     def _opened() -> PackageSet:

@@ -25,7 +25,7 @@ from imgbuild.audit.packages.base import (
     read_standalone,
 )
 from imgbuild.audit.packages.library import Library, pack, unpack
-from imgbuild.audit.packages.package_set import PackageSet, open_package_set, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet, open_package_set
 from imgbuild.audit.source.facts import ElfFacts
 from imgbuild.errors import FetchFailed, LockStale
 from imgbuild.index.candidates import Rules
@@ -37,7 +37,14 @@ from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.lock import lock_file, published
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.project_requirements import ProjectRequirements
-from imgbuild.lock.resolution import Deb, LockedFile, PythonArchive, Resolution, Wheel
+from imgbuild.lock.resolution import (
+    Deb,
+    LockedFile,
+    PythonArchive,
+    Resolution,
+    Wheel,
+    installed_wheels,
+)
 from imgbuild.matrix import constraints
 from imgbuild.matrix.model import Matrix
 from imgbuild.plan.plan import omitted
@@ -148,7 +155,7 @@ class _Audit:
         self._store = inputs.store
         self._drop = drop
         self._resolution: Resolution = lock.arch[arch]
-        self._wheels = {wheel.sha256: wheel for wheel in wheels_of(self._resolution)}
+        self._wheels = {wheel.sha256: wheel for wheel in installed_wheels(self._resolution)}
         self._supply = LockFiles(lock, inputs)
         self._turn = threading.Lock()  # threads read the base
 

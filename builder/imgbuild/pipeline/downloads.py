@@ -12,9 +12,9 @@ from imgbuild.assemble.layer_contents import base_record
 from imgbuild.assemble.mirror_items import Input, inputs_of_all, lacking
 from imgbuild.audit.packages.base import is_read, unread_debs
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import wheels_of
 from imgbuild.cache.transfer import Transfer, begun
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan import records
 from imgbuild.plan.plan import Layer, plan, published_layers
 from imgbuild.plan.records import Records
@@ -95,7 +95,7 @@ def _unread(lock: Lock, inputs: Inputs) -> set[Sha256]:
     hashes: set[Sha256] = set()
     with Library(inputs.store) as library:
         for resolution in lock.arch.values():
-            library_wheels = [library.wheel(wheel, "") for wheel in wheels_of(resolution)]
+            library_wheels = [library.wheel(wheel, "") for wheel in installed_wheels(resolution)]
             hashes |= {
                 library_wheel.wheel.sha256
                 for library_wheel in library_wheels

@@ -20,6 +20,7 @@ from imgbuild.lock.resolution import (
     RegistryLayer,
     Resolution,
     Wheel,
+    installed_wheels,
 )
 from imgbuild.matrix.fields import STANDALONE
 from imgbuild.matrix.model import Drop, User
@@ -384,22 +385,6 @@ def base_of(planned: Plan) -> Plan:
         labels={},
     )
     return Plan(target=planned.target, arch=planned.arch, layers=layers, config=config)
-
-
-def installed_wheels(resolution: Resolution) -> tuple[Wheel, ...]:
-    """All wheels to install, from indexes and built from sdists, sorted by package."""
-    built = (
-        Wheel(
-            package=item.package,
-            version=item.version,
-            index="built",
-            file=item.wheel.file,
-            size=item.wheel.size,
-            sha256=item.wheel.sha256,
-        )
-        for item in resolution.built
-    )
-    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))
 
 
 def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from imgbuild.assemble import skeleton
 from imgbuild.errors import InputError
 from imgbuild.lock import extension, requirements
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Wheel
+from imgbuild.lock.resolution import Wheel, installed_wheels
 from imgbuild.matrix import flashinfer
 from imgbuild.matrix.model import Matrix
 from imgbuild.oci.tar import Member, MemberKind
@@ -30,7 +30,6 @@ from imgbuild.plan.plan import (
     VenvRecipe,
     WheelsRecipe,
     base_of,
-    installed_wheels,
     plan,
 )
 from imgbuild.render.tree import Tree, tree

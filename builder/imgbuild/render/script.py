@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution
+from imgbuild.lock.resolution import BuiltWheel, LockedFile, Resolution, installed_wheels
 from imgbuild.plan.image_digests import TargetDigests
-from imgbuild.plan.plan import installed_wheels, omitted
+from imgbuild.plan.plan import omitted
 from imgbuild.render import builds, templates
 from imgbuild.render.addresses import Addresses
 from imgbuild.render.dockerfile import Omission, omission

@@ -11,8 +11,8 @@ import msgspec
 
 from imgbuild.audit.binaries import gpus
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.plan.image_digests import ImageDigests, TargetDigests
-from imgbuild.plan.plan import installed_wheels
 from imgbuild.smoke.records import LISTED
 from imgbuild.system.amounts import count, first_of, size_text
 from imgbuild.values import Arch, Bytes, Digest

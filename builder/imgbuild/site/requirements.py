@@ -9,7 +9,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.version import parse as parse_version
 
 from imgbuild.attest.sbom.packages import Package
-from imgbuild.plan.plan import installed_wheels
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.site.model import SiteTarget
 from imgbuild.smoke.records import LISTED
 from imgbuild.system.syntax import parse_requirement

@@ -22,10 +22,10 @@ from imgbuild.container.request import Mount
 from imgbuild.container.root_folder import root_folder
 from imgbuild.errors import ToolMissing, WorkFailed
 from imgbuild.lock.lock_file import Lock, require_arch
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layout import Layout
 from imgbuild.oci.tar import Member, header, padding
-from imgbuild.plan.plan import installed_wheels
 from imgbuild.report import Case, Report, Tier, counts, passed
 from imgbuild.smoke.result import RunSettings, SmokeRun, ran
 from imgbuild.system import files, process, programs

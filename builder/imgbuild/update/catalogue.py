@@ -17,12 +17,13 @@ from imgbuild.errors import ImgbuildError, InputError
 from imgbuild.learn.loop import add_constraints
 from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import constraints, load, tried_updates
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.tried_updates import DerivedRow
 from imgbuild.matrix.yaml_nodes import content
 from imgbuild.plan import records
-from imgbuild.plan.plan import installed_wheels, plan
+from imgbuild.plan.plan import plan
 from imgbuild.plan.records import Records
 from imgbuild.project_paths import Project
 from imgbuild.render import write

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import wheels_of
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, NoSolution
 from imgbuild.index.remote_wheel import LATER, Blocks
 from imgbuild.learn.boundaries import ReleaseCatalogue
 from imgbuild.learn.loop import audit_of, terms_of
-from imgbuild.lock.resolution import Resolution
+from imgbuild.lock.resolution import Resolution, installed_wheels
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix, Wanted
@@ -169,7 +168,7 @@ def _lacking(resolution: Resolution, context: Context) -> list[str]:
     """The packages without facts in the cache."""
     library = Library(context.store, ahead=False)
     lacking = []
-    for wheel in wheels_of(resolution):
+    for wheel in installed_wheels(resolution):
         try:
             is_stored = bool(library.wheel(wheel, f"{LATER}{wheel.sha256}").index.files)
         except FetchFailed:

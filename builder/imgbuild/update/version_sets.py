@@ -15,9 +15,9 @@ from imgbuild.index.pages import GIT, PROJECT, URL, IndexAddress, Indexes, place
 from imgbuild.index.remote_wheel import metadata
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.published import Overlay, project_row
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.model import Matrix
-from imgbuild.plan.plan import installed_wheels
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import allowed
 from imgbuild.solve import uv

@@ -14,7 +14,7 @@ from imgbuild.audit.main_path.additions import path_of_additions
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.audit.packages import queried
-from imgbuild.audit.packages.package_set import PackageSet, wheels_of
+from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.audit.packages.published import NAMES, PublishedFacts
 from imgbuild.audit.packages.queried import is_independent, key_of
 from imgbuild.cache.context import Context
@@ -22,6 +22,7 @@ from imgbuild.cache.facts_file import FactsFile, installed_facts, replace_entry,
 from imgbuild.cache.store import Store
 from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import read_lock
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.report import Severity
 from imgbuild.system import files
 from imgbuild.values import Arch
@@ -168,7 +169,7 @@ def test_bundled_facts_have_the_names_of_a_locked_target() -> None:
     """Fails if the entry points changed since: then run `tools/facts.py --names`."""
     lock = read_lock(Path(__file__).parents[3] / "images", "cu124-vllm")
     known = PublishedFacts(installed_facts())
-    key = key_of(wheels_of(lock.arch[Arch.X86_64]), "3.11.2", Arch.X86_64, lock.base.glibc)
+    key = key_of(installed_wheels(lock.arch[Arch.X86_64]), "3.11.2", Arch.X86_64, lock.base.glibc)
     assert known.names(key)
 
 

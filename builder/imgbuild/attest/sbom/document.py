@@ -17,14 +17,13 @@ from imgbuild.attest.sbom.licences import Licence
 from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.lock.lock_file import Lock
 from imgbuild.lock.locked_matrix import default_index_of
-from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel
+from imgbuild.lock.resolution import BuiltWheel, Deb, Resolution, Wheel, installed_wheels
 from imgbuild.plan.image_digests import LayerDigests, TargetDigests
 from imgbuild.plan.plan import (
     AddedFilesRecipe,
     FilesRecipe,
     Layer,
     VenvRecipe,
-    installed_wheels,
     plan,
 )
 from imgbuild.values import Arch, Digest, Sha256

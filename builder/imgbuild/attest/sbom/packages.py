@@ -24,8 +24,7 @@ from imgbuild.deb.control import Clause, clauses
 from imgbuild.errors import IntegrityError, LockStale
 from imgbuild.index.remote_wheel import FACT as METADATA
 from imgbuild.lock.lock_file import Lock
-from imgbuild.lock.resolution import Deb, Wheel
-from imgbuild.plan.plan import installed_wheels
+from imgbuild.lock.resolution import Deb, Wheel, installed_wheels
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.system.threads import each
 from imgbuild.values import Sha256, normalize, sha256

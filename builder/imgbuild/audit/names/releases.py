@@ -46,6 +46,12 @@ class PackageNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             for name in names.split()
         ]
 
+    def existence(self, spec: str, instead: str = "") -> Existence:
+        """The versions `spec` of this package, with a replacement."""
+        return Existence(
+            package=self.package, spec=spec, first=self.first, last=self.last, instead=instead
+        )
+
 
 class Existence(msgspec.Struct, frozen=True, kw_only=True):
     """The versions with a name: `spec` of `package`; "" if none between `first` and `last`.
@@ -165,21 +171,9 @@ def argument(callee: str, name: str) -> Existence | None:
                     instead = renamed_parameter(package.package, callee, name) or renamed_parameter(
                         other.package, each, name
                     )
-                    return Existence(
-                        package=other.package,
-                        spec=spec,
-                        first=other.first,
-                        last=other.last,
-                        instead=instead if "<" in spec else "",
-                    )
+                    return other.existence(spec, instead if "<" in spec else "")
         near = difflib.get_close_matches(name, package.newest(group), 1, 0.75)
-        return Existence(
-            package=package.package,
-            spec="",
-            first=package.first,
-            last=package.last,
-            instead=near[0] if near else "",
-        )
+        return package.existence("", near[0] if near else "")
     return None
 
 
@@ -192,13 +186,8 @@ def member(owner: str, name: str) -> Existence | None:
                 package.arguments.get(each, {}), name
             )
             if spec is not None:
-                return Existence(
-                    package=package.package,
-                    spec=spec,
-                    first=package.first,
-                    last=package.last,
-                    instead=renamed_parameter(package.package, each, name) if "<" in spec else "",
-                )
+                renamed = renamed_parameter(package.package, each, name) if "<" in spec else ""
+                return package.existence(spec, renamed)
     return None
 
 
@@ -210,7 +199,7 @@ def name_in(module: str, name: str) -> Existence | None:
     spec = package.lookup(package.names.get(module, {}), name)
     if spec is None:
         return None
-    return Existence(package=package.package, spec=spec, first=package.first, last=package.last)
+    return package.existence(spec)
 
 
 def module_in(module: str) -> Existence | None:
@@ -221,9 +210,7 @@ def module_in(module: str) -> Existence | None:
     for path in _above(module):
         spec = package.lookup(package.modules, path)
         if spec is not None:
-            return Existence(
-                package=package.package, spec=spec, first=package.first, last=package.last
-            )
+            return package.existence(spec)
     return None
 
 
@@ -233,7 +220,7 @@ def exactly(module: str) -> Existence | None:
     spec = package.lookup(package.modules, module) if package is not None else None
     if package is None or spec is None:
         return None
-    return Existence(package=package.package, spec=spec, first=package.first, last=package.last)
+    return package.existence(spec)
 
 
 def variable(name: str) -> Existence | None:
@@ -254,13 +241,7 @@ def variable(name: str) -> Existence | None:
     near: list[str] = []
     if spec is None:
         near = difflib.get_close_matches(name, package.newest(package.environment), 1, 0.9)
-    return Existence(
-        package=package.package,
-        spec=spec or "",
-        first=package.first,
-        last=package.last,
-        instead=near[0] if near else "",
-    )
+    return package.existence(spec or "", near[0] if near else "")
 
 
 def symbol(name: str) -> Existence | None:

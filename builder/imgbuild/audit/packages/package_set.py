@@ -16,7 +16,7 @@ from imgbuild.audit.packages.loaded import Names
 from imgbuild.audit.packages.reading import WheelMetadata, is_metadata
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import ElfFacts, ModuleFacts, Opaque
-from imgbuild.lock.resolution import Resolution, Wheel
+from imgbuild.lock.resolution import Wheel
 from imgbuild.values import Arch, normalize
 from imgbuild.wheel.tags import Tags
 
@@ -374,19 +374,3 @@ def open_package_set(  # noqa: PLR0913 - as PackageSet
         partial=partial,
         unread_versions=unread_versions,
     )
-
-
-def wheels_of(resolution: Resolution) -> tuple[Wheel, ...]:
-    """All wheels of a resolution, including those built from sdists."""
-    built = [
-        Wheel(
-            package=build.package,
-            version=build.version,
-            index="built",
-            file=build.wheel.file,
-            size=build.wheel.size,
-            sha256=build.wheel.sha256,
-        )
-        for build in resolution.built
-    ]
-    return tuple(sorted((*resolution.wheels, *built), key=lambda wheel: wheel.package))

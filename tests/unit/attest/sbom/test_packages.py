@@ -13,8 +13,7 @@ from imgbuild.attest.sbom.packages import Package, SbomPackages
 from imgbuild.cache.store import Store
 from imgbuild.errors import InputError, IntegrityError, LockStale
 from imgbuild.lock.lock_file import make_lock, read_lock
-from imgbuild.lock.resolution import Resolution
-from imgbuild.plan.plan import installed_wheels
+from imgbuild.lock.resolution import Resolution, installed_wheels
 from imgbuild.values import Arch
 from tests.support import debs, samples
 

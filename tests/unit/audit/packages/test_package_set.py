@@ -3,11 +3,11 @@
 import pytest
 
 from imgbuild.audit.packages.library import Library
-from imgbuild.audit.packages.package_set import Injections, wheels_of
+from imgbuild.audit.packages.package_set import Injections
 from imgbuild.audit.source.facts import ModuleFacts, Opaque
 from imgbuild.cache.store import Store
 from imgbuild.errors import IntegrityError
-from imgbuild.lock.resolution import BuiltWheel, Resolution
+from imgbuild.lock.resolution import BuiltWheel, Resolution, installed_wheels
 from tests.support import audited, samples
 
 PACKAGES: dict[str, audited.Files] = {
@@ -188,7 +188,7 @@ def test_built_wheels_of_resolution_are_included():
         requires=(),
         wheel=antlr_wheel,
     )
-    wheels = wheels_of(Resolution(wheels=(samples.wheel("zzz"),), built=(built,)))
+    wheels = installed_wheels(Resolution(wheels=(samples.wheel("zzz"),), built=(built,)))
     assert [(wheel.package, wheel.version, wheel.index) for wheel in wheels] == [
         ("antlr", "4.9", "built"),
         ("zzz", "1.0", "pypi"),
