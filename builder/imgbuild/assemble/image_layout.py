@@ -19,7 +19,7 @@ from imgbuild.lock.lock_file import Lock
 from imgbuild.oci import layout
 from imgbuild.plan import image_digests
 from imgbuild.plan.image_digests import ImageDocuments, TargetDigests
-from imgbuild.plan.plan import Layer, RegistryRecipe, base_of, plan
+from imgbuild.plan.plan import Layer, RegistryRecipe
 from imgbuild.values import Arch, Digest, digest_of
 
 
@@ -53,16 +53,7 @@ def build(
 
     With `only_base` the image has only the layers of the base; its digest is not in digests.json.
     """
-    plans = {arch: plan(lock, arch) for arch in arches}
-    if only_base:
-        plans = {arch: base_of(planned) for arch, planned in plans.items()}
-    layer_records = image_digests.layer_records(target_digests)
-    documents = {
-        arch: image_digests.documents(
-            planned, layer_records, None if only_base else target_digests.arch[arch].floors
-        )
-        for arch, planned in plans.items()
-    }
+    plans, documents = image_digests.documents_of(lock, target_digests, arches, only_base=only_base)
     digest = image_digests.top_digest(
         {arch: document.manifest for arch, document in documents.items()}
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -122,21 +123,20 @@ def is_sdist(file: IndexFile) -> bool:
 
 def described(name: str) -> str:
     """The platform and Python of a wheel as text: "Linux x86_64, Python cp310"."""
-    try:
-        tags = parse_wheel_filename(name)[3]
-    except ValueError:  # raised as InvalidWheelFilename, and for a number of 5,000 digits
-        return "an unknown platform"
-    pythons = sorted({tag.interpreter for tag in tags})
-    return f"{system(name)}, Python {'/'.join(pythons)}"
+    pythons = sorted({tag.interpreter for tag in _tags(name)})
+    return f"{system(name)}, Python {'/'.join(pythons)}" if pythons else system(name)
 
 
 def system(name: str) -> str:
     """The platform of a wheel as text: "Linux x86_64"."""
+    return "/".join(sorted({_system(tag.platform) for tag in _tags(name)})) or "an unknown platform"
+
+
+def _tags(name: str) -> frozenset[Tag]:
     try:
-        tags = parse_wheel_filename(name)[3]
+        return parse_wheel_filename(name)[3]
     except ValueError:  # raised as InvalidWheelFilename, and for a number of 5,000 digits
-        return "an unknown platform"
-    return "/".join(sorted({_system(tag.platform) for tag in tags}))
+        return frozenset()
 
 
 def _system(platform: str) -> str:

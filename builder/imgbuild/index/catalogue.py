@@ -150,6 +150,14 @@ class Catalogue:
                 self.addressed[package, other] = f"{package} requires {requirement}"
         return b"\n".join(lines)
 
+    def chosen_files(self, versions: Mapping[str, str]) -> dict[str, OfferedFile]:
+        """Package → the best offered file of its version, for those that have one."""
+        return {
+            package: offer
+            for package, version in versions.items()
+            if (offer := self.chosen(package, Version(version))) is not None
+        }
+
     def chosen(self, package: str, version: Version) -> OfferedFile | None:
         """The best offered file of exactly `version`, or None."""
         ranked = [

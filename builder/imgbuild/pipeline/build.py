@@ -55,11 +55,7 @@ def build_all(
                 verify=session.options.verify,
                 only_base=only_base,
             )
-        if form != "oci":
-            archive.write(folder, place, form, item.name, reporter=console)
-            built = msgspec.structs.replace(built, output=place)
-        report_built(built)
-        made.append(built)
+        made.append(delivered(built, folder, place, form, item.name))
     prune.trim(inputs.store)
     return made
 
@@ -87,6 +83,15 @@ def placed(own: Path, name: str, output: Path | None, *, several: bool, form: st
     if output is None:
         return own.with_name(own.name + suffix)
     return output / f"{name}{suffix}" if several else output
+
+
+def delivered(built: BuiltImage, folder: Path, place: Path, form: str, name: str) -> BuiltImage:
+    """`built`, the layout in `folder`, as an archive at `place` if requested; it is reported."""
+    if form != "oci":
+        archive.write(folder, place, form, name, reporter=console)
+        built = msgspec.structs.replace(built, output=place)
+    report_built(built)
+    return built
 
 
 def report_built(built: BuiltImage) -> None:

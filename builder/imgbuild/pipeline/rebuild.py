@@ -18,8 +18,7 @@ from imgbuild.attest.bundle import LockBundle
 from imgbuild.cache import prune
 from imgbuild.cache.context import Context
 from imgbuild.errors import FetchFailed, ImgbuildError, InputError, IntegrityError, NothingSelected
-from imgbuild.oci import archive
-from imgbuild.pipeline.build import placed, report_built
+from imgbuild.pipeline.build import delivered, placed
 from imgbuild.pipeline.session import Options
 from imgbuild.registry import artifact_store
 from imgbuild.registry.client import Client
@@ -97,10 +96,7 @@ def build(
             processes=options.jobs,
             verify=options.verify,
         )
-    if form != "oci":
-        archive.write(folder, place, form, name, reporter=console)
-        built = msgspec.structs.replace(built, output=place)
-    report_built(built)
+    built = delivered(built, folder, place, form, name)
     prune.trim(inputs.store)
     return built
 

@@ -19,12 +19,12 @@ from imgbuild.container.run_in_image import PROJECT_COMMIT
 from imgbuild.errors import InputError
 from imgbuild.lock import published
 from imgbuild.matrix.select import Selected
-from imgbuild.oci import archive, documents, layout
+from imgbuild.oci import documents, layout
 from imgbuild.oci.documents import Descriptor
 from imgbuild.oci.image import PlatformImage
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.layout import ImageFiles, Layout
-from imgbuild.pipeline.build import build_all, placed, refuse_one_file, report_built
+from imgbuild.pipeline.build import build_all, delivered, placed, refuse_one_file
 from imgbuild.pipeline.session import Session
 from imgbuild.system import files
 from imgbuild.system.amounts import count, first_of
@@ -62,11 +62,7 @@ def build(
         target = place if form == "oci" else folder
         with console.step(f"adding commit {committed.commit[:12]} of {committed.folder}"):
             result = _with_layer(built, committed, target, name)
-        if form != "oci":
-            archive.write(target, place, form, name, reporter=console)
-            result = msgspec.structs.replace(result, output=place)
-        report_built(result)
-        results.append(result)
+        results.append(delivered(result, target, place, form, name))
     return results
 
 

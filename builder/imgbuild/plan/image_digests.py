@@ -18,7 +18,7 @@ from imgbuild.matrix.fields import Name
 from imgbuild.oci import documents as oci_documents
 from imgbuild.oci.layer import LayerRecord
 from imgbuild.plan import image_documents
-from imgbuild.plan.plan import Plan, RegistryRecipe, plan
+from imgbuild.plan.plan import Plan, RegistryRecipe, base_of, plan
 from imgbuild.report import Floors
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
@@ -70,6 +70,20 @@ class ImageDocuments(msgspec.Struct, frozen=True, kw_only=True):
     def size(self) -> int:
         """The number of bytes that a pull transfers."""
         return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
+
+
+def documents_of(
+    lock: Lock, target_digests: TargetDigests, arches: Iterable[Arch], *, only_base: bool = False
+) -> tuple[dict[Arch, Plan], dict[Arch, ImageDocuments]]:
+    """The plans and documents of the image of `lock`, or of only the layers of its base."""
+    plans = {arch: plan(lock, arch) for arch in arches}
+    if only_base:
+        plans = {arch: base_of(planned) for arch, planned in plans.items()}
+    records = layer_records(target_digests)
+    return plans, {
+        arch: documents(planned, records, None if only_base else target_digests.arch[arch].floors)
+        for arch, planned in plans.items()
+    }
 
 
 def documents(

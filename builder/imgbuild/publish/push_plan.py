@@ -12,7 +12,7 @@ from imgbuild.oci import documents
 from imgbuild.oci.documents import Document
 from imgbuild.plan import image_digests, tags
 from imgbuild.plan.image_digests import ImageDocuments, TargetDigests
-from imgbuild.plan.plan import Layer, base_of, plan
+from imgbuild.plan.plan import Layer
 from imgbuild.values import Arch, Bytes, Digest, digest_of
 
 CONFIG = "configuration"
@@ -63,16 +63,9 @@ def push_plan(
 
     The tags are those of `plan.tags`: without and with the date.
     """
-    layer_records = image_digests.layer_records(target_digests)
-    plans = {arch: plan(lock, arch) for arch in sorted(arches)}
-    if only_base:
-        plans = {arch: base_of(planned) for arch, planned in plans.items()}
-    image_documents = {
-        arch: image_digests.documents(
-            planned, layer_records, None if only_base else target_digests.arch[arch].floors
-        )
-        for arch, planned in plans.items()
-    }
+    plans, image_documents = image_digests.documents_of(
+        lock, target_digests, sorted(arches), only_base=only_base
+    )
     manifests = {arch: document.manifest for arch, document in image_documents.items()}
     small_documents = tuple(
         Document(manifest, documents.MANIFEST) for manifest in manifests.values()

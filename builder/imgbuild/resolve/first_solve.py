@@ -303,11 +303,7 @@ def outdated(first: FirstSolve, versions: Mapping[str, str]) -> tuple[OldVersion
 def warnings(first: FirstSolve, versions: Mapping[str, str]) -> tuple[str, ...]:
     """The chosen `versions` far behind their newest: requests by months, others by years."""
     catalogue = first.facts.catalogue
-    offers = {
-        package: offer
-        for package, version in versions.items()
-        if (offer := catalogue.chosen(package, Version(version))) is not None
-    }
+    offers = catalogue.chosen_files(versions)
     named = {demand.package for demand in first.demands}
     chosen = [item for item in first.chosen if item.package not in named]
     lags = freshness.lags(catalogue, chosen, offers)

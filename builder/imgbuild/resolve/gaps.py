@@ -109,11 +109,7 @@ def outdated(
     `chosen` has the packages that require each one.
     """
     catalogue, pins = facts.catalogue, conflict.pins_of(demands)
-    offers = {
-        package: offer
-        for package, version in versions.items()
-        if (offer := catalogue.chosen(package, Version(version))) is not None
-    }
+    offers = catalogue.chosen_files(versions)
     named = {demand.package: demand for demand in demands}
     times = [offers[name].wheel.uploaded for name in named if name in offers]
     latest = max((time for time in times if time is not None), default=None)

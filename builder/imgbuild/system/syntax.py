@@ -67,6 +67,14 @@ def parse_source(source: str | bytes) -> ast.Module:
         return ast.parse(source)
 
 
+def valid_source(source: str | bytes) -> ast.Module | None:
+    """Parse a module; None if it is invalid."""
+    try:
+        return parse_source(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def parse_expression(text: str) -> ast.expr:
     """Parse one expression; errors as for `parse_source`."""
     with _LOCK:

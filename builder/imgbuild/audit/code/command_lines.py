@@ -19,7 +19,7 @@ from imgbuild.audit.source.text import string
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
@@ -284,11 +284,8 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
     for path, source in {**named, **contents}.items():
-        try:
-            tree = parse_source(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in ast.walk(tree):
+        tree = valid_source(source)
+        for node in ast.walk(tree) if tree is not None else ():
             text = string(node) if isinstance(node, ast.expr) else None
             if text is not None and path in named:
                 words.add(text)

@@ -19,7 +19,7 @@ from imgbuild.errors import FetchFailed
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 KEY, VALUE = "IMG404", "IMG405"
 ARGUMENTS = "accelerate.commands.config.config_args"
@@ -104,9 +104,8 @@ def load() -> Mapping[str, tuple[str, str]]:
 
 def _model_fields(source: bytes, name: str) -> frozenset[str]:
     """The fields of a class and their aliases; empty if it is missing or has other bases."""
-    try:
-        tree = parse_source(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = valid_source(source)
+    if tree is None:
         return frozenset()
     classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     names: set[str] = set()

@@ -16,7 +16,7 @@ from imgbuild.audit.main_path.configuration import OPEN, HydraProgram, program
 from imgbuild.audit.source.text import string
 from imgbuild.report import Severity
 from imgbuild.system import yaml_data
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 UNKNOWN = "IMG406"
 # Packages with Hydra programs that users configure with their own files, by a module of each.
@@ -102,9 +102,8 @@ def _of_python(
     sources: PackageSources, main: HydraProgram, text: CodeText
 ) -> Iterator[CodeFinding]:
     """The findings for overrides in calls of `compose`, for a configuration of the package."""
-    try:
-        tree = parse_source(text.source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = valid_source(text.source)
+    if tree is None:
         return
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     places = [string(value) or "" for call in calls for value in _places(call)]

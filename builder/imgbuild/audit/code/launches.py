@@ -18,7 +18,7 @@ from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 PROCESSES, ZERO3 = "IMG306", "IMG407"
 # The options of each launcher with the processes of a node; of accelerate, of all nodes.
@@ -201,9 +201,8 @@ def _stage(texts: Sequence[CodeText], words: Command, settings: Mapping[str, Any
 
 def _rejected(sources: PackageSources, text: CodeText) -> Iterator[CodeFinding]:
     """The options in a script that the installed versions reject with ZeRO-3."""
-    try:
-        tree = parse_source(text.source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = valid_source(text.source)
+    if tree is None:
         return
     for option in load():
         places = [

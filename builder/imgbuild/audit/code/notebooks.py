@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 # Magics of a cell whose other lines are Python.
 _PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
@@ -77,7 +77,7 @@ def _python(lines: list[str]) -> list[str]:
     if lines[0].startswith("%%"):
         return [""] * len(lines)
     for text in (lines, _without_magics(lines)):
-        if _parses("\n".join(text)):
+        if valid_source("\n".join(text)) is not None:
             return text
     return [""] * len(lines)
 
@@ -100,11 +100,3 @@ def _without_magics(lines: list[str]) -> list[str]:
             plain.append(line)
         continued = (continued or match is not None) and line.endswith("\\")
     return plain
-
-
-def _parses(text: str) -> bool:
-    try:
-        parse_source(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True

@@ -16,7 +16,7 @@ from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.source.text import dotted, string
 from imgbuild.system import files, yaml_data
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 _LINE = re.compile(
     r"^\s*(?:-\s*)?(?:ENV\s+)?[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*[:=]\s*[\"']?([^\"'#]*)"
@@ -79,7 +79,7 @@ def variables_of(text: CodeText) -> FileVariables:
     if text.kind == "python":
         if not _USES.search(text.source):
             return FileVariables()
-        tree = _tree(text)
+        tree = valid_source(text.source)
         return _of_python(tree, text.source) if tree is not None else FileVariables()
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
@@ -157,11 +157,3 @@ def _setting(key: ast.expr, value: ast.expr) -> Iterator[VariableSetting]:
     name = string(key)
     if name:
         yield VariableSetting(name, string(value), key.lineno, key.col_offset + 1)
-
-
-def _tree(text: CodeText) -> ast.Module | None:
-    """The syntax tree of a Python file; None if it cannot be parsed."""
-    try:
-        return parse_source(text.source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

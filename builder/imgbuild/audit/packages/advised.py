@@ -11,7 +11,7 @@ import msgspec
 from imgbuild.audit.packages.content import WheelContent
 from imgbuild.audit.packages.reading import installed
 from imgbuild.audit.source.text import dotted
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 from imgbuild.values import normalize
 
 # The kind of these facts in the cache and in the file of published facts. Increase the number when
@@ -55,9 +55,8 @@ def read_advised(content: WheelContent, package: str) -> tuple[AdvisedExtra, ...
 def _of_source(
     source: bytes, package: str, root: str
 ) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    try:
-        tree = parse_source(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = valid_source(source)
+    if tree is None:
         return
     for statement in tree.body:
         if not isinstance(statement, ast.Try):
