@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.source_code import PACKAGE, ROOT
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
@@ -14,7 +13,7 @@ ROWS = [row.strip("| ").split(" | ") for row in TABLE.splitlines() if row.starts
 PLACEHOLDERS = re.compile(r"\b(?:VERB|TIER_NAME|NAME)\.py$")
 
 
-@pytest.mark.parametrize(("change", "place"), ROWS, ids=[row[0] for row in ROWS])
+@each_row(("change", "place"), ROWS, ids=[row[0] for row in ROWS])
 def test_every_place_in_table_exists(change, place):
     named = re.findall(r"`([\w./]+(?:\.\w+|/))`", place)
     assert named, change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.layers import PRINTERS
-from tests.support.source_code import imports, modules
+from tests.support.source_code import imports, modules, nodes
 
 BOTH = 10  # functions that may take `store` and `http` side by side
 
@@ -26,7 +26,7 @@ def test_cache_and_client_travel_in_one_context():
     both = [
         f"{name}:{node.lineno} {node.name}"
         for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef)
         and {"store", "http"} <= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
     ]

@@ -10,10 +10,9 @@ import subprocess
 import sys
 from collections import Counter
 
-import pytest
-
 from tests.layers import CALLERS, EXTENDING, IMPORTERS, LEVELS, ROOT_MODULES
-from tests.support.source_code import ROOT, calls, imports, internal_imports, modules
+from tests.support.rows import each_row
+from tests.support.source_code import ROOT, calls, imports, internal_imports, modules, nodes
 
 # How the first line of a module with one importer in its folder gives the reason for that.
 SEPARATE = re.compile(r"\(separate: [^()]+\)\.$")
@@ -67,7 +66,7 @@ def test_every_folder_has_a_docstring():
     assert not silent
 
 
-@pytest.mark.parametrize("banned", IMPORTERS)
+@each_row("banned", IMPORTERS)
 def test_restricted_imports_are_used_only_where_allowed(banned):
     wrong = [
         f"{name}:{line}"
@@ -79,7 +78,7 @@ def test_restricted_imports_are_used_only_where_allowed(banned):
     assert not wrong, f"only {IMPORTERS[banned]} may import {banned}"
 
 
-@pytest.mark.parametrize("banned", CALLERS)
+@each_row("banned", CALLERS)
 def test_restricted_calls_are_used_only_where_allowed(banned):
     wrong = [
         f"{name}:{line}"
@@ -96,7 +95,7 @@ def test_no_class_inherits_from_a_class_of_its_folder():
     wrong = []
     for name, tree in modules().items():
         imported_trees = {other: modules()[other] for other in internal_imports(name, modules())}
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef) and node.name not in EXTENDING:
                 for base in map(ast.unparse, node.bases):
                     source = next(
@@ -152,7 +151,7 @@ def test_no_protocol_has_its_only_implementation_in_its_folder():
     classes = {
         node.name: (name, node)
         for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ClassDef)
     }
     protocols = {name for name, (_, node) in classes.items() if "Protocol" in _bases(node)}

@@ -15,7 +15,8 @@ import pytest
 
 from tests.layers import HEAVY
 from tests.support import needs
-from tests.support.source_code import ROOT, modules, parsed, tracked
+from tests.support.rows import each_row
+from tests.support.source_code import ROOT, modules, nodes, parsed, tracked
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
@@ -127,7 +128,7 @@ def test_files_are_within_size_limit():
 def test_functions_are_within_size_limit():
     long = []
     for path in tracked("*.py"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1 - _docstring_lines(node)
                 if lines > FUNCTION_LINES:
@@ -147,7 +148,7 @@ def test_text_files_are_opened_with_an_encoding():
     wrong = [
         f"{name}:{node.lineno} {ast.unparse(node.func)}"
         for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         and re.search(r"\.(read_text|write_text)$|^tarfile\.open$", ast.unparse(node.func))
         and not any(keyword.arg == "encoding" for keyword in node.keywords)
@@ -198,7 +199,7 @@ def test_exit_codes_are_documented():
     assert documented == {0, *(kind.exit_code for kind in ImgbuildError.__subclasses__())}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "words"),
     [
         ("LICENSE", "Apache License"),
@@ -296,11 +297,29 @@ def test_constraints_cover_the_environment():
     assert names - tools <= pins.keys()
 
 
-@pytest.mark.parametrize("path", [p for p in tracked("lab", "tools") if _is_program(p)], ids=_name)
-def test_tools_have_a_help_text(path):
-    command = [sys.executable, path] if path.suffix == ".py" else [path]
-    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
-    assert len(done.stdout) > 100
+HELP = """
+import contextlib, io, os, runpy, sys
+for path in sys.argv[1:]:
+    sys.argv, sys.path[0], text = [path, "--help"], os.path.dirname(path), io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        runpy.run_path(path, run_name="__main__")
+    print(len(text.getvalue()), path)
+"""
+
+
+def test_tools_have_a_help_text():
+    programs = [path for path in tracked("lab", "tools") if _is_program(path)]
+    in_python = [path for path in programs if path.suffix == ".py"]
+    assert in_python
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, *in_python], capture_output=True, text=True, check=True
+    )
+    lengths = {line.partition(" ")[2]: int(line.split(" ")[0]) for line in done.stdout.splitlines()}
+    assert lengths.keys() == set(map(str, in_python))
+    for path in set(programs) - set(in_python):
+        shown = subprocess.run([path, "--help"], capture_output=True, text=True, check=True)
+        lengths[str(path)] = len(shown.stdout)
+    assert [path for path, length in lengths.items() if length <= 100] == []
 
 
 def test_tools_can_be_started():

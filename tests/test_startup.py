@@ -77,8 +77,15 @@ def test_run_of_existing_image_imports_no_build_modules(sample: Sample) -> None:
         assert {name for name in modules if name.startswith(f"imgbuild.{part}")} == set()
 
 
-@pytest.mark.parametrize("redirected", [">/dev/full", ">&-", ">&- 2>&-"])
-@pytest.mark.parametrize("words", ["--version", "list", "list --json", "list --nosuch --json"])
+@pytest.mark.parametrize(
+    ("words", "redirected"),
+    [
+        *((words, ">/dev/full") for words in ("--version", "list", "list --json")),
+        ("list", ">&-"),
+        ("--version", ">&- 2>&-"),
+        ("list --nosuch --json", ">&-"),
+    ],
+)
 def test_full_or_closed_stdout_is_an_error(sample: Sample, words: str, redirected: str) -> None:
     program = f"{sys.executable} -c 'from imgbuild.cli import main; main()' {words} {redirected}"
     done = subprocess.run(

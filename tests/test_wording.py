@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_code import ROOT, tracked
+from tests.support.rows import each_row
+from tests.support.source_code import ROOT, nodes, parsed, tracked
 
 LIST = ROOT / "tests/data/banned-words.txt"
 PAGES = [
@@ -48,7 +49,7 @@ LOCKED = {
 def _banned() -> re.Pattern[str]:
     lines = [line.strip() for line in LIST.read_text().splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
-    return re.compile("|".join(rf"(?<![\w-])(?:{word})(?![\w-])" for word in words), re.IGNORECASE)
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(words)})(?![\w-])", re.IGNORECASE)
 
 
 def _hits(path: Path, text: str, first_line: int = 1) -> list[str]:
@@ -62,17 +63,22 @@ def _hits(path: Path, text: str, first_line: int = 1) -> list[str]:
 
 
 def _prose(path: Path) -> Iterator[tuple[str, int]]:
-    """The strings and comments of a Python file, each with its first line."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The strings and comments of a Python file, each with its first line.
+
+    Comments, which only the slow tokenizer finds, are read if the file has a banned word at all.
+    """
+    for node in nodes(parsed(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value, node.lineno
+    if not _banned().search(path.read_text()):
+        return
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT:
                 yield token.string, token.start[0]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *TEXTS], ids=lambda p: str(p.relative_to(ROOT)))
+@each_row("path", [*PAGES, *TEXTS], ids=lambda p: str(p.relative_to(ROOT)))
 def test_page_has_no_banned_words(path: Path):
     hits = _hits(path, path.read_text())
     assert not hits, "\n".join(hits)
@@ -85,7 +91,7 @@ def test_strings_and_comments_have_no_banned_words():
     assert not hits, "\n".join(hits)
 
 
-@pytest.mark.parametrize(("phrase", "file"), LOCKED.items(), ids=LOCKED.values())
+@each_row(("phrase", "file"), LOCKED.items(), ids=LOCKED.values())
 def test_every_exception_is_used(phrase, file):
     assert phrase in (ROOT / file).read_text()
     assert _banned().search(phrase)
@@ -104,14 +110,14 @@ def test_comments_are_read(tmp_path):
     assert list(_prose(file)) == [("A page.", 1), ("# the testimony", 3)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "inclusion proof"]
 )
 def test_identifiers_are_not_checked_as_words(text: str):
     assert not _banned().search(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks", "a proof"]
 )
 def test_idioms_are_detected(text: str):

@@ -36,7 +36,7 @@ WHOLE_IMAGE = 12  # gigabytes
 IMAGES, SOURCE, PROPERTIES = "images", "source", "properties"
 READS_SOURCE = (
     *("test_code_digest.py", "test_context.py", "test_layout.py", "test_names.py"),
-    "test_repository.py",
+    *("test_repository.py", "test_wording.py"),
 )
 # The files that take over 15 seconds, the longest first.
 LONGEST = (

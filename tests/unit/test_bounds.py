@@ -33,6 +33,7 @@ from imgbuild.wheel.record import read_record
 from tests.support import debs as deb_files
 from tests.support import hostile, images, samples, wheels
 from tests.support.layer_files import layer_file, unpacked
+from tests.support.rows import each_row
 
 
 class Counting(io.BytesIO):
@@ -82,7 +83,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "text"), REFUSED.values(), ids=REFUSED)
+@each_row(("data", "text"), REFUSED.values(), ids=REFUSED)
 def test_impossible_members_are_refused_by_every_reader(tmp_path, data, text):
     path = tmp_path / "layer"
     path.write_bytes(hostile.gzipped(data + END))
@@ -228,7 +229,7 @@ FAULTY = {
 }
 
 
-@pytest.mark.parametrize("parts", FAULTY.values(), ids=FAULTY)
+@each_row("parts", FAULTY.values(), ids=FAULTY)
 def test_damaged_packages_of_debian_are_refused(tmp_path, parts):
     path = deb(tmp_path, **parts)
     with pytest.raises(IntegrityError, match=r"demo\.deb") as caught:
@@ -271,7 +272,7 @@ def configured_layout(folder: Path, **config: object) -> Path:
     return folder / "image"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "text"),
     [
         ({"Env": ["A=1", "PATH"]}, "'PATH' in Env"),
@@ -307,7 +308,7 @@ def test_sizes_have_a_limit():
         codec.decode(json.dumps(document | {"size": (1 << 40) + 1}).encode(), Descriptor, file="x")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "value"), [("groups", 0), ("groups", -1), ("limit", 0), ("own_from", -1)]
 )
 def test_locks_with_impossible_layers_are_refused(place, value):
@@ -318,7 +319,7 @@ def test_locks_with_impossible_layers_are_refused(place, value):
     assert f"layers.{place}" in str(caught.value.problems[0])
 
 
-@pytest.mark.parametrize("mode", ["0o755", "999", "", "0755\n"])
+@each_row("mode", ["0o755", "999", "", "0755\n"])
 def test_modes_of_a_lock_are_octal(mode):
     data = json.dumps({"mode": mode}).encode()
     with pytest.raises(InputError):
@@ -336,14 +337,14 @@ PIPES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("read", PIPES.values(), ids=PIPES)
+@each_row("read", PIPES.values(), ids=PIPES)
 def test_pipe_is_refused_without_blocking(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ImgbuildError, match="pipe"):
         read(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize("name", ["index.json", "oci-layout", "config", "layer"])
+@each_row("name", ["index.json", "oci-layout", "config", "layer"])
 def test_pipe_in_layout_is_refused_without_blocking(tmp_path, name):
     out = configured_layout(tmp_path)
     stored = layout.read(out).image(Arch.X86_64)

@@ -32,6 +32,7 @@ from imgbuild.smoke import junit_report
 from imgbuild.system.control_characters import visible
 from imgbuild.values import Arch
 from tests.support import extended, hostile_texts
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT, module_of
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -125,7 +126,7 @@ def outcome(text: str) -> TargetOutcome:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@each_row("text", TEXTS)
 def test_text_is_escaped_in_markdown(text: str) -> None:
     pages = {
         "list": lambda text: "\n".join(table.markdown([row(text)])),
@@ -141,7 +142,7 @@ def test_text_is_escaped_in_markdown(text: str) -> None:
         assert any(shown == content for content in contents(pages["ci report"](text)))
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@each_row("text", TEXTS)
 def test_text_is_escaped_in_new_matrix(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

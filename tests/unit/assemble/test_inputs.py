@@ -18,11 +18,12 @@ from imgbuild.plan import current, image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.values import Arch
 from tests.support import extended, images, samples
+from tests.support.rows import each_row
 
 GIGABYTE = 1_000_000_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sizes", "runs"),
     [
         ([], []),

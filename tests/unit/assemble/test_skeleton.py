@@ -13,6 +13,7 @@ from imgbuild.oci.tar import MemberKind
 from imgbuild.plan import image_digests
 from imgbuild.plan.plan import FilesRecipe, UserPackages, VenvRecipe, plan
 from tests.support import samples
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 VENV = VenvRecipe(prefix="/opt/venv", python="3.11", interpreter="/usr/bin/python3.11")
@@ -45,7 +46,7 @@ def test_work_and_cache_folders_are_writable_by_any_user():
     assert (home.uid, home.gid, home.mode) == (1000, 1000, 0o755)
 
 
-@pytest.mark.parametrize("text", ["/c$(id)", '/c"', "/c\nid", "/c d", "/c;id"])
+@each_row("text", ["/c$(id)", '/c"', "/c\nid", "/c d", "/c;id"])
 def test_image_scripts_contain_plain_paths_only(text: str) -> None:
     with pytest.raises(InputError, match="is not a plain word"):
         skeleton.files_members(msgspec.structs.replace(FILES, cache=text))
@@ -63,7 +64,7 @@ def test_private_cache_folder_is_accessible_by_its_user_only() -> None:
     assert b"any user" not in script
 
 
-@pytest.mark.parametrize("name", LOCKED)
+@each_row("name", LOCKED)
 def test_layers_without_packages_match_golden_digests(name: str) -> None:
     """Images that have run on GPUs keep their bytes."""
     lock = lock_file.read_lock(ROOT / "images", name)

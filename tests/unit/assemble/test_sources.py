@@ -20,6 +20,7 @@ from imgbuild.matrix.model import Matrix, PackageIndex
 from imgbuild.solve.sdists import host_arch
 from imgbuild.values import Arch, sha256
 from tests.support import samples
+from tests.support.rows import each_row
 
 
 def words(file: str) -> bytes:
@@ -79,7 +80,7 @@ def other(arch: Arch) -> Arch:
     return next(each for each in Arch if each is not arch)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("here", "needed"),
     [
         ((TOOLS, *DEBS), False),  # the sdist and the build backend are in the folder

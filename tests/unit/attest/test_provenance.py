@@ -19,6 +19,7 @@ from imgbuild.attest.provenance import BuildDetails, Commit
 from imgbuild.attest.sbom import cyclonedx, document
 from imgbuild.values import Arch, digest_of
 from tests.support import inprocess_project, memory_registry, sbom_sample, standalone_matrix
+from tests.support.rows import each_row
 
 HERE = BuildDetails(
     lock="1" * 64,
@@ -183,7 +184,7 @@ def test_basis_differs_for_different_statements(change: dict[str, str]):
     assert provenance.basis(sample_statement(other)) != provenance.basis(sample_statement())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data", [b"", b"[]", b"{}", b"\xff", sample_statement().replace(b"slsa.dev", b"slsa.example")]
 )
 def test_other_statements_have_no_basis(data: bytes):
@@ -211,7 +212,7 @@ def test_build_details_of_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert provenance.circumstances(find(tmp_path), inprocess_project.TARGET, {}).invocation == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("remote", "expected"),
     [
         ("https://host.example/me/it.git", "git+https://host.example/me/it.git"),

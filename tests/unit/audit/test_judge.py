@@ -11,6 +11,7 @@ from imgbuild.matrix.accepted import Waiver
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 REQUIRES = {"a==1": "Requires-Dist: b<3\nRequires-Dist: c\n"}
 PACKAGES: dict[str, audited.Files] = {"a==1": {}, "b==3": {}}
@@ -119,7 +120,7 @@ def test_constraints_on_other_packages_are_ignored(package_set, other):
     assert audited.subjects(report.findings) == ["x", "b<3", "c"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "severity"),
     [
         ({}, Severity.WARNING),

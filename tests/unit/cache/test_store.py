@@ -22,6 +22,7 @@ from imgbuild.errors import InputError, WorkFailed
 from imgbuild.system import files
 from imgbuild.values import sha256
 from tests.support import memory_folders
+from tests.support.rows import each_row
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_file_system_without_locks_is_reported() -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [("0", 0), ("500M", 500_000_000), ("20 GB", 20_000_000_000), ("1.5k", 1500), ("2GiB", 2 << 30)],
 )
@@ -218,7 +219,7 @@ def test_valid_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text, "--max-size") == size
 
 
-@pytest.mark.parametrize("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
+@each_row("text", ["", "many", "-1", "5X", "1i", "1e9", "1.G"])
 def test_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--max-size: invalid size"):
         parse_size(text, "--max-size")

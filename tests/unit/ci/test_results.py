@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from imgbuild.ci import results
 from imgbuild.ci.results import FirstError
 from tests.support.ci_jobs_sample import _sample, _shared_sample, ended, of, passed
+from tests.support.rows import each_row
 
 __all__ = ["_sample", "_shared_sample"]  # fixtures
 
@@ -54,7 +54,7 @@ def test_command_error_is_the_first_error(tmp_path):
     assert error(tmp_path, answer) == FirstError(error="stale", hint="lock it")
 
 
-@pytest.mark.parametrize("answer", ["", "[]", "[{", '{"a": 1}'])
+@each_row("answer", ["", "[]", "[{", '{"a": 1}'])
 def test_log_is_named_without_command_output(tmp_path, answer):
     first_error = error(tmp_path, answer, 3)
     assert first_error.error == "exited with status 3 without a message"

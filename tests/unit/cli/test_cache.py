@@ -14,6 +14,7 @@ from imgbuild.cli._output import size_text
 from imgbuild.cli.cache import KINDS, app
 from imgbuild.errors import InputError, IntegrityError
 from imgbuild.values import sha256
+from tests.support.rows import each_row
 
 WHEEL = b"w" * 1500
 
@@ -137,7 +138,7 @@ def test_verify(root: Path) -> None:
     assert answered("verify") == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3_940_000_000, "3.9 GB")]
 )
 def test_sizes_have_units(size: int, text: str) -> None:

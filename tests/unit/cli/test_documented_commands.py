@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 import typer.main
 
 from imgbuild.cli._app import app
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 LINES = (ROOT / "tests/data/documented-commands.txt").read_text().splitlines()
@@ -45,7 +45,7 @@ def is_listed(words: list[str]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("line", LINES)
+@each_row("line", LINES)
 def test_a_documented_command_works_or_its_replacement_is_listed(line: str) -> None:
     assert works(line.split()) or is_listed(line.split())
 

@@ -13,6 +13,7 @@ from imgbuild.cli import _help
 from imgbuild.cli._app import app
 from imgbuild.cli._verb import VARIES, Definition, Group, Output, verb
 from tests.support.inprocess_project import TARGET, Command, Sample
+from tests.support.rows import each_row
 from tests.unit.cli.test_verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +34,7 @@ def _options() -> dict[str, list[tuple[str, Any]]]:
     return options
 
 
-@pytest.mark.parametrize("flag", sorted({*_options()} - {VARIES}))
+@each_row("flag", sorted({*_options()} - {VARIES}))
 def test_an_option_has_one_definition(flag: str) -> None:
     """The same names, the same word for its value, and the same first sentence in every verb."""
     meanings = {
@@ -47,7 +48,7 @@ def test_an_option_has_one_definition(flag: str) -> None:
     assert len(meanings) == 1, (flag, [name for name, _ in _options()[flag]])
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_missing_value_error_refers_to_help(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +66,7 @@ def test_missing_value_error_refers_to_help(
         assert f"hint: see: imgbuild help {verb}\n" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_error_of_a_misspelt_choice_lists_choices_and_suggests_one(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +190,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     return cli_project.make(tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "place"),
     [
         ([], None),

@@ -16,6 +16,7 @@ from imgbuild.cli._app import app
 from imgbuild.errors import ImgbuildError
 from imgbuild.matrix.load import load
 from imgbuild.matrix.select import select
+from tests.support.rows import each_row
 from tests.support.source_code import module_of
 
 ROOT = Path(__file__).parents[3]
@@ -89,14 +90,14 @@ def test_check_writes_nothing_and_names_stale_pages(
     )
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_every_option_and_argument_has_help(verb: str) -> None:
     command = VERBS[verb]
     assert command.help
     assert [item.name for item in command.params if not (item.help or "").strip()] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_every_verb_has_a_section_with_all_options(verb: str) -> None:
     _, _, rest = page("cli.md").partition(f"\n## {verb}\n")
     section = rest.partition("\n## ")[0]

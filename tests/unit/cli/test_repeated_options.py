@@ -14,6 +14,7 @@ from imgbuild.cli._app import USAGE_ERRORS, app
 from imgbuild.cli._verb import SETTINGS, Definition
 from imgbuild.errors import InputError
 from tests.support.inprocess_project import Command
+from tests.support.rows import each_row
 from tests.unit.cli.test_verbs import VERBS
 
 VALUES = ("9.0", "1", "2025-01-01", "12.8", "1/2", "x86_64", "a=b", "embedded,docker", "90d", "x")
@@ -54,7 +55,7 @@ def _value(verb: str, option: Any) -> str:
     raise AssertionError(option.opts)
 
 
-@pytest.mark.parametrize(("verb", "option"), OPTIONS)
+@each_row(("verb", "option"), OPTIONS)
 def test_no_value_is_ignored_silently(verb: str, option: Any) -> None:
     flag, value = max(option.opts, key=len), _value(verb, option)
     if option.multiple:

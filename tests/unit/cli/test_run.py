@@ -15,6 +15,7 @@ from imgbuild.container import driver, path_variables
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.container.run_in_image import CommandConfig
 from imgbuild.errors import InputError
+from tests.support.rows import each_row
 
 IMAGE = CommandConfig(
     entrypoint=("/opt/imgbuild/entrypoint",), workdir="/workspace", user="1000:1000"
@@ -187,19 +188,19 @@ def test_volumes(tmp_path: Path) -> None:
     assert replaced == (Mount(source=tmp_path / "here/data", target="/workspace"),)
 
 
-@pytest.mark.parametrize("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
+@each_row("text", ["data", "data:here", ":/x", "/:/x:wo", "absent:/x"])
 def test_volumes_that_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
         container_request(volume=[text])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"]
 )
 def test_ports(port: str) -> None:
     assert container_request(publish=[port]).ports == (port,)
 
 
-@pytest.mark.parametrize("size", ["16g", "64M", "1.5gb", "1024"])
+@each_row("size", ["16g", "64M", "1.5gb", "1024"])
 def test_sizes_of_shared_memory(size: str) -> None:
     assert container_request(shm_size=size).shm_size == size

@@ -15,6 +15,7 @@ import typer.main
 from imgbuild.cli import _app, _help
 from imgbuild.cli._app import REMOVED, app
 from tests.support.inprocess_project import Command
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 SHARED = {"json": ("--json",), "quiet": ("--quiet", "-q"), "verbose": ("--verbose", "-v")}
@@ -45,14 +46,14 @@ def test_all_verbs_are_tested() -> None:
     assert len(VERBS) > 14
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_a_verb_has_the_shared_options(verb: str) -> None:
     options = {option.name: (tuple(option.opts), option.default) for option in VERBS[verb].params}
     for name, flags in shared(verb).items():
         assert options.get(name) == (flags, False)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@each_row("verb", VERBS)
 def test_help_shows_options_and_an_example(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +100,6 @@ def test_a_removed_verb_names_its_replacement(
     assert f"`imgbuild {verb}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", _app.VERBS)
+@each_row("name", _app.VERBS)
 def test_main_help_has_summary_of_each_verb(name: str) -> None:
     assert _app.VERBS[name].summary == _help.summary(_app.Commands()[name])

@@ -11,6 +11,7 @@ from imgbuild.container import arguments
 from imgbuild.container.engine import Kind
 from imgbuild.container.request import ContainerRequest, Mount
 from imgbuild.errors import InputError
+from tests.support.rows import each_row
 
 KINDS: tuple[Kind, ...] = ("docker", "podman")
 WORK = Mount(source=Path("/home/me/project"), target="/workspace")
@@ -119,7 +120,7 @@ def test_shared_memory_network_and_gpus() -> None:
     assert "--network=none" in arguments.apptainer(request, "apptainer", Path("x.sif")).command
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "docker", "apptainer"),
     [
         ("/a b", "--volume=/a b:/x:ro", "--bind=/a b:/x:ro"),

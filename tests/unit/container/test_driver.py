@@ -8,6 +8,7 @@ from imgbuild.container import driver
 from imgbuild.errors import WorkFailed
 from imgbuild.smoke import runner
 from imgbuild.system import process
+from tests.support.rows import each_row
 
 LISTED = """\
 3 libs found in cache `/etc/ld.so.cache'
@@ -42,7 +43,7 @@ def test_gpus_are_counted_by_their_devices(tmp_path, monkeypatch):
     assert driver.gpus() == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "count"),
     [("3", 1), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), ("GPU-1a2b", 1)],
 )
@@ -60,7 +61,7 @@ def test_cuda_visible_devices_limits_gpus(value, count, tmp_path, monkeypatch):
     assert driver.gpus() == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "through", "tiers"),
     [
         (0, None, ("static", "cpu")),

@@ -10,6 +10,7 @@ from imgbuild.container import arguments, path_variables
 from imgbuild.container.engine import Kind
 from imgbuild.container.path_variables import PathVariables, passed, unmounted_paths
 from imgbuild.container.request import ContainerRequest, Mount
+from tests.support.rows import each_row
 
 MOUNTED = [
     (row, name) for row in path_variables.table() if row.use == "mounted" for name in row.names
@@ -34,7 +35,7 @@ def test_each_path_variable_is_in_one_row() -> None:
     assert len(NAMES) == len(set(NAMES)) > 60
 
 
-@pytest.mark.parametrize(("row", "name"), MOUNTED, ids=[name for _, name in MOUNTED])
+@each_row(("row", "name"), MOUNTED, ids=[name for _, name in MOUNTED])
 def test_path_of_variable_is_mounted_at_same_path(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
@@ -47,7 +48,7 @@ def test_path_of_variable_is_mounted_at_same_path(
     assert unmounted_paths({name: str(value)}, [str(mounted)]) == []
 
 
-@pytest.mark.parametrize("name", [name for _, name in MOUNTED])
+@each_row("name", [name for _, name in MOUNTED])
 def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     variables = passed({name: "/x/value"})
@@ -63,7 +64,7 @@ def test_each_engine_passes_mount_and_variable(name: str, monkeypatch: pytest.Mo
     assert invocation.env == {f"APPTAINERENV_{name}": "/x/value"}
 
 
-@pytest.mark.parametrize(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
+@each_row(("row", "name"), LEFT_OUT, ids=[name for _, name in LEFT_OUT])
 def test_omitted_variable_is_reported_with_remedy(
     row: PathVariables, name: str, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ def test_missing_path_is_reported_and_not_passed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("path", ["/", "/opt", "/usr", "/tmp", "/var", "/mine"])
+@each_row("path", ["/", "/opt", "/usr", "/tmp", "/var", "/mine"])
 def test_mount_hiding_image_folder_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_variables, "_exists", lambda _: True)
     folders = path_variables.image_folders(["X=/mine/cache", "PATH=/opt/venv/bin:/bin", "N=1"])
@@ -140,7 +141,7 @@ def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     assert [str(mount.source) for mount in variables.mounts] == list(variables.env.values())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "folder"),
     [
         ("file:///x/runs", "/x/runs"), ("file:/x/runs", "/x/runs"), ("/x/runs", "/x/runs"),

@@ -11,6 +11,7 @@ import pytest
 from imgbuild.container import sandbox
 from imgbuild.container.sandbox import Bind
 from imgbuild.errors import InputError
+from tests.support.rows import each_row
 
 
 @pytest.fixture(name="root")
@@ -59,7 +60,7 @@ def test_setting_that_forbids_namespaces_is_named(tmp_path, name, forbidding, al
 MODULES = ("enclosure", "enclosure_root", "kernel_calls", "control_groups")
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each_row("name", MODULES)
 def test_sandbox_process_imports_only_standard_library(name):
     text = Path(sandbox.__file__).with_name(f"{name}.py").read_text()
     for node in ast.walk(ast.parse(text)):

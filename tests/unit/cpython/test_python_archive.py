@@ -14,6 +14,7 @@ from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
 from tests.support import small_elf
+from tests.support.rows import each_row
 from tests.support.standalone_python import ELF, SYSCONFIG, Entry, pack, sample
 
 LABEL = "cpython-3.12.11-install_only.tar.gz"
@@ -122,7 +123,7 @@ def test_programs_for_audit(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "python/bin/python3.12",
@@ -176,10 +177,10 @@ def test_interpreter_without_its_libpython_is_refused(tmp_path, needed):
     assert described(tmp_path, {**entries, library: b"\x7fELF"}) == "3.12.11"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "kind"), [("t", "free-threaded"), ("d", "debug"), ("td", "free-threaded debug")]
 )
-@pytest.mark.parametrize("linked", [False, True])
+@each_row("linked", [False, True])
 def test_build_with_another_abi_is_refused(
     tmp_path: Path, flags: str, kind: str, linked: bool
 ) -> None:
@@ -219,7 +220,7 @@ def test_interpreter_with_damaged_headers_is_refused(tmp_path):
         described(tmp_path, entries)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "entry", "what"),
     [
         ("python/../etc/passwd", b"", "has an unsafe path"),

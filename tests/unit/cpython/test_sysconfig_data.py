@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.cpython import sysconfig_data
+from tests.support.rows import each_row
 
 
 def adapted(source: str) -> dict[str, object]:
@@ -49,7 +50,7 @@ def test_folder_is_replaced_only_at_start_of_path():
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "now"),
     [
         ("CC", "x86_64-linux-gnu-gcc -pthread", "cc -pthread"),
@@ -68,7 +69,7 @@ def test_compilers_and_flags_are_replaced(name, value, now):
     assert adapted(source)[name] == now
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "what"),
     [
         ("x = 1", "assigns no dictionary"),

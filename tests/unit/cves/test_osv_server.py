@@ -29,6 +29,7 @@ from tests.support.advisories import (
     pypi,
     record,
 )
+from tests.support.rows import each_row
 
 NOW = datetime.datetime(2026, 11, 25, 12, tzinfo=datetime.UTC)
 HOUR, DAY = datetime.timedelta(hours=1), datetime.timedelta(days=1)
@@ -201,7 +202,7 @@ def test_endless_pages_are_refused(asking: Asking) -> None:
         asking().find([package])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address",
     ["osv/PyPI", "http://", "http://[bad", "http://u:secret@host:99999", "http://host:x/osv"],
 )

@@ -9,6 +9,7 @@ import pytest
 from imgbuild.cves import scanner_report
 from imgbuild.errors import InputError
 from tests.support.advisories import OLD, debian, pypi
+from tests.support.rows import each_row
 from tests.support.scanner_reports import FIXED, REPORTS
 
 PACKAGES = (pypi("torch", "2.5.1"), pypi("vllm", "0.8.5.post1"), debian("openssl", OLD))
@@ -56,7 +57,7 @@ def test_empty_report_has_no_advisories(tmp_path: Path, scanner: str) -> None:
     assert (answer.advisories, answer.unread) == ((), ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "message"),
     [
         (b"{}", "is not a report of osv-scanner, grype or trivy"),

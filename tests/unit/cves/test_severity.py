@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.cves import severity
 from imgbuild.cves.severity import Rating
+from tests.support.rows import each_row
 
 
 # From the CVSS v3.1 examples document of FIRST: CVE-2013-1937, CVE-2013-0375, CVE-2014-3566,
 # CVE-2012-1516, CVE-2014-0160, CVE-2014-6271, CVE-2013-6014, CVE-2014-9253, CVE-2016-1645.
-@pytest.mark.parametrize(
+@each_row(
     ("vector", "score"),
     [
         ("AV:N/AC:L/PR:N/UI:R/S:C/C:L/I:L/A:N", 6.1),
@@ -31,7 +30,7 @@ def test_base_scores_match_specification(vector: str, score: float) -> None:
 
 # CVE-2002-0392, CVE-2003-0818 and CVE-2003-0062 of the guide to CVSS 2, section 3.3; the examples
 # of CVSS 4.0 for CVE-2022-41741, CVE-2020-3549, CVE-2014-0160 and CVE-2021-44228.
-@pytest.mark.parametrize(
+@each_row(
     ("vector", "score"),
     [
         ("AV:N/AC:L/Au:N/C:N/I:N/A:C", 7.8),
@@ -47,7 +46,7 @@ def test_base_scores_of_cvss_2_and_4(vector: str, score: float) -> None:
     assert severity.base_score(vector) == score
 
 
-@pytest.mark.parametrize(
+@each_row(
     "vector",
     [
         "",

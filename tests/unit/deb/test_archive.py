@@ -9,6 +9,7 @@ from imgbuild.deb.archive import read
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
 from tests.support import debs
+from tests.support.rows import each_row
 
 
 def everything(path: str, kind: MemberKind) -> bool:
@@ -65,7 +66,7 @@ def test_skipped_members_are_listed_but_not_spooled(tmp_path: Path) -> None:
     assert (tmp_path / "spool").read_bytes() == b"gamma"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("member", "message"),
     [
         (debs.file("../etc/passwd"), "points outside the root"),

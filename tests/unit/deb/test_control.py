@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from imgbuild.deb.control import DebRelation, clauses, fields, paragraphs
+from tests.support.rows import each_row
 
 
 def test_control_fields_keep_order_and_continuation_lines() -> None:
@@ -33,7 +34,7 @@ def test_relation_clauses_are_parsed() -> None:
     assert str(read[0][0]) == "libc6 (>= 2.36)"
 
 
-@pytest.mark.parametrize("text", ["libc6 (2.36)", "LibC", "a (>= 1", "a || b"])
+@each_row("text", ["libc6 (2.36)", "LibC", "a (>= 1", "a || b"])
 def test_invalid_relation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid package relation"):
         clauses(text)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.deb.debian_version import compare, satisfies
+from tests.support.rows import each_row
 
 # From Debian policy 5.6.12 and from the versions of real packages, oldest first.
 ASCENDING = [
@@ -20,14 +21,14 @@ VERSIONS = st.from_regex(
 )
 
 
-@pytest.mark.parametrize("versions", ASCENDING, ids=lambda versions: versions[0])
+@each_row("versions", ASCENDING, ids=lambda versions: versions[0])
 def test_debian_versions_are_ordered(versions: list[str]) -> None:
     for i, left in enumerate(versions):
         for j, right in enumerate(versions):
             assert compare(left, right) == (i > j) - (i < j), (left, right)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left", "right"), [("1.0", "0:1.0"), ("1.0", "1.0-0"), ("1.00", "1.0"), ("1.a0", "1.a")]
 )
 def test_equal_spellings_of_debian_version(left: str, right: str) -> None:
@@ -44,7 +45,7 @@ def test_tilde_sorts_before_end_of_version(version: str) -> None:
     assert compare(version + "~", version) == -1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "relation", "bound", "expected"),
     [
         ("1.0", "<<", "1.0", False),

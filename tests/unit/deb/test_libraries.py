@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import struct
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from imgbuild.deb.tree import DebTree
 from imgbuild.oci.tar import Member, MemberKind
 from imgbuild.values import Arch
 from tests.support import small_elf
+from tests.support.rows import each_row
 
 VERSION = "2.36-9+deb12u14"
 
@@ -58,7 +58,7 @@ def names(tree: DebTree) -> list[tuple[str, str]]:
     return [(name, path) for _, name, path in decoded(data)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("low", "high"),
     [
         ("liba.so.9", "liba.so.10"),

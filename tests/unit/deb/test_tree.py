@@ -5,6 +5,7 @@ import pytest
 from imgbuild.deb.tree import DebTree, merged
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.tar import Member, MemberKind
+from tests.support.rows import each_row
 
 
 def file(path: str, data: bytes = b"x", mode: int = 0o644) -> Member:
@@ -15,7 +16,7 @@ def hard(path: str, target: str) -> Member:
     return Member(path=path, kind=MemberKind.HARD, target=target)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "expected"),
     [
         ("/bin/sh", "usr/bin/sh"),

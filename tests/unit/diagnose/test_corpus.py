@@ -10,6 +10,7 @@ import pytest
 
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.system import yaml_data
+from tests.support.rows import each_row
 
 PLACES = (Path(__file__).parents[4] / "shared", Path("/work/shared"))
 FILE = next((place / "facts/failures_train.yaml" for place in PLACES if place.is_dir()), None)
@@ -80,7 +81,7 @@ def failures() -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(FILE is None, reason="the collected logs are not in this repository")
-@pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure["id"])
+@each_row("failure", failures(), ids=lambda failure: failure["id"])
 def test_the_correct_cause_is_first(failure: dict[str, Any]) -> None:
     findings = diagnose(io.BytesIO(failure["log"].encode()), failure["id"]).findings
     if failure["id"] in SILENT:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 
-import pytest
-
 from imgbuild.diagnose import lines, log
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.log import Log
 from imgbuild.diagnose.prefixes import parse
+from tests.support.rows import each_row
 
 KEYWORD = "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'"
 TRACE = """\
@@ -28,7 +27,7 @@ def first(text: str) -> str:
     return diagnose(io.BytesIO(text.encode()), "log").findings[0].code
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prefix", "source"),
     [
         ("", ""),

@@ -5,21 +5,20 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import pytest
-
 from imgbuild.diagnose import rules
 from imgbuild.diagnose.diagnosis import diagnose
+from tests.support.rows import each_row
 
 HEALTHY = sorted((Path(__file__).parents[2] / "data/diagnose/healthy").glob("*.log"))
 
 
-@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+@each_row("path", HEALTHY, ids=lambda path: path.stem)
 def test_a_healthy_log_has_no_finding(path: Path) -> None:
     with path.open("rb") as stream:
         assert diagnose(stream, path.name).findings == ()
 
 
-@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+@each_row("path", HEALTHY, ids=lambda path: path.stem)
 def test_a_failure_at_its_end_is_found(path: Path) -> None:
     """A healthy log is read, too, so that a failure in it is found."""
     failure = next(rule for rule in rules.load() if rule.code == "IMG504").example

@@ -13,6 +13,7 @@ import pytest
 from imgbuild.diagnose import lines
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.errors import InputError
+from tests.support.rows import each_row
 
 FAILURE = b"RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
 
@@ -34,7 +35,7 @@ def code(text: bytes) -> str | None:
     return findings[0].code if findings else None
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-8-sig"])
+@each_row("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-8-sig"])
 def test_encodings_are_detected(encoding: str) -> None:
     assert code(("训练 start\n" * 9 + FAILURE.decode()).encode(encoding)) == "IMG504"
 
@@ -97,7 +98,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "piece",
     [
         b"\x1b[",

@@ -9,6 +9,7 @@ import pytest
 from imgbuild.diagnose import owners
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.finding import LogFinding
+from tests.support.rows import each_row
 
 PACKAGE = "/opt/venv/lib/python3.11/site-packages/acme/engine/core.py"
 TRACE = """\
@@ -59,7 +60,7 @@ def test_an_assertion_without_a_message_shows_its_condition() -> None:
     assert finding.cause.startswith("AssertionError: labels.shape == (rows,) is false")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("exception", "words"),
     [
         (
@@ -139,7 +140,7 @@ def test_a_traceback_of_a_notebook_has_frames() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "package"),
     [
         ("/opt/venv/lib/python3.11/site-packages/trl/trainer/sft.py", "trl"),
@@ -158,7 +159,7 @@ def test_the_package_of_a_file(file: str, package: str) -> None:
     assert owners.package(file) == package
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "standard"),
     [
         ("/usr/lib/python3.12/concurrent/futures/_base.py", True),

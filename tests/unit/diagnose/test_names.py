@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 
-import pytest
-
 from imgbuild.diagnose.diagnosis import diagnose
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code", "cause", "cure"),
     [
         ("TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'vllm_mode'",

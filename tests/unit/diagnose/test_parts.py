@@ -9,6 +9,7 @@ import pytest
 from imgbuild.diagnose import parts, remedies
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.finding import LogFinding
+from tests.support.rows import each_row
 
 SITE = "/opt/venv/lib/python3.12/site-packages/"
 
@@ -23,7 +24,7 @@ def first(*frames: str, exception: str) -> LogFinding:
     return diagnose(io.BytesIO(f"{text}{exception}\n".encode()), "log").findings[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("frame", "part", "cure"),
     [
         ("vllm/lora/ops/pump.py:_pump:assert a.size(0) == b", "LoRA adapters", "merge_and_unload"),
@@ -76,7 +77,7 @@ def test_a_lookup_is_read_in_the_function_above_it() -> None:
     assert "the key slot is absent from prompt, read in parse (axolotl/pump.py:1)" in finding.cause
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "words"),
     [
         ("TypeError: list indices must be integers or slices, not str", "one level more"),

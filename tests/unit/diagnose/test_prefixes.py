@@ -10,6 +10,7 @@ import pytest
 
 from imgbuild.diagnose import prefixes
 from imgbuild.diagnose.diagnosis import diagnose
+from tests.support.rows import each_row
 
 TIME = "2026-11-20 18:55:24,123"
 Format = Callable[[str, str], str]
@@ -60,7 +61,7 @@ def cause(lines: list[str]) -> str:
     return findings[0].cause if findings else ""
 
 
-@pytest.mark.parametrize("name", [*NAMING, *OTHER])
+@each_row("name", [*NAMING, *OTHER])
 def test_a_traceback_below_a_prefix_is_read(name: str) -> None:
     line = {**NAMING, **OTHER}[name]
     text = cause([line("INFO", "start")] * 50 + [line("ERROR", text) for text in TRACEBACK])
@@ -70,7 +71,7 @@ def test_a_traceback_below_a_prefix_is_read(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMING)
+@each_row("name", NAMING)
 def test_log_level_is_read(name: str) -> None:
     text = "RuntimeError: CUDA out of memory, lower the batch size"
     assert cause([NAMING[name]("WARNING", text)] + [NAMING[name]("INFO", "step")] * 50) == ""
@@ -118,6 +119,6 @@ def test_json_response_of_server_is_read() -> None:
     assert "2.00 GiB" in cause([json.dumps(answer)])
 
 
-@pytest.mark.parametrize("text", ['{"level": 1', '{"level": "error", "msg": 5}', "{" * 9999, "{}"])
+@each_row("text", ['{"level": 1', '{"level": "error", "msg": 5}', "{" * 9999, "{}"])
 def test_damaged_records_are_read_as_lines(text: str) -> None:
     assert cause([text]) == ""

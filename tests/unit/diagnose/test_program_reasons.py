@@ -10,13 +10,14 @@ from imgbuild.diagnose import program_reasons, value_reasons
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.finding import LogFinding
 from imgbuild.diagnose.value_reasons import listed, nearest, rejected
+from tests.support.rows import each_row
 
 
 def first(text: str) -> LogFinding:
     return diagnose(io.BytesIO(text.encode()), "log").findings[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "cause", "cure"),
     [
         ("csrc/slots.cu:3:10: fatal error: cudnn.h: No such file or directory", "cudnn.h", "cudnn"),
@@ -91,7 +92,7 @@ def test_every_row_has_a_cure() -> None:
         assert rows[-1][0].pattern == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "cause", "cure"),
     [
         (

@@ -14,6 +14,7 @@ import pytest
 from imgbuild.diagnose import flight
 from imgbuild.diagnose.diagnosis import diagnose, of_paths
 from imgbuild.errors import InputError
+from tests.support.rows import each_row
 
 WATCHDOG = (
     "[rank{rank}]:[E1120 18:12:33.123456789 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog"
@@ -123,7 +124,7 @@ def test_a_dump_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not harm.exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [b"\x80\x04", b"\x80\x04K\x01.", b"{}", b'{"entries": 3}', b"\x80\x04]q\x00(h\x00h\x00e."],
 )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 
-import pytest
-
 from imgbuild.diagnose import remedies, rules
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.finding import LogFinding
+from tests.support.rows import each_row
 
 TRACE = """\
 Traceback (most recent call last):
@@ -25,7 +24,7 @@ def first(exception: str, code: str = "check(value)") -> LogFinding:
     return diagnose(io.BytesIO(text.encode()), "log").findings[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "advice"),
     [
         ("Slots are odd. Consider raising acme_slots to 4.", "Consider raising acme_slots to 4"),
@@ -40,7 +39,7 @@ def test_advice_in_message_is_used(message: str, advice: str) -> None:
     assert remedies.advice(message) == advice
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "words"),
     [
         ("ValueError: slots (6) must be divisible by fans (4)", "a multiple of the other"),
@@ -86,7 +85,7 @@ def test_code_below_a_frame_is_not_the_message() -> None:
     assert "['acme_slots']" in finding.cause
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "cause", "cure"),
     [
         ("ModuleNotFoundError: No module named 'imp'", "Python 3.12 removed the module imp",

@@ -11,6 +11,7 @@ from imgbuild.audit.names import releases
 from imgbuild.diagnose import requirements, rules
 from imgbuild.diagnose.diagnosis import diagnose
 from imgbuild.diagnose.finding import LogFinding
+from tests.support.rows import each_row
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 
@@ -49,7 +50,7 @@ def test_an_unknown_version_of_the_user_gives_the_newest_as_an_example() -> None
     assert "pip check names for vllm" in first(failing_import("vllm", error)).cure
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "spec"),
     [
         ("Acme needs Slots 2.2 or less. Got Slots 2.3.", "slots<2.3"),

@@ -10,6 +10,7 @@ import pytest
 from imgbuild.diagnose import codes, lines, literals, rules
 from imgbuild.diagnose.diagnosis import diagnose, sentence
 from imgbuild.diagnose.rules import FailureRule
+from tests.support.rows import each_row
 
 RULES = sorted(rules.load(), key=lambda rule: rule.code)
 HEAD = lines.EXCERPT + 100  # lines that are all read at the start of a log; fewer than in use
@@ -27,12 +28,12 @@ def first_code(text: str) -> str | None:
     return answers[0].code if answers else None
 
 
-@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+@each_row("rule", RULES, ids=code_ids)
 def test_a_rule_is_the_first_finding_of_its_example(rule: FailureRule) -> None:
     assert first_code(rule.example) == rule.code
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.example.isascii()], ids=code_ids)
+@each_row("rule", [rule for rule in RULES if rule.example.isascii()], ids=code_ids)
 def test_an_example_is_found_in_the_middle_of_a_long_log(
     rule: FailureRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +43,7 @@ def test_an_example_is_found_in_the_middle_of_a_long_log(
     assert rule.code in [each.code for each in answers] or ignored
 
 
-@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+@each_row("rule", RULES, ids=code_ids)
 def test_placeholders_are_groups_of_a_pattern(rule: FailureRule) -> None:
     groups = {name for pattern in rule.patterns for name in pattern.groupindex}
     assert set(rules.PLACEHOLDER.findall(rule.cause + rule.cure)) <= groups
@@ -70,7 +71,7 @@ def test_patterns_have_bounded_repetition() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+@each_row("rule", RULES, ids=code_ids)
 def test_a_hostile_line_is_searched_in_few_steps(rule: FailureRule) -> None:
     """Patterns are searched in lines that repeat each example's words up to the maximum length."""
     words = " ".join(rule.example.split())[:200]
@@ -130,7 +131,7 @@ def test_an_index_finds_the_patterns_whose_words_are_in_a_text() -> None:
     assert index.candidates("") == [1]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=code_ids)
+@each_row("rule", RULES, ids=code_ids)
 def test_matching_pattern_is_a_candidate(rule: FailureRule) -> None:
     index = literals.WordIndex(rule.match)
     for line in rule.example.splitlines():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 
-import pytest
-
 from imgbuild.diagnose import shape_reasons
 from imgbuild.diagnose.diagnosis import diagnose
+from tests.support.rows import each_row
 
 
 def mismatch(name: str, saved: str, model: str) -> str:
@@ -18,7 +17,7 @@ def mismatch(name: str, saved: str, model: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "saved", "model", "cause", "cure"),
     [
         ("model.embed_tokens.weight", "32002, 64", "32000, 64", "had 32002 tokens", "(32002)"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.http.headers import content_range, number, retry_after
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [("0", 0), (" 12 ", 12), ("007", 7), ("", None), ("²", None), ("٣", None), ("-1", None),
      ("1e3", None), ("0x1", None), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("9" * 5000, None)],
@@ -21,7 +21,7 @@ def test_header_numbers(text: str, expected: int | None) -> None:
     assert number(text) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("bytes 5-9/10", (5, 10)),
@@ -47,7 +47,7 @@ def test_retry_after_as_seconds_and_date() -> None:
     assert retry_after({}) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["soon", "²", "-1", "1.5", "9" * 5000, "Mon, 99 Jan 2026", "Mon, 01 Jan 0001 00:00:00 +2359"],
 )

@@ -36,6 +36,7 @@ from imgbuild.system.reporter import SILENT
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support import memory_registry
+from tests.support.rows import each_row
 
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -212,8 +213,8 @@ def registry(place: str, _: Path) -> None:
         list(asking.tags(reference.repository))
 
 
-@pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
-@pytest.mark.parametrize("ask", [page, download, parts, wheel_by_url, registry])
+@each_row("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
+@each_row("ask", [page, download, parts, wheel_by_url, registry])
 def test_hostile_server_causes_error_with_bounded_memory(tmp_path, behave, ask):
     Store.open(tmp_path / "cache").fact("metadata", "")  # reads the installed facts
     tracemalloc.start()

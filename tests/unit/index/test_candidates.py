@@ -20,6 +20,7 @@ from imgbuild.index.candidates import (
 from imgbuild.index.pages import IndexFile
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
+from tests.support.rows import each_row
 
 TAGS = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
 RULES = Rules(as_of=datetime.date(2025, 6, 20), tags=TAGS, pins={"demo": "2.0"})
@@ -31,7 +32,7 @@ def file(name="demo-1.0-py3-none-any.whl", **fields):
     return IndexFile(name=name, url=f"https://x.example/{name}", **{"uploaded": BEFORE, **fields})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "words"),
     [
         (file(), None),
@@ -61,7 +62,7 @@ def test_cut_off_ignores_index_without_upload_times():
     assert exclusion(file(uploaded=None), "demo", RULES, timed=False) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "pin", "same"),
     [
         ("2.6.0", "2.6.0", True),

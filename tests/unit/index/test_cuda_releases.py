@@ -8,6 +8,7 @@ from packaging.version import Version
 from imgbuild.index import cuda_releases
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
+from tests.support.rows import each_row
 
 # As in cuda-toolkit 13.0.2, shortened.
 TOOLKIT = b"""\
@@ -136,7 +137,7 @@ Requires-Dist: opt-einsum ; extra == "opt-einsum"
     assert names == {Arch.X86_64: ["nvidia-cublas-cu12", "sympy"], Arch.ARM64: ["sympy"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "requires", "cpu"),
     [
         ("2.6.0", ["sympy"], True),

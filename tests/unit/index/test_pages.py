@@ -21,6 +21,7 @@ from imgbuild.index.pages import (
 from imgbuild.matrix.model import PackageIndex
 from tests.support import samples
 from tests.support.local_index import LocalIndex
+from tests.support.rows import each_row
 from tests.support.servers import Site, serve
 
 SHA = "a" * 64
@@ -82,7 +83,7 @@ def test_json_api_urls_may_be_relative():
     assert files["demo-1.0.zip"].url == "https://index.example/p/demo-1.0.zip"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("2025-06-20T00:00:00", datetime.datetime(2025, 6, 20, tzinfo=datetime.UTC)),

@@ -26,11 +26,12 @@ from imgbuild.values import Arch, sha256
 from imgbuild.wheel.tags import Tags
 from tests.support import audited, release_index
 from tests.support.local_index import LocalIndex, wheel_bytes
+from tests.support.rows import each_row
 
 NUMBERS = list(range(40))
 
 
-@pytest.mark.parametrize("edge", [1, 2, 3, 7, 8, 20, 38, 39])
+@each_row("edge", [1, 2, 3, 7, 8, 20, 38, 39])
 def test_boundary_is_exact_on_both_sides(edge):
     probed = []
 
@@ -139,7 +140,7 @@ def evidence(relation, subject, *, file="app/use.py"):
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("relation", "subject", "expected"),
     [
         (Relation.NAME, "lib.params:Old", [False, True, True]),
@@ -214,7 +215,7 @@ def test_cached_result_depends_on_python(tmp_path, monkeypatch):
         assert has_module(release_catalogue, "lib", release, "lib._C")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("relation", "subject", "expected"),
     [
         (Relation.NAME, "lib.params:Old", [True, True, False]),

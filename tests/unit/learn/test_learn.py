@@ -8,6 +8,7 @@ from imgbuild.matrix import constraints
 from imgbuild.report import Evidence, Finding, Relation, Severity
 from tests.support import release_index
 from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.rows import each_row
 
 OLD = {"lib/__init__.py": "VERSION = 1\n", "lib/params.py": "class Old: pass\n"}
 NEW = {"lib/__init__.py": "VERSION = 2\n", "lib/params.py": "class New: pass\n"}
@@ -146,7 +147,7 @@ def test_versions_in_evidence_are_used(tmp_path, relation):
         assert learned.spec == ">=1.2,<1.5"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW]
 )
 def test_evidence_without_name_excludes_only_this_version(tmp_path, relation):

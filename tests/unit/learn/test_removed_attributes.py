@@ -1,12 +1,12 @@
 """Attributes that existed when their reader was released, on a class with __getattr__."""
 
-import pytest
 
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.learn.removed_attributes import check, defines_name, parts
 from imgbuild.report import Relation, Severity
 from tests.support import release_index
 from tests.support.local_index import LocalIndex
+from tests.support.rows import each_row
 
 HEAD = {"transformers/__init__.py": "from transformers.base import Base, Fast\n"}
 BASE = "class Base:\n{body}\n    def __getattr__(self, key):\n        return self.table[key]\n"
@@ -58,7 +58,7 @@ def test_attribute_removed_after_reader_release_is_an_error(tmp_path):
     assert (finding.evidence.other, finding.evidence.other_version) == ("transformers", "5.0.0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("new", "expression"),
     [
         (TABLED, "tokenizer.extended"),  # the word occurs: `__getattr__` may provide it
@@ -75,7 +75,7 @@ def test_reader_older_than_all_releases_has_no_finding(tmp_path):
     assert findings(tmp_path, GONE, first="4.9.0") == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("Union[A, b.B[C, D]]", ["A", "b.B[C, D]"]),
@@ -90,7 +90,7 @@ def test_members_of_union_annotation(text, expected):
     assert parts(text) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "expected"),
     [
         (b"class A:\n    def name(self): pass\n", True),

@@ -4,11 +4,12 @@ import pytest
 
 from imgbuild.lock import addresses
 from imgbuild.lock.addresses import GitAddress, WheelAddress
+from tests.support.rows import each_row
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "url", "rev", "subdirectory"),
     [
         ("git+https://git.example/a/b.git", "https://git.example/a/b.git", "", ""),
@@ -40,7 +41,7 @@ def test_wheel_url_or_path_is_parsed():
     assert path.name == "demo-1.0+cu12-py3-none-any.whl"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", "wheels", "/a-1-py3-none-any.whl", "a/../../b-1-py3-none-any.whl", "git+", "git+https://",

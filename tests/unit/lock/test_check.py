@@ -18,6 +18,7 @@ from imgbuild.lock import lock_file
 from imgbuild.lock.lock_file import Lock
 from imgbuild.resolve import first_matrix, init
 from tests.support import extended, render_sample
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 ZERO = "0" * 40
@@ -82,7 +83,7 @@ DOCUMENT = sample()
 LINES = ("base_files",)
 
 
-@pytest.mark.parametrize("path", [p for p in texts(DOCUMENT) if not set(LINES) & set(p)], ids=str)
+@each_row("path", [p for p in texts(DOCUMENT) if not set(LINES) & set(p)], ids=str)
 def test_control_characters_in_lock_are_refused(path: tuple[str | int, ...]) -> None:
     decoded(DOCUMENT)
     with pytest.raises(InputError) as caught:
@@ -102,8 +103,8 @@ MAPPINGS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", MAPPINGS, ids=str)
-@pytest.mark.parametrize("key", ["a\nb", "$(id)", "a b", "../x", 'a"', "\x1b", ""])
+@each_row("path", MAPPINGS, ids=str)
+@each_row("key", ["a\nb", "$(id)", "a b", "../x", 'a"', "\x1b", ""])
 def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str) -> None:
     document = json.loads(json.dumps(DOCUMENT))
     place = document
@@ -116,7 +117,7 @@ def test_invalid_keys_in_lock_are_refused(path: tuple[str | int, ...], key: str)
     assert caught.value.problems[0].value == key
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "text", "message"),
     [
         (("as_of",), "2025-02-30", "no such day"),
@@ -193,7 +194,7 @@ def test_values_invalid_in_matrix_are_refused_in_lock(
     assert problem.value == text or str(path[-1]) in str(problem.path)
 
 
-@pytest.mark.parametrize("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
+@each_row("end", ["1e999", "1" * 5000, '"\\ud800"', "[" * 5000, "{", '"\xff"'])
 def test_content_after_invalid_text_is_still_checked(end: str) -> None:
     """The text is searched for in the whole document, of which the decoder has read a part."""
     data = f'{{"format": 1, "target": "A", "more": {end}}}'.encode("latin-1")

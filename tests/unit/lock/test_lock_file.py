@@ -13,6 +13,7 @@ from imgbuild.lock import lock_file
 from imgbuild.matrix.model import Variable, Wanted
 from imgbuild.values import Arch
 from tests.support import samples
+from tests.support.rows import each_row
 
 
 def test_lock_round_trip(tmp_path):
@@ -85,7 +86,7 @@ def test_new_lock_is_current():
     assert lock_file.stale(samples.lock(), samples.matrix()) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "word"),
     [
         ({"pins": {"torch": "2.7.0"}}, "torch 2.6.0 is locked, torch==2.7.0 is required"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from imgbuild.lock.project_requirements import NEVER, ProjectRequirements, requirements_of
 from imgbuild.matrix.extension import Extension
 from imgbuild.values import Arch, markers
+from tests.support.rows import each_row
 
 PYPROJECT = """\
 [project]
@@ -24,7 +23,7 @@ def required(folder: Path, python: str, row: Extension) -> ProjectRequirements:
     return requirements_of(row, folder, markers(python, Arch("x86_64")))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "left_out"),
     [
         (["fast==2 ; python_version < '3.12'"], ("3.13",)),

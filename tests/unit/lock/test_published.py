@@ -22,6 +22,7 @@ from imgbuild.matrix.select import select
 from imgbuild.values import Arch
 from tests.support import extended, samples
 from tests.support.matrix_text import RIGHT
+from tests.support.rows import each_row
 
 REPOSITORY = Path(__file__).parents[3]
 MARK = "§"
@@ -228,7 +229,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@each_row("name", PROBLEMS)
 def test_invalid_extension_is_reported_with_place(name: str, tmp_path: Path) -> None:
     old, new, path, message = PROBLEMS[name]
     assert extended.MATRIX.count(old) == 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from imgbuild.lock import extension, same_files
 from imgbuild.lock.lock_file import Lock
 from imgbuild.plan.plan import omitted
 from imgbuild.values import Arch
 from tests.support import extended, samples
+from tests.support.rows import each_row
 
 PLAIN, HEADLESS, CONTRIB = "opencv-python", "opencv-python-headless", "opencv-contrib-python"
 CV2 = ("lib/python*/site-packages/cv2/*",)
@@ -23,7 +23,7 @@ def lock_of(folder: Path, *packages: str) -> Lock:
     return extension.make_lock(matrix, extended.OWN, extended.resolved(matrix, *wheels))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("packages", "left_out"),
     [
         ((PLAIN,), []),

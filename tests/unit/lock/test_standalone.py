@@ -13,6 +13,7 @@ from imgbuild.matrix.model import DebianBase, StandalonePython
 from imgbuild.plan.plan import PythonRecipe, VenvRecipe, base_of, plan
 from imgbuild.values import Arch
 from tests.support import samples, standalone_matrix
+from tests.support.rows import each_row
 from tests.support.standalone_matrix import ARCHIVES, archive
 
 X86 = Arch.X86_64
@@ -103,7 +104,7 @@ def test_matrix_of_lock_has_downloaded_checksums():
     assert base.python == "3.12"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value", "place"),
     [
         (("base", "interpreter"), "/usr/bin/python3.12", "base.interpreter"),

@@ -6,6 +6,7 @@ import pytest
 
 from imgbuild.matrix.load import loads
 from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.rows import each_row
 
 TARGET = "targets.cu124-vllm"
 FLASHINFER = '    flashinfer: {mode: "off", reason: there is no wheel}'
@@ -367,12 +368,12 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("name", [*SHARED])
+@each_row("name", [*SHARED])
 def test_shared(name: str) -> None:
     check(*SHARED[name])
 
 
-@pytest.mark.parametrize("name", [*TARGETS])
+@each_row("name", [*TARGETS])
 def test_target(name: str) -> None:
     check(*TARGETS[name])
 

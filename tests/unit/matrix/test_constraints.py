@@ -9,6 +9,7 @@ from imgbuild.errors import InputError
 from imgbuild.learn.loop import add_constraints
 from imgbuild.matrix import constraints
 from imgbuild.matrix.constraints import Constraint
+from tests.support.rows import each_row
 
 
 def entry(versions=">=0.27,<=1.16.0", needs="vllm>=0.11.1", package="trl", **more):
@@ -70,7 +71,7 @@ def test_constraints_require_only_present_packages():
     assert constraints.required(entries, "triton", "3.2.0", ()) == ("setuptools",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "two", "ranges"),
     [
         (">=0.27,<=1.9.2", ">=0.27,<=1.16.0", [">=0.27,<=1.16.0"]),
@@ -166,7 +167,7 @@ def test_texts_with_other_yaml_types_round_trip():
     assert constraints.loads(constraints.encode([odd]), "x") == (odd,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("row", "path", "words"),
     [
         ("{package: trl, versions: '>>1', needs: vllm<1}", "versions", "not a version specifier"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
 from msgspec import inspect
 
 from imgbuild.ci.settings import CiFile
@@ -12,6 +11,7 @@ from imgbuild.matrix import constraints, convert
 from imgbuild.matrix.extension import Extensions
 from imgbuild.matrix.model import Matrix
 from tests.support.matrix_text import RIGHT, problems
+from tests.support.rows import each_row
 
 TARGET = "targets.cu124-vllm"
 BASES = RIGHT[RIGHT.index("bases:\n") : RIGHT.index("image:\n")]
@@ -54,7 +54,7 @@ CONSEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("name", CONSEQUENCES)
+@each_row("name", CONSEQUENCES)
 def test_consequences_of_invalid_value_are_not_reported(name: str) -> None:
     old, new, path, message = CONSEQUENCES[name]
     assert RIGHT.count(old) == 1
@@ -116,7 +116,7 @@ READ = {
 STRUCTURE = (inspect.Metadata, inspect.StructType, inspect.UnionType, inspect.NoneType)
 
 
-@pytest.mark.parametrize("kind", [Matrix, Extensions, CiFile, constraints._File])
+@each_row("kind", [Matrix, Extensions, CiFile, constraints._File])
 def test_reader_checks_all_type_constraints(kind: type) -> None:
     for part in _parts(inspect.type_info(kind)):
         assert type(part) in {*convert._SCALARS, *STRUCTURE, inspect.DictType, inspect.VarTupleType}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.lock.lock_file import requirements
 from imgbuild.matrix.load import loads
 from tests.support.matrix_text import FILE, RIGHT, check, only
+from tests.support.rows import each_row
 
 SETS = """\
 extras:
@@ -42,7 +41,7 @@ def test_target_without_extras_is_unchanged() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "path", "message"),
     [
         ("extras: [rl]", "extras: [lr]", "targets.cu124-vllm.extras[0]", "unknown set of extras"),

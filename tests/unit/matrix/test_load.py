@@ -16,6 +16,7 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.load import load, loads
 from imgbuild.matrix.model import Matrix
 from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.rows import each_row
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -224,12 +225,12 @@ SCALARS = {
 }
 
 
-@pytest.mark.parametrize("name", [*STRUCTURE])
+@each_row("name", [*STRUCTURE])
 def test_structure(name: str) -> None:
     check(*STRUCTURE[name])
 
 
-@pytest.mark.parametrize("name", [*SCALARS])
+@each_row("name", [*SCALARS])
 def test_scalar(name: str) -> None:
     check(*SCALARS[name])
 

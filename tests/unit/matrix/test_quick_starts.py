@@ -6,12 +6,12 @@ import functools
 from collections.abc import Iterator
 
 import msgspec
-import pytest
 
 from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.values import normalize
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 
@@ -76,7 +76,7 @@ def test_each_framework_has_target_with_extras() -> None:
     assert pinned >= QUICK_STARTS.keys()
 
 
-@pytest.mark.parametrize("name", list(_current()))
+@each_row("name", list(_current()))
 def test_quick_start_imports_are_locked(name: str) -> None:
     for arch, resolution in lock_file.read_lock(ROOT / "images", name).arch.items():
         have = {normalize(package) for package in resolution.versions}
@@ -86,7 +86,7 @@ def test_quick_start_imports_are_locked(name: str) -> None:
                 assert not missing, f"{arch}: {framework} ({start.source})"
 
 
-@pytest.mark.parametrize("name", list(_current()))
+@each_row("name", list(_current()))
 def test_target_includes_extras_of_its_frameworks(name: str) -> None:
     target = matrix().targets[name]
     assert "rl" in target.extras

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import pytest
-
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
 from imgbuild.matrix import flashinfer
@@ -13,6 +11,7 @@ from imgbuild.matrix.load import load
 from imgbuild.matrix.model import Matrix
 from imgbuild.show import status
 from imgbuild.values import Arch
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 # The properties that select a target. Others are derived: from METADATA, the cut-off and learned
@@ -39,14 +38,14 @@ def matrix() -> Matrix:
 NAMES = list(matrix().targets)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_rows_pin_only_axes(name: str) -> None:
     target = matrix().targets[name]
     assert set(target.pins) <= AXES
     assert set(target.requires) <= OTHERS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_rows_do_not_repeat_mode_settings(name: str) -> None:
     target, image = matrix().targets[name], matrix().image
     base = matrix().bases[target.base]
@@ -55,7 +54,7 @@ def test_rows_do_not_repeat_mode_settings(name: str) -> None:
     assert not flashinfer.links(target, image, base).keys() & target.links.keys()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_rows_have_gpus_tested_use_and_matching_names(name: str) -> None:
     target = matrix().targets[name]
     assert target.gpu
@@ -65,7 +64,7 @@ def test_rows_have_gpus_tested_use_and_matching_names(name: str) -> None:
     assert name.startswith("cu" + target.cuda.replace(".", ""))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_flashinfer_mode_is_set_in_lock(name: str) -> None:
     lock = make_lock(matrix(), name, {Arch.X86_64: Resolution(wheels=())})
     mode = matrix().targets[name].flashinfer.mode

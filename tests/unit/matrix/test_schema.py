@@ -14,6 +14,7 @@ from imgbuild.errors import InputError
 from imgbuild.matrix.load import loads
 from imgbuild.matrix.schema import DIALECT, FILE, published, schema
 from tests.support.matrix_text import RIGHT, broken
+from tests.support.rows import each_row
 from tests.unit.matrix.test_load import SCALARS, STRUCTURE
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_project_matrix_matches_schema() -> None:
     assert [error.message for error in validator().iter_errors(as_json(text))] == []
 
 
-@pytest.mark.parametrize("name", sorted({*STRUCTURE, *SCALARS} - UNSEEN))
+@each_row("name", sorted({*STRUCTURE, *SCALARS} - UNSEEN))
 def test_schema_refuses_matrices_that_reader_refuses(name: str) -> None:
     old, new, _ = (STRUCTURE | SCALARS)[name]
     text, _, _ = broken(old, new)

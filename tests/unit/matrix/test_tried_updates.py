@@ -10,6 +10,7 @@ import pytest
 from imgbuild.errors import InputError
 from imgbuild.matrix import tried_updates
 from imgbuild.matrix.tried_updates import DerivedRow, RefusedVersion, Updates
+from tests.support.rows import each_row
 
 DAY = datetime.date(2026, 11, 28)
 REFUSED = RefusedVersion(
@@ -72,7 +73,7 @@ def test_rows_in_a_circle_end():
     assert updates.origin("a") == "b"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["[]", "{", '{"version": 2}', '{"refused": {"a": [{"package": 1}]}}', '{"more": 1}']
 )
 def test_a_damaged_file_is_named(tmp_path, text):

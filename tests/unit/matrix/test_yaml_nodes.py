@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from imgbuild.matrix import yaml_nodes
 from imgbuild.matrix.yaml_nodes import MAX_BYTES
 from tests.support.matrix_text import FILE, RIGHT, broken, check, only, problems
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 YAML = {
@@ -73,7 +74,7 @@ YAML = {
 }
 
 
-@pytest.mark.parametrize("name", [*YAML])
+@each_row("name", [*YAML])
 def test_yaml(name: str) -> None:
     check(*YAML[name])
 

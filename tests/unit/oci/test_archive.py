@@ -12,6 +12,7 @@ from imgbuild.oci import archive, layout
 from imgbuild.oci.layout import Layout
 from imgbuild.values import Arch, sha256
 from tests.support import images
+from tests.support.rows import each_row
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 
@@ -117,7 +118,7 @@ def test_unknown_archive_format_is_an_error(single, tmp_path):
     assert "docker-archive" in caught.value.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tag", "short", "full"),
     [
         ("tiny", "tiny:latest", "docker.io/library/tiny:latest"),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from imgbuild.errors import IntegrityError
 from imgbuild.oci.layer import LayerRecord, write_layer
 from imgbuild.oci.tar import MTIME, Member, MemberKind, Slice
+from tests.support.rows import each_row
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -144,7 +145,7 @@ def test_packed_runs_are_compressed(tmp_path: Path) -> None:
     assert blob.count(b"\x1f\x8b\x08" + bytes(6) + b"\xff") == 3
 
 
-@pytest.mark.parametrize("size", [0, 1, 511, 512, 65534, 65535, 65536, 131070, 131071, 1 << 20])
+@each_row("size", [0, 1, 511, 512, 65534, 65535, 65536, 131070, 131071, 1 << 20])
 def test_stored_blocks_at_size_limits(tmp_path: Path, size: int) -> None:
     raw = noise(size)
     direct, _ = written([member("a", raw)])
@@ -215,8 +216,8 @@ def test_memory_is_bounded_for_large_files(tmp_path: Path) -> None:
     assert peak < 24 << 20
 
 
-@pytest.mark.parametrize("deflate", [True, False])
-@pytest.mark.parametrize("size", [10, 50_000])
+@each_row("deflate", [True, False])
+@each_row("size", [10, 50_000])
 def test_wrong_size_or_crc_is_refused(tmp_path: Path, size: int, *, deflate: bool) -> None:
     data = text(size)
     good = placed(tmp_path, data, deflate=deflate)

@@ -14,6 +14,7 @@ from imgbuild.system import known_hashes
 from imgbuild.values import Arch, sha256
 from tests.support import images, memory_folders
 from tests.support.hashed import hashed_files
+from tests.support.rows import each_row
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 
@@ -129,7 +130,7 @@ def test_failed_first_write_leaves_nothing(tmp_path, existed):
     assert not existed or not list(out.iterdir())
 
 
-@pytest.mark.parametrize("harm", ["missing", "short", "manifest", "index", "folder"])
+@each_row("harm", ["missing", "short", "manifest", "index", "folder"])
 def test_check_detects_incomplete_layouts(tmp_path, harm):
     out = make(tmp_path, "one", "two")
     image_layout = layout.read(out)
@@ -149,7 +150,7 @@ def test_check_detects_incomplete_layouts(tmp_path, harm):
     assert not layout.check(out, image_layout.digest)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("marker", "kind", "result"),
     [
         (b"", IntegrityError, "is damaged"),
@@ -222,7 +223,7 @@ def others(name: str | None, second: str | None = None) -> list[dict[str, object
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entries", "shown"),
     [
         (others("latest"), "than tiny: latest"),
@@ -303,8 +304,8 @@ def test_layer_of_wrong_size_is_an_error(tmp_path):
         layout.write(tmp_path / "out", {Arch.X86_64: summary}, "tiny")
 
 
-@pytest.mark.parametrize("more", [-1, 1])
-@pytest.mark.parametrize("document", ["manifest", "config"])
+@each_row("more", [-1, 1])
+@each_row("document", ["manifest", "config"])
 def test_document_of_wrong_size_is_an_error(more, document, tmp_path):
     out = make(tmp_path, "a")
     index = json.loads((out / "index.json").read_bytes())

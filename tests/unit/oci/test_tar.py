@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import tarfile
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imgbuild.oci.tar import BLOCK, END, MTIME, Member, MemberKind, header, padding, sort_key
+from tests.support.rows import each_row
 
 TYPES = {
     MemberKind.FILE: tarfile.REGTYPE,
@@ -42,7 +42,7 @@ def test_plain_header_bytes() -> None:
     assert block[345:] == bytes(167)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "blocks"),
     [
         ("a" * 100, 1),
@@ -67,14 +67,14 @@ def test_long_and_non_ascii_paths(path: str, blocks: int) -> None:
     assert read_back(folder).isdir()
 
 
-@pytest.mark.parametrize("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
-@pytest.mark.parametrize("kind", [MemberKind.LINK, MemberKind.HARD])
+@each_row("target", ["x", "t" * 100, "t" * 101, "../ziel/größe"])
+@each_row("kind", [MemberKind.LINK, MemberKind.HARD])
 def test_link_headers(kind: MemberKind, target: str) -> None:
     info = read_back(Member(path="a/link", kind=kind, target=target))
     assert (info.type, info.linkname, info.size) == (TYPES[kind], target, 0)
 
 
-@pytest.mark.parametrize("size", [0, 1, 8**11 - 1, 8**11, 1 << 40])
+@each_row("size", [0, 1, 8**11 - 1, 8**11, 1 << 40])
 def test_valid_sizes_are_parsed(size: int) -> None:
     member = Member(path="a", size=size)
     assert read_back(member).size == size
@@ -87,7 +87,7 @@ def test_large_owner_ids_and_unusual_times() -> None:
     assert (info.uid, info.gid, info.mtime) == (8**7, 8**7 - 1, -5)
 
 
-@pytest.mark.parametrize("length", [*range(80, 105), *range(975, 1000)])
+@each_row("length", [*range(80, 105), *range(975, 1000)])
 def test_pax_record_length_includes_its_digits(length: int) -> None:
     assert read_back(Member(path="ü" + "a" * length)).name == "ü" + "a" * length
 

@@ -22,6 +22,7 @@ from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support import audited, samples
 from tests.support.local_index import LocalIndex
+from tests.support.rows import each_row
 from tests.support.servers import Site, serve
 
 MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
@@ -141,7 +142,7 @@ def test_report_is_cached_until_again(auditor: Asked) -> None:
     assert auditor.audit("user==1.0", "torch==2.10.0+cu130") != first
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "text", "cuda"),
     [
         ("2.10.0+cu130", "cuda = '12.8'\n", "13.0"),

@@ -26,6 +26,7 @@ from imgbuild.plan.plan import (
 )  # fmt: skip
 from imgbuild.values import Arch
 from tests.support import samples
+from tests.support.rows import each_row
 
 RULES = LayerRules(
     own_from=1000, named=("trl", "vllm"), groups=2, order=("nvidia-*", "torch"), limit=40
@@ -148,7 +149,7 @@ def test_dropped_file_is_only_in_recipe_of_its_package():
     assert omits == [{"pip": ("a.py", "b.py")}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("beside", "versions", "dropped"),
     [
         ("torch", "", True),

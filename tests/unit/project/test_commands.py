@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.user_projects import declared, reasons, texts
 
 
@@ -13,7 +12,7 @@ def _script(tmp_path, text, **files):
     return declared(tmp_path, {"install.sh": text, **files}, "install.sh")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "installed"),
     [
         ("pip install torch", ["torch"]),
@@ -42,7 +41,7 @@ def test_the_packages_of_a_command_are_read(tmp_path, command, installed):
     assert texts(_script(tmp_path, command)) == installed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "text", "reason"),
     [
         ("if test -f x; then\npip install torch\nfi", "pip install torch", "a condition"),
@@ -106,7 +105,7 @@ def test_options_name_constraints_cuda_releases_and_other_indexes(tmp_path):
     assert texts(result, "override") == ["protobuf>=5"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("image", "requirements", "cuda", "python"),
     [
         ("nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04", [], ["12.4"], []),
@@ -139,7 +138,7 @@ def test_stages_and_arguments_choose_the_image(tmp_path):
     assert [each.name for each in result.cuda] == ["12.8"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cell", "installed"),
     [
         ("!pip install trl", ["trl"]),

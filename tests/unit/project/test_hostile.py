@@ -14,6 +14,7 @@ import pytest
 from imgbuild.errors import InputError
 from imgbuild.project.project_files import LIMIT
 from imgbuild.project.read import read
+from tests.support.rows import each_row
 from tests.support.user_projects import declared, problems, project, reasons, texts
 from tests.unit.project.test_kinds import PROJECTS
 
@@ -68,7 +69,7 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str, int | None, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@each_row("name", BROKEN)
 def test_a_broken_file_is_named_with_its_line(tmp_path, name):
     files, file, line, text = BROKEN[name]
     result = problems(tmp_path, files)
@@ -202,7 +203,7 @@ def _damaged(text: str, source: random.Random) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", PROJECTS)
+@each_row("name", PROJECTS)
 def test_a_damaged_file_is_read_or_refused(name):
     source = random.Random(name)
     files, extras, groups = PROJECTS[name]

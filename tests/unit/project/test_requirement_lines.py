@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
@@ -12,6 +11,7 @@ from imgbuild.project.model import Place
 from imgbuild.project.project_files import ProjectFiles
 from imgbuild.project.reading import Reading
 from imgbuild.project.requirement_lines import LineScope, read_line, requirement_word
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 from tests.support.user_projects import declared, problems, reasons, shown, texts
 
@@ -47,7 +47,7 @@ https://files.example/xformers-0.0.29-cp311-cp311-linux_x86_64.whl
     golden(ROOT / "tests/data/project/requirements.json", shown(result))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "reason"),
     [
         ("--trusted-hosts example", "an option that pip does not read"),
@@ -204,7 +204,7 @@ def test_arbitrary_text_is_read_ignored_or_reported(tmp_path_factory, text):
     assert reading.requirements or reading.problems or reading.left_out or reading.local_requests
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("index", "cuda"),
     [
         ("https://download.pytorch.org/whl/cu124", ["12.4"]),
@@ -220,7 +220,7 @@ def test_index_of_other_package_has_no_cuda_release(tmp_path, index, cuda):
     assert [each.name for each in result.cuda] == cuda
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "git+https://user:S3CRET@git.example/a/b.git",

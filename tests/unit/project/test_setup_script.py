@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.rows import each_row
 from tests.support.user_projects import declared, problems, reasons, texts
 
 HEAD = "import os\nfrom pathlib import Path\nfrom setuptools import find_packages, setup\n"
@@ -62,7 +61,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_row("way", WAYS)
 def test_the_requirements_of_a_script_are_found(tmp_path, way):
     result = declared(tmp_path, {"setup.py": HEAD + WAYS[way], "reqs.txt": "torch>=2\npeft\n"})
     assert texts(result) == ["torch>=2", "peft"]
@@ -70,7 +69,7 @@ def test_the_requirements_of_a_script_are_found(tmp_path, way):
     assert result.packages[0].requires == ("torch>=2", "peft")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         "compute()",
@@ -121,7 +120,7 @@ def test_recursive_script_terminates(tmp_path):
     assert "install_requires" in reasons(declared(tmp_path, {"setup.py": HEAD + script}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "growth",
     [
         "x = [*x, *x]\n" * 60,

@@ -23,6 +23,7 @@ from imgbuild.registry import base_image
 from imgbuild.registry.client import Client
 from imgbuild.values import Arch, sha256
 from tests.support import images
+from tests.support.rows import each_row
 
 BOTH = (Arch.X86_64, Arch.ARM64)
 LOGIN = ("me", "s3cr3t-word")
@@ -281,7 +282,7 @@ def test_invalid_document_is_an_input_error(served):
 D = f"sha256:{'a' * 64}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "server"),
     [
         (f"debian@{D}", "https://registry-1.docker.io/v2/library/debian"),
@@ -299,7 +300,7 @@ def test_image_references_are_parsed(text, server):
     assert Client().file_request(reference.repository, locked).urls() == [f"{server}/blobs/{D}"]
 
 
-@pytest.mark.parametrize("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
+@each_row("text", ["debian", "debian:12", "debian@sha256:12", f"@{D}", ""])
 def test_base_name_without_digest_is_refused(text):
     with pytest.raises(InputError, match="is not an image reference with a digest"):
         base_image.parse(text)

@@ -19,6 +19,7 @@ from imgbuild.registry.image_reference import Reference
 from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import Fault, Registry, says
+from tests.support.rows import each_row
 
 BLOB = bytes_source(b"some bytes " * 1000)
 WHOLE = Descriptor(media_type="x", digest=BLOB.digest, size=BLOB.size)
@@ -52,7 +53,7 @@ def client(**options: object) -> Client:
 # -- URLs
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "address"),
     [
         ("docker.io", "https://registry-1.docker.io/v2"),

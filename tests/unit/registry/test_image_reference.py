@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import InputError
 from imgbuild.registry.image_reference import Reference, Repository, parse, parse_repository
+from tests.support.rows import each_row
 
 D = f"sha256:{'a' * 64}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("debian", Reference("docker.io", "library/debian")),
@@ -34,7 +35,7 @@ def test_image_references_are_parsed(text, expected):
     assert expected.repository == Repository(expected.host, expected.name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", ":", "@", "h:1/", "h:1/X", "h:1/x:", "h:1/x:.", f"h:1/x:{'a' * 129}", "h:1/x@sha256:12",

@@ -22,6 +22,7 @@ from imgbuild.registry.logins import RegistryLogin
 from imgbuild.system.console import console
 from tests.support import memory_registry
 from tests.support.memory_registry import SECRET, Fault, Registry
+from tests.support.rows import each_row
 
 LOGIN = ("me", "s3cr3t-word")
 DATA = random.Random(7).randbytes(200_000)
@@ -262,7 +263,7 @@ def test_invalid_token_response_is_refused(registry, tmp_path):
 # -- challenges and scopes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "expected"),
     [
         ('Basic realm="x"', [("basic", {"realm": "x"})]),

@@ -6,12 +6,11 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from imgbuild import project_paths
 from imgbuild.lock import lock_file
 from imgbuild.matrix.load import load
 from imgbuild.render import bake, write
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 LOCAL = {"oci-layout://", "container-image://"}  # contexts of this machine
@@ -26,7 +25,7 @@ def test_committed_dockerfiles_are_current():
     write.check(project, matrix, chosen)
 
 
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
+@each_row("path", COMMITTED, ids=lambda path: path.parent.name)
 def test_committed_dockerfiles_need_no_registry_and_no_new_engine(path):
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"^# *(syntax|escape|check) *=", text, re.MULTILINE)

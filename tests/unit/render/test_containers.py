@@ -22,6 +22,7 @@ from imgbuild.render import compose, container_yaml, kubernetes, skypilot
 from imgbuild.values import Arch
 from tests.support import samples
 from tests.support.inprocess_project import TARGET, Command, Sample, json_of
+from tests.support.rows import each_row
 
 SCHEMAS = Path(__file__).parents[2] / "data" / "kubernetes"
 DIGEST = "sha256:" + "1" * 64
@@ -75,7 +76,7 @@ def test_values_and_words_are_passed_unchanged(value: str, word: str) -> None:
     assert shlex.split(task["run"]) == ["echo", word]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["on", "No", "y", "~", "null", "1e3", "0o17", "0777", "1:30", "0x1f", ".inf", "=", "", " a ",
      "- a", "a: b", "#x", "%x", "@x", "`x`", "!tag", "&a", "*a", "{}", "[", "a\nb", "\u2028", "é",
@@ -88,7 +89,7 @@ def test_text_is_quoted_for_every_reader(text: str) -> None:
     assert written.isascii()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("form", "write", "options"),
     [
         ("job", kubernetes.job, {"rdma": "rdma/ib", "shared": 1000, "ports": (8000,)}),
@@ -140,7 +141,7 @@ def test_entry_point_is_passed_unchanged_through_shells_and_ray(words: list[str]
     assert shlex.split(subprocess.list2cmdline(shlex.split(text))) == words
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [("sh", "-c", "a b"), ("echo", "$HOME"), ("echo", "*"), ("echo", ""), ("A=1", "x"), ("if",),
      ("echo", "a;b"), ("echo", "~"), ("echo", "é"), ("echo", "a\nb"), ("echo", "{a,b}"),
@@ -189,7 +190,7 @@ def test_requested_settings_are_in_each_format() -> None:
     assert spec["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("write", "options", "message"),
     [
         (compose.compose, {"nodes": 2}, "is for one machine"),

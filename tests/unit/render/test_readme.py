@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from imgbuild.lock.lock_file import Lock
 from imgbuild.matrix.model import Flashinfer
 from imgbuild.render.readme import WIDTH, readme
 from tests.support import hostile_texts, samples
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 GOLDEN = ROOT / "tests/data/render/README"
@@ -50,7 +50,7 @@ def test_sections_require_their_packages(tmp_path: Path) -> None:
     assert "\n\n\n\n" not in alone
 
 
-@pytest.mark.parametrize("payload", [*hostile_texts.PAYLOADS, *hostile_texts.BREAKS])
+@each_row("payload", [*hostile_texts.PAYLOADS, *hostile_texts.BREAKS])
 def test_texts_cannot_add_lines(tmp_path: Path, payload: str) -> None:
     def _lines(value: str) -> int:
         reason = Flashinfer(mode="off", reason=value)

@@ -16,6 +16,7 @@ from imgbuild.render.script import Script
 from imgbuild.slurm.array import JobArray, Task
 from imgbuild.slurm.jobs import JobScript
 from tests.support import render_sample
+from tests.support.rows import each_row
 
 
 def rendered(folder: Path, text: str, name: str = "files.j2") -> str:
@@ -69,7 +70,7 @@ ESCAPES = (
 )
 
 
-@pytest.mark.parametrize("text", ESCAPES)
+@each_row("text", ESCAPES)
 def test_template_cannot_access_python_or_disk(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         rendered(tmp_path, text)
@@ -113,13 +114,13 @@ BOMBS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", BOMBS, ids=[text[:40] for text in BOMBS])
+@each_row("text", BOMBS, ids=[text[:40] for text in BOMBS])
 def test_template_has_memory_and_time_limits(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"files\.j2"):
         rendered(tmp_path, text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "".join(f"{{% for x{n} in [1] %}}" for n in range(25)) + "{% endfor %}" * 25,
@@ -186,7 +187,7 @@ def test_templates_cannot_call_methods_of_values(tmp_path: Path) -> None:
     assert tmp_path.is_dir()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "written"),
     [
         ("{{ target }}", "small"),
@@ -212,7 +213,7 @@ def test_templates_can_use_macros_loops_and_the_listed_filters(
     assert written in rendered(tmp_path, text)
 
 
-@pytest.mark.parametrize("text", ["{{ summary }}", "{{ 'x' ~ summary }}", "{{ cmd }}", "{{ it }}"])
+@each_row("text", ["{{ summary }}", "{{ 'x' ~ summary }}", "{{ cmd }}", "{{ it }}"])
 def test_a_text_without_a_filter_is_refused_unless_it_is_a_plain_word(
     text: str, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from imgbuild.wheel.tags import Tags
 from tests.support import samples, standalone_matrix
 from tests.support.local_index import LocalIndex
 from tests.support.matrix_text import RIGHT
+from tests.support.rows import each_row
 from tests.support.servers import Site, serve
 from tests.support.source_code import ROOT
 
@@ -79,7 +80,7 @@ def test_request_excluded_by_its_markers_is_refused():
         resolve_request.applying(request, samples.matrix())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wants", "have", "words"),
     [
         ([], [], "no package is requested"),
@@ -124,7 +125,7 @@ def test_a_cpu_build_is_kept_on_its_index():
     assert (requests[0].spec, cuda) == ("==2.6.0+cpu", None)
 
 
-@pytest.mark.parametrize("text", ["3", "abc", "", "3.x"])
+@each_row("text", ["3", "abc", "", "3.x"])
 def test_invalid_python_release_is_refused(text):
     assert resolve_request.python_of("3.11") == "3.11"
     with pytest.raises(InputError, match=f"--python {text}: ") as caught:
@@ -173,7 +174,7 @@ def test_row_names_are_unused_and_start_with_the_first_request():
         resolve_request.check(msgspec.structs.replace(request, name="small"), matrix)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "requires", "cuda"),
     [
         ("2.6.0", ["nvidia-cuda-runtime-cu12 (==12.4.127)", "sympy"], "12.4"),
@@ -209,7 +210,7 @@ def test_a_specifier_of_versions_with_local_parts_is_valid():
     assert [version for version in versions if version in accepted] == selected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "cuda"),
     [
         ("2.0.1+cu117.with.pypi.cudnn", "11.7"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.matrix.constraints import Constraint
 from imgbuild.project.model import Declared, DeclaredPython, Place
 from imgbuild.resolve import choose
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
+from tests.support.rows import each_row
 
 PLACE = Place("requirements.txt", 1)
 NONE = Declared()
@@ -128,7 +127,7 @@ def test_declared_cuda_decides_for_torch_of_no_target() -> None:
     assert names(ranked(targets, "torch ==2.4.0")) == ["cu124"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "first"),
     [(">=3.12", "new"), ("==3.11.*", "old"), (">=3.13.14,<3.14", "new"), ("==3.11.9", "old")],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.project.model import (
     Declared,
     DeclaredName,
@@ -15,6 +13,7 @@ from imgbuild.resolve import demands
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
+from tests.support.rows import each_row
 
 MARKERS = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64).markers
 
@@ -67,7 +66,7 @@ def test_a_constraint_alone_installs_nothing() -> None:
     assert demands_by_name["torch"].installed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "pin"),
     [
         ("torch==2.6.0+cu124", "2.6.0"),

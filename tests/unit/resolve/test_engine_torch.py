@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.index.pages import IndexFile
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.engine_torch import build, with_torch
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
+from tests.support.rows import each_row
 
 MARKERS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64).markers
 METADATA = {
@@ -32,7 +31,7 @@ def metadata(pinned: PackageDemand) -> bytes:
     return f"Metadata-Version: 2.1\nName: x\n{text}\n".encode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("demands", "torch"),
     [
         ([demand("vllm ==0.9.2")], "==2.7.0"),
@@ -64,7 +63,7 @@ def wheel(version: str) -> IndexFile:
     return IndexFile(name=f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl", url=version)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("versions", "cuda", "expected"),
     [
         (["2.4.0"], "12.4", ("2.4.0", "12.1")),

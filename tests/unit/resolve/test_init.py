@@ -24,6 +24,7 @@ from imgbuild.smoke import recording, reports
 from imgbuild.values import Arch
 from tests.support import extended, inprocess_project, samples, smoke_records
 from tests.support.inprocess_project import TARGET, UNLOCKED
+from tests.support.rows import each_row
 
 GOLDEN = """\
 # yaml-language-server: $schema=./.imgbuild/matrix.schema.json
@@ -85,7 +86,7 @@ def test_new_matrix_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert extended.read(tmp_path / "matrix.yaml").targets["ours"].pins["einx"] == "0.3.0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["null", "x: y.sh", "yes", "1.5", "a #b", "a:", "- x", "~", "2025-06-20", "é, {x}", "@x"],
 )
@@ -203,7 +204,7 @@ def test_copy_is_refreshed_from_its_source(tmp_path: Path) -> None:
         init.refresh(path, Http())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "message"),
     [
         ("train.sh", "a colon and an absolute path"),
@@ -325,11 +326,11 @@ def test_a_copy_is_not_written_through_a_link(tmp_path: Path, part: str) -> None
     assert {file: file.read_bytes() for file in before} == before
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("folder", "name"),
     [("GRPO_Project 2", "grpo-project-2"), ("rl.team", "rl-team"), ("___", "my-image")],
 )
-@pytest.mark.parametrize("word", [".", "./", "absolute"])
+@each_row("word", [".", "./", "absolute"])
 def test_name_defaults_to_current_folder(
     folder: str, name: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +340,7 @@ def test_name_defaults_to_current_folder(
     init.require_name(name)
 
 
-@pytest.mark.parametrize("word", ["sub/rl", "..", "~/rl", "/nowhere/rl"])
+@each_row("word", ["sub/rl", "..", "~/rl", "/nowhere/rl"])
 def test_another_folder_is_refused_with_the_commands(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from imgbuild.resolve.quick_audit import QuickAudit, audit_requested, evidence_o
 from imgbuild.system.console import console
 from tests.support import release_index
 from tests.support.local_index import LocalIndex
+from tests.support.rows import each_row
 
 CONFIGS = "transformers/models/auto/configuration_auto.py"
 BEFORE = "CONFIG_MAPPING_NAMES = OrderedDict([])\nclass AutoConfig:\n    pass\n"
@@ -76,7 +77,7 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
+@each_row(("constraint", "relation"), ENTRIES, ids=[one.name for one, _ in ENTRIES])
 def test_evidence_of_an_entry(tmp_path, constraint, relation):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         evidence = evidence_of(constraint, release_catalogue)
@@ -90,7 +91,7 @@ def test_evidence_of_an_entry(tmp_path, constraint, relation):
     assert (evidence.other, evidence.other_version) == ("transformers", "2.0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "constraint",
     [
         entry("transformers.made(size)"),  # that version has no such evidence
@@ -154,7 +155,7 @@ def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "constraint", [entry for entry, _ in ENTRIES[:4]], ids=lambda entry: entry.name
 )
 def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, constraint):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-import pytest
-
 from imgbuild.cache.context import Context
 from imgbuild.project.model import Place
 from imgbuild.resolve.choose import LockedFacts
@@ -17,6 +15,7 @@ from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support import folder_index
 from tests.support.local_index import LocalIndex
+from tests.support.rows import each_row
 
 TAGS = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 FACTS = LockedFacts(
@@ -25,7 +24,7 @@ FACTS = LockedFacts(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metrics", "repro", "expected"),
     [
         (["six<1.17"], [], ["six 1.17.0 -> <1.17 (metrics 1.0)"]),

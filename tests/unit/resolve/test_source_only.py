@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from imgbuild.resolve import source_only
 from imgbuild.resolve.imports import ImportSite, sites
 from imgbuild.resolve.source_only import WheelNeeds
+from tests.support.rows import each_row
 
 
 # The pattern of the files at these projects' own releases.
-@pytest.mark.parametrize(
+@each_row(
     ("package", "version", "needs", "name"),
     [
         ("flash-attn", "2.7.4.post1", ("3.11", "12.4", "2.6.0", "x86_64"),
@@ -35,7 +34,7 @@ def test_the_name_of_the_wheel_to_look_for(
     assert wheel.file_name(package, version) == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("torch", "cuda", "machine", "abi"),
     [
         ("2.6.0", "12.4", "x86_64", "FALSE"),

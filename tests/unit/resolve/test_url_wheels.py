@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.project.model import Place
 from imgbuild.resolve import url_wheels
 from imgbuild.resolve.choose import LockedFacts
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
+from tests.support.rows import each_row
 
 FOLDER = "https://host.example/releases"
 
@@ -40,7 +39,7 @@ def nearest(*demands: PackageDemand) -> set[str]:
     return {each.target for each in url_wheels.nearest(facts, lambda _: demands, tags)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("demand", "targets"),
     [
         (wheel("+cu12torch2.6cxx11abiFALSE", "cp311-cp311"), {"3.11-2.6.0"}),

@@ -23,6 +23,7 @@ from imgbuild.show.compare import Comparison, compare
 from imgbuild.values import Arch
 from imgbuild.wheel import scripts
 from tests.support import images
+from tests.support.rows import each_row
 
 NAMES = ("embedded", "docker")
 INFO = "opt/venv/lib/python3.11/site-packages/demo-1.0.dist-info"
@@ -237,7 +238,7 @@ def record(rows: str, *more: Member) -> list[Member]:
     return [images.text(f"{INFO}/RECORD", rows), *more]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left", "right", "equal"),
     [
         (ROWS, "".join(reversed(ROWS.splitlines(keepends=True))), True),
@@ -279,7 +280,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "equal"),
     [
         (OTHER, True),
@@ -336,7 +337,7 @@ def test_list_of_builder_differences_is_used_only_here():
     assert all(each.like for each in entries if each.field == "content")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "result"),
     [
         ("- {path: /a, field: mode}", "reason"),

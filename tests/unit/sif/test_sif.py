@@ -19,6 +19,7 @@ from imgbuild.oci.reader import Reader
 from imgbuild.sif import container, enroot, files, image, squashfs
 from imgbuild.system import process
 from imgbuild.values import Arch, digest_of, sha256
+from tests.support.rows import each_row
 from tests.unit.sif.test_flat import facts, info, members, merged
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -170,7 +171,7 @@ def test_home_is_that_of_caller():
     assert "HOME" not in files.environment(summary(Env=["HOME=/root", "PATH=/bin"]))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entrypoint", "command", "lines"),
     [
         (["/e", "an arg"], ["sh"], ['[ "$#" -gt 0 ] || set -- sh', "exec /e 'an arg' \"$@\""]),

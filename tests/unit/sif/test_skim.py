@@ -22,6 +22,7 @@ from imgbuild.sif import skim
 from imgbuild.sif.flat import Flat, LayerSource
 from imgbuild.values import sha256
 from tests.support.layer_files import layer_file
+from tests.support.rows import each_row
 from tests.unit.oci.test_layer import member, noise, placed, text
 
 LARGE = 300_000  # bytes: enough for a content to be passed over
@@ -85,7 +86,7 @@ def test_large_content_is_not_decompressed(members, tmp_path):
     assert skim.entries(layer_file(path)) == expected
 
 
-@pytest.mark.parametrize("cut", [1 << 30, 100_000, 512, 777])
+@each_row("cut", [1 << 30, 100_000, 512, 777])
 def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
     """gzip members split at arbitrary positions of the tar, or at every byte."""
     data = io.BytesIO()

@@ -12,6 +12,7 @@ from imgbuild.errors import InputError
 from imgbuild.project_paths import Project
 from imgbuild.site import history
 from imgbuild.site.history import SiteHistory
+from tests.support.rows import each_row
 from tests.support.site_history import CHANGE, HISTORY
 
 
@@ -21,7 +22,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert history.read(place) == HISTORY
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "match"),
     [
         ('"format": 1', '"format": 2', "unsupported format 2"),

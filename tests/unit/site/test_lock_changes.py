@@ -9,6 +9,7 @@ import pytest
 
 from imgbuild.site import lock_changes
 from imgbuild.site.lock_changes import VersionChange
+from tests.support.rows import each_row
 
 DEB = {"package": "openssl", "version": "3.0.17-1~deb12u2", "arch": "amd64"}
 WHEEL = {"package": "trl", "version": "0.19.0", "sha256": "0"}
@@ -61,7 +62,7 @@ def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
     assert changed(arch=both) == lock_changes.LockChanges(settings=("arm64 added",))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "line"),
     [
         ({"base": {**LOCK["base"], "name": "debian-13"}}, "base: debian-12 → debian-13"),

@@ -17,6 +17,7 @@ from imgbuild.slurm.array import ArrayTask, JobArray, Task, TaskState
 from imgbuild.system import process as processes
 from imgbuild.system.console import console
 from tests.support.inprocess_project import TARGET, Command, make
+from tests.support.rows import each_row
 
 ONE = Task(target="one", digest="sha256:" + "1" * 64)
 TWO = Task(target="two", digest="sha256:" + "2" * 64)
@@ -210,7 +211,7 @@ def test_task_without_final_state_is_lost_after_retries(tmp_path, monkeypatch, w
     assert end.message == f"{word.lower()}: slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("log", "message"),
     [
         ("building …\nerror: it broke\n  here\nhint: mend it\n", "it broke\n  here\nhint: mend it"),

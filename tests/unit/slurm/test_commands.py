@@ -16,6 +16,7 @@ from imgbuild.slurm.jobs import Allocation, Container, ScriptKind
 from imgbuild.values import Arch, digest_of
 from tests.support import samples
 from tests.support.inprocess_project import TARGET, Command, make
+from tests.support.rows import each_row
 
 GOLDEN = Path(__file__).parents[2] / "data/slurm"
 DIGEST = "sha256:" + "1" * 64
@@ -75,7 +76,7 @@ def test_every_golden_script_is_tested():
     assert {path.stem for path in GOLDEN.iterdir()} == set(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 def test_sbatch_options_precede_first_command(kind):
     lines = (GOLDEN / f"{kind}.sh").read_text("utf-8").splitlines()
     first = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
@@ -119,7 +120,7 @@ def test_check_handles_signal_during_steps():
         assert lines[place + 2] == "wait $! || sound=1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "words"),
     [
         ("train.py --a b", "train.py --a b"),
@@ -153,7 +154,7 @@ def test_python_options_with_accelerate_or_torchrun_are_refused(command):
         job_script(ScriptKind.TORCHRUN, command=tuple(command.split()))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "words"),
     [
         ("python train.py --a b", "train.py --a b"),
@@ -220,7 +221,7 @@ def test_driver_is_not_requested_without_gpus():
     assert "--gpus-per-node" not in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("job", "changes", "words"),
     [
         (
@@ -366,7 +367,7 @@ def test_job_with_missing_files_is_not_submitted(tmp_path, monkeypatch, capsys):
         assert f"{tmp_path}/{name}: no such file" in refused.stderr
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "message"),
     [
         ((), "the job requests no GPU: use --gpus N"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.rows import each_row
 from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, script
 
 IMPORT_CHAIN = """\
@@ -131,7 +132,7 @@ ValueError: no blocks
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("log", "cause"),
     [
         (

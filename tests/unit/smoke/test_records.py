@@ -17,6 +17,7 @@ from imgbuild.smoke import records
 from imgbuild.smoke.records import ImageContent, RecordedRun, SmokeRecords
 from imgbuild.smoke.result import FirstFailure
 from imgbuild.values import Arch
+from tests.support.rows import each_row
 
 TARGET = "small"
 FIRST, SECOND = "sha256:" + "1" * 64, "sha256:" + "2" * 64
@@ -167,7 +168,7 @@ def test_records_file_has_one_line_per_entry(tmp_path: Path) -> None:
     assert '      "first": {"case": "nccl", "message": "no peers"},' in lines
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "words"),
     [
         ('"target": "small"', '"target": "other"', "target: wrong target (found other)"),

@@ -24,6 +24,7 @@ from imgbuild.system.console import console
 from imgbuild.system.process import Result
 from imgbuild.values import Arch
 from tests.support import samples
+from tests.support.rows import each_row
 from tests.support.smoke_scripts import CRASH, ENGINE, LINKER, SCRIPTS, script
 
 
@@ -239,7 +240,7 @@ def test_smoke_report_is_read():
     assert runner.read_report(answer(CASES[:1], 0), expected, "static").ok
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "words"),
     [
         (Result(1, "", "python: not found\n"), "did not run.*\n.*python: not found"),

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.rows import each_row
 from tests.support.source_code import module_of
 
 SCRIPT = Path(__file__).parents[3] / "smoke_tests/doctor.py"
@@ -307,7 +308,7 @@ def test_checks_run_concurrently(doctor, monkeypatch):
     assert not [finding for finding in findings if "timed out after" in finding.message]
 
 
-@pytest.mark.parametrize("world", [1, 8, 64, 181, 192, 256, 4096])
+@each_row("world", [1, 8, 64, 181, 192, 256, 4096])
 def test_all_reduce_sums_are_exact_in_any_order(world):
     module = module_of(SCRIPT.with_name("check_reduce.py"))
     share = world * (world + 1) // 2

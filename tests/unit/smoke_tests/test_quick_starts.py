@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import each_row
 from tests.support.smoke_scripts import script
 
 WORDS = ("bin", "python", "trl", "model", "data", "out", "share", "port")
@@ -69,7 +70,7 @@ def test_reward_accepts_texts_and_conversations(monkeypatch):
     assert letters(["ab 1", [{"content": "1"}], ""]) == [0.75, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("installed", "since", "before"),
     [
         ("0.18.2", "0.24", True),
@@ -90,7 +91,7 @@ def test_output_without_expected_text_is_a_problem(monkeypatch):
     assert says("nothing", None, "loss") == ["the output has nothing like loss"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "fits"),
     [
         ('{"colour": "red", "warm": true}', True),

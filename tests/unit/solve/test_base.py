@@ -13,6 +13,7 @@ from imgbuild.errors import InputError, IntegrityError
 from imgbuild.matrix.model import RegistryBase
 from imgbuild.solve import base as bases
 from tests.support.layer_files import layer_file
+from tests.support.rows import each_row
 
 IMAGE = f"localhost:5000/base@sha256:{'a' * 64}"
 ROOT = b"root:x:0:0::/root:/bin/sh\n"
@@ -65,7 +66,7 @@ def test_paths_removed_by_upper_layer_are_absent(tmp_path, hidden):
         assert bases.accounts(IMAGE, read(folder, GOOD, members))["etc/passwd"] == ROOT.decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("members", "text"),
     [
         ({}, "/etc/passwd does not exist"),
@@ -81,7 +82,7 @@ def test_invalid_account_files_are_refused(tmp_path, members, text):
     assert "choose a base with the file" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "members",
     [
         {"usr/bin/python3": b""},
@@ -95,7 +96,7 @@ def test_valid_base_pythons(tmp_path, members):
     bases.refuse_other_python(base(), read(tmp_path, members))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("members", "text", "hint"),
     [
         ({}, "/usr/bin/python3 does not exist", "it has no python3.N"),

@@ -9,6 +9,7 @@ from imgbuild.cache.store import Store
 from imgbuild.errors import FetchFailed, InputError
 from imgbuild.http.client import Http
 from imgbuild.solve import git_tree
+from tests.support.rows import each_row
 
 COMMIT = "abcdef0123456789abcdef0123456789abcdef01"
 
@@ -37,7 +38,7 @@ def test_unreachable_repository_error_has_place(tmp_path):
         git_tree.read("git+https://a.example/x", "setup.py, line 3", context, form="")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tag", "distance", "version"),
     [
         ("v1.2.3", 0, "1.2.3"),
@@ -54,7 +55,7 @@ def test_commit_version(tag, distance, version):
     assert git_tree.version_of(tag, distance, COMMIT) == version
 
 
-@pytest.mark.parametrize("size", [0, 1, 0xFFFF, 0x10000, 300_000])
+@each_row("size", [0, 1, 0xFFFF, 0x10000, 300_000])
 def test_stored_gzip_is_valid_for_zlib(size):
     data = bytes(number % 251 for number in range(size))
     pieces = [data[at : at + 1000] for at in range(0, size, 1000)]

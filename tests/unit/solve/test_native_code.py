@@ -1,11 +1,11 @@
 """The code that a package compiles, by its build files."""
 
-import pytest
 
 from imgbuild.solve import native_code
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "words"),
     [
         ("setup.py", "import os\nCUDAExtension('a', [])", "CUDA code: setup.py:2 has CUDA"),
@@ -21,7 +21,7 @@ def test_compiled_code_is_reported_with_place(name, text, words):
     assert words in str(native_code.signs({name: text}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text"),
     [
         ("setup.py", "setup(name='a')  # ext_modules and CUDAExtension are elsewhere"),

@@ -10,6 +10,7 @@ import pytest
 from imgbuild.errors import IntegrityError, NoSolution
 from imgbuild.solve import sdist_wheel
 from tests.support.local_index import sdist_bytes, wheel_bytes
+from tests.support.rows import each_row
 
 PYPROJECT = b"""
 [build-system]
@@ -178,7 +179,7 @@ def test_build_requirement_with_too_long_path_is_refused(tmp_path):
         sdist_wheel.build(task)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "name"),
     [
         ("AttributeError: module 'inspect' has no attribute 'getargspec'. Did you mean: 'getargs'?",

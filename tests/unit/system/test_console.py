@@ -11,6 +11,7 @@ from imgbuild.cli import _output
 from imgbuild.system.console import Console, amount_text, time_text, wrapped
 from imgbuild.system.control_characters import visible
 from tests.support import terminal
+from tests.support.rows import each_row
 
 # Clear screen, colours, erase, move cursor, other line ends, bidirectional controls.
 WICKED = "a\x1b[2J\x1b[32mb\x9b1K\x08\r\x7fc\u202ed"
@@ -22,7 +23,7 @@ def test_control_characters_are_escaped() -> None:
     assert visible("one\ttwo\nthree - 四 🙂") == "one\ttwo\nthree - 四 🙂"
 
 
-@pytest.mark.parametrize("way", ["info", "detail", "warn", "error"])
+@each_row("way", ["info", "detail", "warn", "error"])
 def test_messages_are_escaped(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
     console.configure(verbosity=1, json=False)
@@ -63,7 +64,7 @@ def test_short_lines_keep_spaces_and_labels_count() -> None:
     assert wrapped("longerthanthat", 10, taken=7) == "longerthanthat"
 
 
-@pytest.mark.parametrize("way", ["info", "detail", "warn", "error"])
+@each_row("way", ["info", "detail", "warn", "error"])
 def test_messages_wrap_only_on_terminal(
     way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from imgbuild.system.console import Console
 from imgbuild.system.control_characters import ascii_controls, visible
+from tests.support.rows import each_row
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def test_all_control_and_format_characters_are_escaped() -> None:
     assert shown.encode().decode("unicode_escape") == hidden()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("a\u200bb", r"a\u200bb"),

@@ -16,6 +16,7 @@ from imgbuild.system.placing import place
 from imgbuild.system.reporter import SILENT
 from imgbuild.values import sha256
 from tests.support.links import OBSTACLES, outside, state
+from tests.support.rows import each_row
 
 NAME = "a/b/c.json"
 DATA = b"the bytes of a layer"
@@ -49,8 +50,8 @@ def read(folder: OpenFolder) -> None:
 CHANGES = [written, replaced, removed, read]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("part", ["a", "a/b", NAME])
+@each_row("change", CHANGES, ids=lambda change: change.__name__)
+@each_row("part", ["a", "a/b", NAME])
 def test_link_at_any_depth_is_an_error(tmp_path, part, change):
     folder, elsewhere = top(tmp_path), outside(tmp_path)
     (folder / part).rename(tmp_path / "moved")
@@ -68,9 +69,9 @@ def test_link_at_any_depth_is_an_error(tmp_path, part, change):
     assert (folder / part).is_symlink()
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("kind", OBSTACLES)
-@pytest.mark.parametrize("part", ["a/b", NAME])
+@each_row("change", CHANGES, ids=lambda change: change.__name__)
+@each_row("kind", OBSTACLES)
+@each_row("part", ["a/b", NAME])
 def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
     folder = top(tmp_path)
     (folder / part).rename(tmp_path / "moved")
@@ -84,10 +85,10 @@ def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
     assert os.path.lexists(folder / part)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", ["/etc/passwd", "../x", "a/../../x", "..", "", "a//b", "./a", "a\0"]
 )
-@pytest.mark.parametrize(
+@each_row(
     "use",
     [
         lambda folder, name: folder.write(name, b""),
@@ -152,8 +153,8 @@ def test_default_locations_do_not_follow_links(tmp_path):
             require_below(folder, folder / name)
 
 
-@pytest.mark.parametrize("opener", [files.open_locked, lambda path: regular_file(path, os.O_RDWR)])
-@pytest.mark.parametrize("kind", ["link", *OBSTACLES])
+@each_row("opener", [files.open_locked, lambda path: regular_file(path, os.O_RDWR)])
+@each_row("kind", ["link", *OBSTACLES])
 def test_lock_must_be_regular_file(tmp_path, opener, kind):
     path, elsewhere = tmp_path / "lock", outside(tmp_path)
     if kind == "link":

@@ -9,6 +9,7 @@ import pytest
 
 from imgbuild.errors import ToolMissing
 from imgbuild.system import process, programs
+from tests.support.rows import each_row
 
 
 @pytest.fixture(name="here")
@@ -44,7 +45,7 @@ def test_absolute_path_entries_are_searched(here: Path, monkeypatch: pytest.Monk
     assert programs.which("tool", path=str(here)) == f"{here}/tool"
 
 
-@pytest.mark.parametrize(("name", "given", "left"), [
+@each_row(("name", "given", "left"), [
     ("PATH", ":/usr/bin:.:x/y:/bin:", "/usr/bin:/bin"),
     ("PATH", ".", os.defpath),
     ("PATH", "", os.defpath),

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from imgbuild.errors import InputError
 from imgbuild.system import quoting
 from imgbuild.values import CONTROLS
+from tests.support.rows import each_row
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 LINES = TEXTS.filter(lambda text: not re.search(f"[{CONTROLS}]", text))
@@ -62,8 +63,8 @@ def test_comment_respects_line_length() -> None:
     assert max(map(len, comment.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("sign", ["\n", "\0", "\r", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028"])
-@pytest.mark.parametrize(
+@each_row("sign", ["\n", "\0", "\r", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028"])
+@each_row(
     "quote",
     [quoting.word, quoting.double, quoting.dockerfile_value, quoting.sbatch, quoting.plain],
 )
@@ -78,7 +79,7 @@ def test_script_arguments_may_contain_newlines() -> None:
         quoting.word("a\x1bb", lines=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("package", "version", "url"),
     [
         ("a\nb", "1", ""), ("a", "1 --index-url https://evil.example", ""), ("a", "1\nb==2", ""),
@@ -94,7 +95,7 @@ def test_requirement_is_one_package_with_version(package, version, url) -> None:
     assert (read.name, str(read.specifier)) == ("a", "==1!2.0+cu124")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("a|b", r"a\|b"), ("<img src=x>", "&lt;img src=x&gt;"), ("[x](y)", r"\[x\](y)"),

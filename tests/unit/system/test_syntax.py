@@ -13,6 +13,7 @@ from imgbuild.system.syntax import (
     parse_requirement,
     parse_source,
 )
+from tests.support.rows import each_row
 
 NUMBERS = list(range(300))  # its tree is large enough that garbage is collected while it is built
 MARKER = 'python_version >= "3.9" and extra == "all"'
@@ -34,7 +35,7 @@ def switches():
 
 
 @pytest.mark.usefixtures("switches")
-@pytest.mark.parametrize(
+@each_row(
     ("parse", "expected"),
     [
         (lambda: str(parse_requirement(f"a; {MARKER}").marker), MARKER),

@@ -27,6 +27,7 @@ from imgbuild.report import Severity
 from imgbuild.system import files
 from imgbuild.values import Arch
 from tests.support import audited
+from tests.support.rows import each_row
 from tests.unit.pipeline.test_audit_lock import audited_folder
 
 TRL = """\
@@ -86,7 +87,7 @@ def errors(package_set: PackageSet, named: tuple[str, ...], known: PublishedFact
     return found[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "files", "independent", "error"),
     [
         ("tabular", {"tabular.py": "VALUE = 1\n"}, True, ""),

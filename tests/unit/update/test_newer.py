@@ -15,6 +15,7 @@ from imgbuild.update.newer import NewerVersion, RequiredVersion, VersionSet
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support.local_index import LocalIndex, sdist_bytes
+from tests.support.rows import each_row
 from tests.support.servers import Site, serve
 
 X86 = Tags(python="3.11.2", glibc="2.36", arch=Arch.X86_64)
@@ -166,7 +167,7 @@ def file(name: str, python: str | None = None) -> IndexFile:
     return IndexFile(name=name, url=f"https://index.example/{name}", requires_python=python)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "machines", "reasons"),
     [
         ([file("a-1-py3-none-any.whl")], (X86, ARM), ()),

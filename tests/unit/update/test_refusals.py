@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 
 import msgspec
-import pytest
 
 from imgbuild.matrix.tried_updates import RefusedVersion
 from imgbuild.update import trial
 from imgbuild.update.trial import TrialInputs
+from tests.support.rows import each_row
 
 DAY = datetime.date(2026, 11, 28)
 REFUSED = RefusedVersion(
@@ -43,7 +43,7 @@ def test_refusal_applies_while_causes_are_unchanged():
     assert trial.holds(REFUSED, inputs(versions=other))  # no reason names trl
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {"row": "another base"},

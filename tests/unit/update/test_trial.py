@@ -15,6 +15,7 @@ from imgbuild.matrix.model import Wanted
 from imgbuild.update import snapshots, trial
 from imgbuild.update.axes import CoolDown
 from tests.support import samples
+from tests.support.rows import each_row
 
 TODAY = datetime.date(2026, 11, 28)
 COOL_DOWN = CoolDown(days=7, today=TODAY)
@@ -47,7 +48,7 @@ def test_reasons_are_bounded_and_have_no_control_characters():
     assert all(len(reason) <= trial.LINE and "\x1b" not in reason for reason in reasons)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reason", "named"),
     [
         ("Because trl==1.16.0 depends on accelerate>=1.4.0", {"trl", "accelerate"}),

@@ -13,6 +13,7 @@ from imgbuild.verify import claims, image
 from imgbuild.verify.checks import Failed, Unchecked
 from imgbuild.verify.image import Expected
 from tests.support import registry_project
+from tests.support.rows import each_row
 
 TODAY = datetime.date(2026, 11, 26)
 DIGEST = {arch: f"sha256:{number * 64}" for arch, number in zip(Arch, "12", strict=True)}
@@ -39,7 +40,7 @@ def name(tag: str, digest: str = DIGEST[Arch.X86_64], *arches: Arch) -> str:
     return claims.name(tag, digest, expected(*(arches or (Arch.X86_64,))), TODAY)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tag", ["small", "small-20250620", "small-20261126", "small-20261127", "small-20260228"]
 )
 def test_pushed_tag_is_accepted(tag):
@@ -63,7 +64,7 @@ def test_full_image_tag_has_no_architecture():
             name(tag, BOTH_DIGEST, *Arch)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tag",
     [
         "small-19700101", "small-20250619", "small-20261128", "small-20991231", "small-99999999",
@@ -75,7 +76,7 @@ def test_impossible_tag_date_fails(tag):
         name(tag)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tag",
     ["small-arm64", "small-x86_64", "small-base", "small-base-20261126", "small-arm64-20261126"],
 )
@@ -84,7 +85,7 @@ def test_tag_of_other_image_fails(tag):
         name(tag)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tag",
     [
         "smaller", "Small", "small-2026112", "small-202611260", "small-20261126-1", "small-latest",

@@ -13,6 +13,7 @@ import pytest
 
 from imgbuild.errors import IntegrityError
 from imgbuild.wheel import archive
+from tests.support.rows import each_row
 from tests.support.wheels import (
     FILE,
     LINK,
@@ -82,8 +83,8 @@ def test_stored_wheel_errors_use_file_name(tmp_path: Path) -> None:
         archive.read(stored, label="other-1.0-py3-none-any.whl")
 
 
-@pytest.mark.parametrize("signature", [b"", b"PK\7\x08"])
-@pytest.mark.parametrize("layout", ["<LLL", "<LQQ"])
+@each_row("signature", [b"", b"PK\7\x08"])
+@each_row("layout", ["<LLL", "<LQQ"])
 def test_data_descriptors_are_read(tmp_path: Path, signature: bytes, layout: str) -> None:
     stream = deflated(TEXT)
     descriptor = signature + struct.pack(layout, zlib.crc32(TEXT), len(stream), len(TEXT))
@@ -151,7 +152,7 @@ def test_streamed_zip64_is_read(tmp_path: Path) -> None:
     assert parsed.content("demo/a") == TEXT
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "word"),
     [
         (b"../evil", "contains `..`"),
@@ -186,7 +187,7 @@ def test_links_inside_wheel_become_files(tmp_path: Path) -> None:
     assert archive.read(path).content("demo/link") == b"../x"
 
 
-@pytest.mark.parametrize("mode", [0o020644, 0o010644, 0o140755, 0o060644, 0o040755])
+@each_row("mode", [0o020644, 0o010644, 0o140755, 0o060644, 0o040755])
 def test_special_files_are_refused(tmp_path: Path, mode: int) -> None:
     refused(forge(tmp_path, entries(Entry(name=b"dev", mode=mode))), "'dev'", f"{mode:o}")
 
@@ -209,7 +210,7 @@ def test_folder_with_content_is_refused(tmp_path: Path) -> None:
     refused(path, "'a/'", "folder")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "word"),
     [
         (Entry(name=b"a", data=TEXT, crc=7), "CRC"),
@@ -269,7 +270,7 @@ def test_zip_bombs_are_refused(tmp_path: Path) -> None:
         archive.verify(archive.read(forge(tmp_path, entries(entry))))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("forged", "word"),
     [
         ({"before": b"#!/bin/sh\n"}, "10 unexpected bytes before"),
@@ -344,7 +345,7 @@ def test_wheel_requires_one_dist_info(tmp_path: Path) -> None:
     refused(forge(tmp_path, odd), "NAME-VERSION")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "data", "word"),
     [
         ("METADATA", metadata("other", "1.0"), "other 1.0"),

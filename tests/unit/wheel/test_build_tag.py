@@ -1,11 +1,11 @@
 """The CUDA and torch of a wheel, from its local version."""
 
-import pytest
 
 from imgbuild.wheel.build_tag import BuildTag, build_tag, torch_cxx11
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "cuda", "torch", "cxx11"),
     [
         ("2.7.4.post1+cu12torch2.6cxx11abiFALSE", "12", "2.6", False),
@@ -26,7 +26,7 @@ def test_local_version_describes_build(version, cuda, torch, cxx11):
     assert build_tag(version) == BuildTag(cuda=cuda, torch=torch, cxx11=cxx11)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "cxx11"),
     [
         ("2.5.1+cu124", False),

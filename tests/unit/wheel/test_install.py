@@ -16,6 +16,7 @@ from imgbuild.oci.content import Files, pieces
 from imgbuild.oci.layer import write_layer
 from imgbuild.oci.tar import Member, MemberKind, Slice
 from imgbuild.wheel import install
+from tests.support.rows import each_row
 from tests.support.wheels import LINK, PROGRAM, make
 
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -168,7 +169,7 @@ def test_omitted_files_are_not_in_record(tmp_path: Path) -> None:
     assert "demo/b.py" in rows(members)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "word"),
     [
         ({"demo-1.0.data/stray": b""}, "expected one of its folders"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from imgbuild.errors import IntegrityError
 from imgbuild.wheel.record import RecordRow, digest, read_record, strong_digest, write_record
+from tests.support.rows import each_row
 
 PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
@@ -49,7 +50,7 @@ def test_record_digest_matches_specification() -> None:
     assert digest([b"a", b"bc"]) == digest([b"abc"])
 
 
-@pytest.mark.parametrize("text", ["a\n", "a,b,c,d\n", "a,b,x\n", 'a,"b"c,1\n', "a,b,-1\n"])
+@each_row("text", ["a\n", "a,b,c,d\n", "a,b,x\n", 'a,"b"c,1\n', "a,b,-1\n"])
 def test_invalid_records_are_refused(text: str) -> None:
     with pytest.raises(IntegrityError, match=r"w\.whl.*RECORD"):
         read_record(text, "w.whl")

@@ -8,6 +8,7 @@ import pytest
 
 from imgbuild.errors import IntegrityError
 from imgbuild.wheel.scripts import EntryPoint, entry_points, launcher, rewritten, shebang
+from tests.support.rows import each_row
 
 
 def test_entry_points_follow_the_specification() -> None:
@@ -29,7 +30,7 @@ d = anything: at all %s
     assert entry_points("", "w.whl") == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "[console_scripts]\n../evil = a:b\n",
@@ -66,7 +67,7 @@ def test_long_interpreter_path_uses_shell_launcher(interpreter: str) -> None:
     ast.parse(launcher(EntryPoint(name="x", module="m", attribute="f"), interpreter))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "expected"),
     [
         (b"#!python\nx\n", b"#!/p\nx\n"),

@@ -17,6 +17,7 @@ from imgbuild.errors import IntegrityError
 from imgbuild.oci.reader import ZSTD
 from imgbuild.wheel import sdist
 from imgbuild.wheel.sdist import SdistMember
+from tests.support.rows import each_row
 
 TOP = "demo-1.0"
 
@@ -129,7 +130,7 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_unsupported_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
     data, words = BAD[name]
     with pytest.raises(IntegrityError) as caught:
@@ -139,7 +140,7 @@ def test_unsupported_members_are_refused_by_name(tmp_path: Path, name: str) -> N
     assert len(caught.value.message) < 500
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data", [b"", b"\x1f\x8b\0", b"BZh9junk", b"PK\5\6", b"PK\3\4", bytes(700), b"no archive" * 99]
 )
 def test_non_archive_is_refused(tmp_path: Path, data: bytes) -> None:

@@ -6,12 +6,13 @@ import pytest
 
 from imgbuild.attest.sbom import licences
 from imgbuild.attest.sbom.licences import Licence
+from tests.support.rows import each_row
 
 HEAD = "Metadata-Version: 2.4\nName: one\nVersion: 1.0\n"
 FORMAT = "Format: https://example.org/copyright-format/1.0/\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "expected"),
     [
         ("License-Expression: mit or apache-2.0\n", Licence("MIT OR Apache-2.0")),
@@ -52,7 +53,7 @@ def test_metadata(fields: str, expected: Licence):
     assert licences.of_metadata(f"{HEAD}{fields}\nDescription\nLicense: MIT\n") == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stated", "expected"),
     [
         (["Expat"], "MIT"),

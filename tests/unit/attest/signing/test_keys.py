@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from imgbuild.attest.signing import keys
 from imgbuild.errors import InputError
+from tests.support.rows import each_row
 
 DATA = Path(__file__).parents[3] / "data/signing"
 PLAIN = forms.NoEncryption()
@@ -100,7 +101,7 @@ def _flipped(inside):
     inside["ciphertext"] = base64.b64encode(data).decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "message"),
     [
         (_other_cipher, "encrypted with scrypt and aes"),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
@@ -18,6 +17,7 @@ from isal import isal_zlib
 
 from imgbuild.audit.binaries.elf import read_elf, read_elf_file, symbol_hash
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
+from tests.support.rows import each_row
 
 REAL = sorted(
     path
@@ -67,7 +67,7 @@ def read(data: bytes, **options: int) -> ElfFacts:
     return facts
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+@each_row("path", REAL, ids=lambda path: path.name)
 def test_facts_of_real_library_match_pyelftools(path: Path) -> None:
     facts = read(path.read_bytes())
     needed, undefined, defined, required_versions = oracle(path)
@@ -81,12 +81,12 @@ def test_facts_of_real_library_match_pyelftools(path: Path) -> None:
     assert facts.python
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+@each_row("path", REAL, ids=lambda path: path.name)
 def test_read_elf_file_matches_read_elf(path: Path) -> None:
     assert read_elf_file(path, path.name) == read_elf(opened(path.read_bytes()), path.name)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+@each_row("share", [0.0, 0.001, 0.5, 0.99])
 def test_truncated_file_on_disk_has_no_facts(tmp_path: Path, share: float) -> None:
     data = REAL[0].read_bytes()
     (tmp_path / "cut.so").write_bytes(data[: int(len(data) * share)])
@@ -97,8 +97,8 @@ def test_real_libraries_are_available() -> None:
     assert len(REAL) >= 2
 
 
-@pytest.mark.parametrize("end_size", [0, 4096, 100_000, 1 << 30])
-@pytest.mark.parametrize("step", [1000, 1 << 20])
+@each_row("end_size", [0, 4096, 100_000, 1 << 30])
+@each_row("step", [1000, 1 << 20])
 def test_facts_do_not_depend_on_buffer_and_piece_sizes(end_size: int, step: int) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data, step), "a.so", end_size=end_size) == read(data)
@@ -119,7 +119,7 @@ def test_stream_is_reopened_only_for_discarded_ranges() -> None:
     assert opens > 2
 
 
-@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"import os\n", b"PK\3\4" + bytes(100)])
+@each_row("data", [b"", b"\x7fELF", b"import os\n", b"PK\3\4" + bytes(100)])
 def test_non_elf_file_has_no_facts(data: bytes) -> None:
     assert read_elf(opened(data), "a.py") is None
 
@@ -130,7 +130,7 @@ def test_object_file_has_no_facts() -> None:
     assert read_elf(opened(bytes(data)), "a.o") is None
 
 
-@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+@each_row("share", [0.01, 0.3, 0.6, 0.99])
 def test_truncated_stream_has_no_facts(share: float) -> None:
     data = REAL[0].read_bytes()
     assert read_elf(opened(data[: int(len(data) * share)]), "a.so") is None
@@ -185,7 +185,7 @@ FOUND = (
 )
 
 
-@pytest.mark.parametrize("step", [7, 16, 63, 1 << 20])
+@each_row("step", [7, 16, 63, 1 << 20])
 def test_gpu_code_across_piece_boundaries_is_found(step: int) -> None:
     assert codes(with_code(*CODE), step) == FOUND
 
@@ -200,7 +200,7 @@ def test_library_without_gpu_code_has_no_architectures() -> None:
     assert codes(REAL[0].read_bytes()) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "abi", "arch"),
     [
         (0x6005A04, 8, "sm_90"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.audit.binaries import gpu_models
 from imgbuild.values import Arch
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "capability"),
     [
         ("A100", "8.0"),
@@ -40,7 +39,7 @@ def test_common_spellings_are_recognized(name: str, capability: str) -> None:
     assert (model.capability, model.arch) == (capability, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "capability"),
     [
         ("NVIDIA GH200 480GB", "9.0"),
@@ -63,7 +62,7 @@ def test_tegra_capability_requires_arm64() -> None:
     assert (model.tegra, model.arch) == (True, Arch.ARM64)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200]
 )
 def test_unknown_names_are_rejected(name: str) -> None:

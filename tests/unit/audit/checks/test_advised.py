@@ -8,6 +8,7 @@ from imgbuild.audit import judge
 from imgbuild.audit.judge import Terms
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 PART = """try:
     from cluster.serve.api import run
@@ -56,7 +57,7 @@ def test_complete_extra_is_not_reported(tmp_path):
     assert not _findings(tmp_path, part, installed=("fastweb==2.0", "reflect==1.1"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "part",
     [
         PART.format("ImportError", "run = None  # pip install cluster[serve]"),

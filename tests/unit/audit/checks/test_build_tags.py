@@ -1,10 +1,10 @@
 """Wheels whose names contradict the torch, the CUDA or the C++ ABI of their package set."""
 
-import pytest
 
 from imgbuild.audit.checks import build_tags
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 
 def opened(tmp_path, versions):
@@ -14,7 +14,7 @@ def opened(tmp_path, versions):
     return audited.package_set(tmp_path, pins)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "torch", "subject", "words", "remedy"),
     [
         ("2.7.4.post1+cu12torch2.6cxx11abifalse", "2.7.1+cu126", "torch2.6",
@@ -41,7 +41,7 @@ def test_build_tag_contradicting_package_set_is_an_error(
     assert finding.evidence.subject == subject
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "torch"),
     [
         ("2.7.4.post1+cu12torch2.6cxx11abifalse", "2.6.0"),

@@ -8,6 +8,7 @@ from imgbuild.audit.checks import calls
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy, NameRegistry
 from imgbuild.report import Relation, Severity
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
 LIB = {
@@ -70,7 +71,7 @@ def test_removed_keyword_is_an_error_with_location():
     assert (finding.evidence.other, finding.evidence.other_version) == ("lib", "2.0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "relation", "subject"),
     [
         ("import lib\nlib.core.make('x', 1)\n", Relation.ARGUMENT, "lib.core.make(mode)"),
@@ -104,7 +105,7 @@ def test_undefined_names_and_attributes_are_reported(source, relation, subject):
     assert subjects(source) == [(relation, subject)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "from lib import Args\nArgs('m', seed=1).seed\n",
@@ -148,7 +149,7 @@ AUTO = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "count"),
     [
         ("AutoConfig.register('aimv2', object)", 1),
@@ -216,7 +217,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "expected"),
     [
         # There is no lora in this lib: the first branch is not taken, the other is.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.audit.checks import compiling
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 from tests.support.source_modules import rules
 
 LOAD = """
@@ -19,7 +18,7 @@ FROM = "from torch.utils.cpp_extension import load_inline as compile\n"
 NVCC = {"nvidia/cu13/bin/nvcc": "#!"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "more", "severity"),
     [
         (LOAD + "_load()\n", {}, Severity.ERROR),

@@ -9,6 +9,7 @@ from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 MAIN = """import hydra
 @hydra.main(config_path="config", config_name="trainer")
@@ -40,7 +41,7 @@ def test_missing_target_class_is_a_warning(tmp_path, target):
     assert f"refers to {target} in the configuration trainer" in finding.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     "target",
     [
         "train.configs.Actor",

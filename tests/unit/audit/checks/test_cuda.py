@@ -11,6 +11,7 @@ from imgbuild.audit.checks import cuda as cudas
 from imgbuild.audit.checks.floors import floors
 from imgbuild.audit.source.facts import ElfFacts, GpuCode
 from imgbuild.report import Finding, Floors, Relation
+from tests.support.rows import each_row
 from tests.support.shared_objects import SharedObjects, library, module
 
 
@@ -72,7 +73,7 @@ def saver(name: str, major: str) -> ElfFacts:
     return module(f"torch_memory_saver_hook_{name}.abi3.so", needed=needed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("files", "broken"),
     [
         ((saver("preload", "13"),), True),
@@ -116,7 +117,7 @@ def test_cpu_build_of_torch_is_an_error() -> None:
 # -- components
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cuda", "package", "version", "broken"),
     [
         ("13.0", "nvidia_cuda_nvcc", "13.5.37", True),
@@ -184,7 +185,7 @@ def code(*archs: str) -> tuple[GpuCode, ...]:
     return tuple(gpu_codes)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arch", "runs_on", "not_on"),
     [
         ("sm_80", ("8.0", "8.6", "8.9"), ("7.5", "9.0", "12.0")),
@@ -270,7 +271,7 @@ def test_machine_code_requires_driver_of_release() -> None:
     assert (bounds.gpu, bounds.gpu_ptx) == (("9.0",), ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cuda", "ptx", "driver"),
     [
         ("13.2", "9.2", "595.45.04"),

@@ -7,6 +7,7 @@ import pytest
 from imgbuild.audit import judge
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 # As protobuf 5.29 and 6 have it; 6 has only the second mismatch of major versions.
 RUNTIME = '''
@@ -89,7 +90,7 @@ def _audit(tmp_path, runtime, pieces, user=""):
     return judge.audit(package_set, checks=["support"]).findings
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("runtime", "generated", "refused"),
     [
         ("6.33.6", "7.36.1", True),
@@ -111,7 +112,7 @@ def test_rule_of_installed_protobuf_is_applied(tmp_path, runtime, generated, ref
         assert "protobuf" in finding.remedy
 
 
-@pytest.mark.parametrize(
+@each_row(
     "user",
     [
         "from pieces import model_pb2",

@@ -6,6 +6,7 @@ import pytest
 
 from imgbuild.audit.checks.refusals import refusals
 from imgbuild.audit.main_path.closure import main_path
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
 LIB = """
@@ -142,7 +143,7 @@ def refusal_lines(
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "error"),
     [
         ('R("a")', "ValueError"),
@@ -174,7 +175,7 @@ def test_missing_argument_is_reported(call: str, error: str) -> None:
 R = "from lib import R, Caller, guarded, late, make, register\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "count"),
     [
         # where it runs
@@ -276,7 +277,7 @@ def test_repeated_calls_are_one_refusal_at_first_line() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("importer", "count"),
     [
         ("from user import part\n", 1),
@@ -324,7 +325,7 @@ def test_lazy_table_name_imports_its_module(name: str, count: int) -> None:
     assert len(list(refusals(modules, main_path(modules, rules("user.main"))))) == count
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "count"),
     [
         ("pass", 1),

@@ -7,6 +7,7 @@ import pytest
 from imgbuild.audit.checks import imports
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.report import Relation, Severity
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
 LIB = {"lib/__init__.py": "from .core import run\n", "lib/core.py": "def run(): ...\n"}
@@ -53,7 +54,7 @@ def test_import_of_missing_package_is_an_error():
     assert finding.evidence.other == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "from lib import run\n",
@@ -162,7 +163,7 @@ def part_findings(part: str, user: str):
     return [(finding.severity, finding.message) for finding in imports.check(package_set, path)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "part",
     [
         RAISES,
@@ -171,7 +172,7 @@ def part_findings(part: str, user: str):
         "from engine.tools import Tokenizer\n",
     ],
 )
-@pytest.mark.parametrize(
+@each_row(
     "user",
     [
         LAZY.format("fmt.parts.engine"),
@@ -187,7 +188,7 @@ def test_unimportable_module_used_by_other_package_is_a_warning(part, user):
     assert "; engine uses this module (engine/backend.py:" in message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("part", "user"),
     [
         (RAISES, "def start():\n    import fmt.parts\n"),

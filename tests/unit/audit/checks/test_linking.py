@@ -6,6 +6,7 @@ import pytest
 
 from imgbuild.audit.checks import linking
 from imgbuild.report import Finding, Relation, Severity
+from tests.support.rows import each_row
 from tests.support.shared_objects import BASE, SharedObjects, library, module
 
 OLD = "_ZN5torch3jit17parseSchemaOrNameERKSs"
@@ -54,7 +55,7 @@ def test_defined_symbol_is_not_reported(base: bool) -> None:
     assert linking_findings(kernels(NEW), base=base) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "symbol",
     ["PyErr_SetString", "memcpy@GLIBC_2.2.5", "_Znwm@GLIBCXX_3.4", "cuLaunchKernel", "nvmlInit_v2"],
 )
@@ -258,7 +259,7 @@ def test_package_built_entirely_for_numpy_1_is_an_error(
 LACKS = {"needed": ("libgone.so.1",)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "severity"),
     [
         ("from pack import _ext", Severity.ERROR),

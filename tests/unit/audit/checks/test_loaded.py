@@ -12,6 +12,7 @@ from imgbuild.audit.packages.base import linked
 from imgbuild.report import Severity
 from imgbuild.values import Arch
 from tests.support import audited
+from tests.support.rows import each_row
 from tests.support.shared_objects import BASE
 
 # A real module that imports dlopen. The strings follow it, where no section is.
@@ -41,7 +42,7 @@ def test_unversioned_name_of_versioned_library_is_a_warning(tmp_path):
     assert "add a link /usr/lib/libcudart.so to nvidia/cu13/lib/libcudart.so.13" in finding.remedy
 
 
-@pytest.mark.parametrize(
+@each_row(
     "names",
     [
         ["libcudart.so.13"],

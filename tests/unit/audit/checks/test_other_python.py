@@ -12,6 +12,7 @@ from imgbuild.cache.store import Store
 from imgbuild.report import Relation, Severity
 from imgbuild.values import Arch
 from tests.support import audited
+from tests.support.rows import each_row
 from tests.support.source_modules import rules
 
 BUILD = "cpython-312-x86_64-linux-gnu.so"
@@ -71,7 +72,7 @@ def test_import_by_string_is_a_warning(tmp_path):
     assert finding.severity is Severity.WARNING
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "from user.part import _C\n",
@@ -99,7 +100,7 @@ def test_import_with_fallback_is_a_note(tmp_path, caught):
     assert severities(tmp_path, source, "user.use") == [Severity.NOTE]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "import sys\nif sys.version_info >= (3, 12):\n    from user.part import _C\n",
@@ -118,7 +119,7 @@ def test_matching_python_has_no_findings(tmp_path, python):
     assert severities(tmp_path, "from user.part import _C\n", "user.use", python=python) == []
 
 
-@pytest.mark.parametrize("other", ["_C.abi3.so", "_C.so", "_C.py", "_C/__init__.py"])
+@each_row("other", ["_C.abi3.so", "_C.so", "_C.py", "_C/__init__.py"])
 def test_build_or_source_for_this_python_has_no_findings(tmp_path, other):
     source_files = package(use="from user.part import _C\n")["user==1.0"]
     files: audited.Files = {**source_files, f"user/part/{other}": ""}

@@ -6,6 +6,7 @@ import pytest
 
 from imgbuild.audit.checks.refusals import refusals
 from imgbuild.audit.main_path.closure import main_path
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
 DECORATED = """
@@ -121,7 +122,7 @@ def test_published_packages_are_checked_only_against_additions():
 SPEC = "from importlib.util import find_spec\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "count"),
     [
         (SPEC + "if find_spec('dep') is None:\n    raise ImportError('dep')\n", 1),
@@ -161,7 +162,7 @@ OLD = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "call", "versions", "count"),
     [
         (OLD, "check('dep')", {"dep": "1"}, 1),

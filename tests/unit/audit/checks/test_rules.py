@@ -9,6 +9,7 @@ from imgbuild.audit.judge import Terms
 from imgbuild.report import Relation, Severity
 from imgbuild.values import Arch
 from tests.support import audited
+from tests.support.rows import each_row
 
 RULE = Rule(
     id="a-b",
@@ -148,7 +149,7 @@ def test_rule_is_skipped_if_other_package_provides_module(tmp_path):
     assert rules.check(complete_set, [rule]) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpu", "severity", "expected"),
     [
         ((), Severity.ERROR, [Severity.WARNING]),
@@ -178,7 +179,7 @@ DEEP_GEMM: audited.Files = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "python", "gpu", "expected"),
     [
         ("0.20.2", "3.11", ("8.0", "9.0"), [("rules", Severity.ERROR)]),
@@ -212,7 +213,7 @@ def test_rule_warning_does_not_hide_import_error(tmp_path):
     assert [finding.check for finding in report.findings] == ["rules"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "more",
     [{"missing": "c"}, {"other": ""}, {"clash": ""}, {"missing": "c", "other": "", "clash": ""}],
 )
@@ -223,7 +224,7 @@ def test_rule_requires_version_pair_or_missing_package(more):
         audited.changed(ALONE, lacks="")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ray", "click", "python", "count"),
     [
         ("2.49.1", "8.3.0", "3.10", 1),

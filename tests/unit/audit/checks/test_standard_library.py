@@ -7,6 +7,7 @@ import pytest
 from imgbuild.audit.checks import calls, imports
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.report import Finding, Relation, Severity
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules, rules
 
 
@@ -41,7 +42,7 @@ else:
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "python", "relation", "subject"),
     [
         ("from warnings import deprecated\n", "3.12", Relation.NAME, "warnings:deprecated"),
@@ -92,7 +93,7 @@ EITHER = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "python"),
     [
         ("from typing import override\n", "3.12"),
@@ -122,7 +123,7 @@ def test_existing_unreached_or_unknown_names_are_not_reported(source, python):
     assert check(source, python=python) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "try:\n    from typing import override\nexcept ImportError:\n    override = None\n",
@@ -180,7 +181,7 @@ def test_name_assigned_by_other_module_of_package_is_not_reported():
 FUNCTION = "import array\ndef f(fd: int) -> tuple[tuple[int, array.array[int]]]:\n    return 1\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         FUNCTION,
@@ -200,7 +201,7 @@ def test_subscript_evaluated_at_import_is_reported(source):
     assert check(source, python="3.12") == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "from __future__ import annotations\n" + FUNCTION,

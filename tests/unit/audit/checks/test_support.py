@@ -11,6 +11,7 @@ from imgbuild.audit.source import windows
 from imgbuild.audit.source.facts import Guard
 from imgbuild.report import Relation, Severity
 from tests.support import audited
+from tests.support.rows import each_row
 from tests.support.source_modules import rules
 
 RANGE = """
@@ -105,7 +106,7 @@ def test_assertion_is_read():
     assert guards(source) == [Guard("version", "torch", "<2.6")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         'import own\nif Version(own.__version__) < Version("2"):\n    raise ImportError\n',
@@ -191,7 +192,7 @@ def test_caught_exception_is_not_reported(tmp_path):
     assert support_findings(tmp_path, packages, [("own.a", "")]) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "severities"),
     [("0.8.5", [Severity.WARNING]), ("0.10.2", []), ("0.11.2", []), ("0.12.0", [Severity.WARNING])],
 )

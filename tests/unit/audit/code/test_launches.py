@@ -8,6 +8,7 @@ from imgbuild.audit.code.launches import SlurmGpus, allocation
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.audited_code import Findings, shown
+from tests.support.rows import each_row
 from tests.unit.audit.code.test_scripts import PACKAGES as SCRIPTED
 
 ZERO = """
@@ -49,7 +50,7 @@ PACKAGES: dict[str, audited.Files] = {
 JOB = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gres=gpu:a100:4\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "expected"),
     [
         (["--gpus-per-node=8"], SlurmGpus(8, 1, 1)),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-import pytest
-
 from imgbuild.audit.main_path.answers import answer
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
 # What Python returns; the audit may also leave it unknown.
@@ -191,7 +190,7 @@ PYTHON = {
 }
 
 
-@pytest.mark.parametrize("name", PYTHON)
+@each_row("name", PYTHON)
 def test_answer_matches_python_or_is_unknown(name: str) -> None:
     source, expected = PYTHON[name]
     assert _audit_answer(textwrap.dedent(source)) in (None, bool(expected))
@@ -227,7 +226,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each_row("name", HOSTILE)
 def test_hostile_input_terminates(name: str) -> None:
     assert _audit_answer(HOSTILE[name]) in (None, True)
 

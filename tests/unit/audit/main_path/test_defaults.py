@@ -9,6 +9,7 @@ from imgbuild.audit.main_path.closure import main_path
 from imgbuild.audit.main_path.policy import MainPathEntry, MainPathPolicy
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 MAIN = """
 import hydra
@@ -122,7 +123,7 @@ def test_module_imported_on_default_path_requires_its_packages(tmp_path):
     assert _missing(tmp_path, body=body, more=more) == {"queue_new": Severity.ERROR}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["defaults:\n", "defaults: 3\n", "defaults: [{}, null]\n", "day: 2026-13-45\n", "x: 0x_\n"],
 )
@@ -130,7 +131,7 @@ def test_invalid_hydra_configuration_has_no_findings(tmp_path, text):
     assert _missing(tmp_path, more={"train/config/trainer.yaml": text}) == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("condition", "subject"),
     [
         ("config.actor.strategy == 'fsdp'", "queue_new"),
@@ -157,7 +158,7 @@ REPLACED = (
 TRIED = "try:\n            import queue_new\n        {}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "is_needed"),
     [
         (TRIED.format("except ImportError:\n            pass"), False),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.audit.main_path.answers import answer
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
 TOOLS = """
@@ -123,7 +122,7 @@ def packages(**versions: str) -> SourceModules:
     return SourceModules(sources)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "versions", "expected"),
     [
         ("is_kernels_available()", {"kernels": "0.17.1"}, True),

@@ -6,11 +6,10 @@ import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import pytest
-
 from imgbuild.audit.main_path.guards import ATTRIBUTE, IMPORT, MISSING, GuardState, evaluate, judge
 from imgbuild.audit.source.facts import Guard, ModuleFacts
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
 MODULES = SourceModules(
@@ -27,7 +26,7 @@ RUNS, SKIPPED, UNKNOWN, HANDLED = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("guard", "state"),
     [
         (Guard("version", "vllm", ">=0.10.1,<0.12"), RUNS),
@@ -162,7 +161,7 @@ def answer(test: str, micro: int) -> bool:
     return bool(eval(test, {"sys": SimpleNamespace(version_info=Version(3, 11, micro))}))
 
 
-@pytest.mark.parametrize("test", COMPARISONS)
+@each_row("test", COMPARISONS)
 def test_python_version_comparisons_match_cpython(test):
     assert guard_verdict(test, "3.11.2") is answer(test, 2)
     every = {answer(test, micro) for micro in range(20)}
@@ -211,7 +210,7 @@ CALLEES = SourceModules(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("callee", "name", "state"),
     [
         (":LLM.wake_up", "tags", RUNS),
@@ -257,7 +256,7 @@ EARLY = """
 ASKED = "    if not flag:\n        return False\n" + FOUND
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "present", "absent"),
     [
         (FOUND, RUNS, SKIPPED),
@@ -298,7 +297,7 @@ NEW_VERSION = TORCH_VERSION >= Version("2.6")
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("condition", "state"),
     [
         ("HAS_NVTX", RUNS),

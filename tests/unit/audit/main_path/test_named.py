@@ -11,6 +11,7 @@ from imgbuild.audit.main_path import policy
 from imgbuild.audit.main_path.named import with_named
 from imgbuild.report import Severity
 from tests.support import audited
+from tests.support.rows import each_row
 
 PACKAGES = {
     "helper==1.0": {"helper.py": "VALUE = 42\n"},
@@ -202,7 +203,7 @@ def test_namespace_parts_are_imported(tmp_path: Path) -> None:
     assert error.startswith("gadget-core 1.0 imports GONE from helper")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("part", "is_integration"),
     [
         ({"helper.py": "from gadget import core\nimport absent\n"}, False),

@@ -8,6 +8,7 @@ from imgbuild.audit.names import classes
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import LookupResult
 from imgbuild.audit.source.facts import Class, ModuleFacts, Opaque
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
 MODULES = SourceModules(
@@ -85,7 +86,7 @@ def resolved(expression: str, module: str = "user", scope: str = "") -> LookupRe
     return classes.resolve(MODULES, facts(module), expression, scope=scope)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "scope", "expected"),
     [
         ("a.Derived", "", "Derived"),
@@ -107,7 +108,7 @@ def test_callee_is_resolved_to_definition(expression, scope, expected):
     assert getattr(lookup_result.definition, "name", "") == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "state"),
     [
         ("make", "unknown"),
@@ -126,7 +127,7 @@ def test_unresolvable_callee_is_unknown(expression, state):
     assert resolved(expression).state == state
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "has"),
     [
         ("Derived", {"run", "prop", "made", "shared", "of", "Inner", "__class__"}),
@@ -142,12 +143,12 @@ def test_instance_attributes_are_listed(name, has):
     assert "gone" not in attributes
 
 
-@pytest.mark.parametrize("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
+@each_row("name", ["Free", "Under", "Strange", "Made", "Wrapped", "make"])
 def test_dynamic_attributes_are_unknown(name):
     assert classes.attributes(MODULES, look_up(MODULES, "pkg.a", name)) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("receiver", "expected"),
     [
         ("a.Derived", "Derived"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.source.facts import Assigned, Class, Function, ModuleFacts, Opaque
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 
 MODULES = {
     "pkg": "from .a import One as Renamed\nfrom . import b, c\nimport os.path\n"
@@ -82,7 +81,7 @@ class Searched(Modules):
         """Has no effect: reading is fast here."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("module", "name", "state", "home"),
     [
         ("pkg.a", "One", "defined", "pkg.a"),
@@ -152,7 +151,7 @@ def test_lookup_result_has_definition_and_trace():
     assert isinstance(look_up(Modules(), "pkg", "a").definition, ModuleFacts)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("module", "ambiguous"),
     [("pkg.a", False), ("pkg.either", False), ("pkg.both", True), ("pkg.remade", True)],
 )

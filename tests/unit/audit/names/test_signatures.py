@@ -7,6 +7,7 @@ import pytest
 from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.lookup import look_up
 from imgbuild.audit.names.model import CallSignature
+from tests.support.rows import each_row
 from tests.support.source_modules import SourceModules
 
 MODULES = SourceModules(
@@ -104,7 +105,7 @@ def signature(name: str, *, bound: bool = True) -> CallSignature | None:
     return signatures.signature(MODULES, lookup_result, bound=bound)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "takes"),
     [
         ("plain", ["a", "b", "c"]),
@@ -135,7 +136,7 @@ def test_parameters_of_callables(name, takes):
     assert not call_signature.varkw
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["decorated", "Stranger", "New", "Made", "Ignoring", "Model", "Either"],
 )

@@ -1,11 +1,11 @@
 """Which Python loads an extension module, by file name."""
 
-import pytest
 
 from imgbuild.audit.packages.extensions import modules_for, other_builds, python_of
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("file", "python"),
     [
         ("a/_C.cpython-312-x86_64-linux-gnu.so", "3.12"),

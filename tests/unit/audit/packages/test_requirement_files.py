@@ -11,6 +11,7 @@ from imgbuild.audit.packages.requirement_files import RequirementText, read_file
 from imgbuild.errors import InputError
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
+from tests.support.rows import each_row
 
 MACHINE = Tags(python="3.11", glibc="2.36", arch=Arch.X86_64)
 TEXT = """\
@@ -63,7 +64,7 @@ def test_pip_and_uv_output_is_read() -> None:
     assert listed.unread == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "what", "why"),
     [
         ("-e file:///home/me/verl", "file:///home/me/verl", "editable installations"),
@@ -99,7 +100,7 @@ def test_sdist_version_is_read_from_file_name(line: str) -> None:
     assert read(line).versions == {"trl": "0.18.2"}
 
 
-@pytest.mark.parametrize("line", ["trl>=0.18", "trl==0.18.*", "trl", "trl[vllm]", "trl==1,==2"])
+@each_row("line", ["trl>=0.18", "trl==0.18.*", "trl", "trl[vllm]", "trl==1,==2"])
 def test_package_without_exact_version_is_named(line: str) -> None:
     error = refused(f"torch==2.6.0\n\n{line}\n")
     assert error.message.startswith("one.txt: 1 of 2 packages have no exact version: trl")
@@ -156,7 +157,7 @@ def test_several_files_form_one_set() -> None:
     assert read("torch==2.6.0\n", "Torch==2.6\n").versions == {"torch": "2.6.0"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second"),
     [
         ("numpy==1.26.4", "numpy==2.0.0"),
@@ -211,7 +212,7 @@ def test_circular_includes_are_read_once(tmp_path: Path) -> None:
     assert read_pins(texts, MACHINE).versions == {"trl": "1.0", "torch": "2.6.0"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "words"),
     [
         ("-r gone.txt", "cannot read"),

@@ -8,6 +8,7 @@ import pytest
 
 from imgbuild.audit.source.facts import ModuleFacts
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 
 
 def read(source: str, module: str = "pkg") -> ModuleFacts:
@@ -86,7 +87,7 @@ def test_define_import_structure_covers_all_files_of_folder():
     assert not facts.dynamic
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "lazy"),
     [
         ("if name == 'X':\n    from .y import X\n    return X\nraise AttributeError", "pkg.y"),
@@ -125,7 +126,7 @@ def test_submodule_table_uses_type_checking_imports(seen, value, lazy):
     assert facts.lazy == {"three": lazy}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "def __getattr__(name): return getattr(other, name)",

@@ -6,17 +6,16 @@ import ast
 import gc
 from textwrap import dedent
 
-import pytest
-
 from imgbuild.audit.source.facts import ModuleFacts, Parameter
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 
 
 def read(source: str, module: str = "pkg.sub.mod", *, package: bool = False) -> ModuleFacts:
     return read_module(dedent(source).encode(), module, "file.py", package=package)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "package", "expected"),
     [
         ("import a.b", False, ("a.b", "", "a")),
@@ -61,7 +60,7 @@ def test_parameters_of_every_kind_are_read():
     assert (function.varargs, function.varkw, function.returns) == (True, True, "str")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "returns"),
     [
         ("return cls(1)", "Self"),
@@ -109,7 +108,7 @@ def test_class_members_are_read():
     assert not a.dynamic
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "def __getattr__(self, name): ...",
@@ -122,7 +121,7 @@ def test_class_with_unlistable_attributes_is_dynamic(body):
     assert read(f"class A:\n    {body}\n").classes[0].dynamic
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "exports"),
     [
         ("__all__ = ['a', 'b']", ("a", "b")),

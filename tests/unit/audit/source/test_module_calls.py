@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 import msgspec
-import pytest
 
 from imgbuild.audit.source.facts import Guard, ModuleFacts
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 
 HEAD = "from typing import Optional\nimport vllm\nfrom vllm import LLM, AsyncEngineArgs as Args\n"
 
@@ -52,7 +52,7 @@ def test_parameter_hides_import():
     assert calls("x = [vllm.go() for vllm in vllm.all()]\n") == {"vllm.all": ""}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "receiver"),
     [
         ("x = LLM(1)", "LLM()"),
@@ -70,7 +70,7 @@ def test_local_name_has_type_of_value(body, receiver):
     assert calls(f"def f():\n    {body}\n    x.go()\n").get("x.go") == receiver
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         "x = make(1)",

@@ -8,6 +8,7 @@ import pytest
 
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 
 HEAD = """
 import importlib.metadata
@@ -41,7 +42,7 @@ def version(subject: str, spec: str) -> Guard:
     return Guard("version", subject, spec)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "yes", "no"),
     [
         ("Version(vllm.__version__) < Version('0.11')", "<0.11", ">=0.11"),
@@ -69,7 +70,7 @@ def test_complement_of_range_is_unknown():
     assert [guard.kind for guard in no] == ["unknown"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "subject", "spec"),
     [
         ("_trl_available", "trl", ""),
@@ -85,7 +86,7 @@ def test_availability_tests_become_guards(test, subject, spec):
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "yes", "no"),
     [
         ("sys.version_info >= (3, 11)", ("python", "", ">=3.11"), ("python", "", "<3.11")),
@@ -121,7 +122,7 @@ def test_chained_python_comparison_becomes_guards():
     assert [guard.kind for guard in no] == ["unknown"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "test",
     [
         "sys.version_info[:2] in ((3, 9), (3, 10))",
@@ -300,7 +301,7 @@ takes_it = "tags" in params
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "callee"),
     [
         ('"tags" in inspect.signature(LLM.generate).parameters', "LLM.generate"),

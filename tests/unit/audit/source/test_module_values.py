@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-
 from imgbuild.audit.source.facts import Guard
+from tests.support.rows import each_row
 from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 # Results compared with constants
 
 
-@pytest.mark.parametrize("number", ["1", "0", "1.0", "0.0"])
+@each_row("number", ["1", "0", "1.0", "0.0"])
 def test_comparison_with_number_equal_to_bool_is_unknown(number):
     assert kinds(f"ok = {NEW}\nif ok == {number}:\n    import marked\n") == ["unknown"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "spec"),
     [
         ("ok is True", ">=0.9"),
@@ -32,7 +31,7 @@ def test_comparison_with_bool_becomes_guard(test, spec):
 # Names of predicates
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bound", "test"),
     [
         ("has_requests = len(q) > 0", "has_requests"),
@@ -50,8 +49,8 @@ def test_local_variable_is_judged_by_value_not_by_name(bound, test):
     assert guards(f"{head}        return\n    import marked\n") == ()
 
 
-@pytest.mark.parametrize("name", ["vllm_available", "is_torch", "has_requests"])
-@pytest.mark.parametrize("given", ["{}", "*, {}=True", "*{}", "**{}"])
+@each_row("name", ["vllm_available", "is_torch", "has_requests"])
+@each_row("given", ["{}", "*, {}=True", "*{}", "**{}"])
 def test_parameter_is_data_regardless_of_its_name(name, given):
     body = f"    if {name}:\n        import marked\n"
     assert guards(f"def f({given.format(name)}):\n{body}") == DATA
@@ -59,7 +58,7 @@ def test_parameter_is_data_regardless_of_its_name(name, given):
     assert guards(f"def f({given.format(name)}):\n    def g():\n{inner}") == DATA
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bound",
     [
         "",
@@ -101,7 +100,7 @@ def test_local_version_is_judged_by_value_not_by_name():
 # Parts of versions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "spec"),
     [
         ("Version(torch.__version__).release[:2] == (2, 6)", "==2.6.*"),
@@ -125,7 +124,7 @@ def test_leading_version_components_become_guards(test, spec):
     assert guards(f"if {test}:\n    import marked\n") == version("torch", spec)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "test",
     [
         "Version(torch.__version__).release[:2] >= (2,)",
@@ -140,7 +139,7 @@ def test_other_version_components_are_unknown(test):
     assert kinds(f"if {test}:\n    import marked\n") == ["unknown"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "test",
     [
         "torch.__version__.split('.')[0] >= '2'",
@@ -165,7 +164,7 @@ def test_name_of_version_component_is_evaluated_later():
 # Names bound to results
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         f"FLAG = {NEW}\nOTHER = FLAG\nif OTHER:\n    import marked\n",
@@ -220,7 +219,7 @@ class A:
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("own", "set_to", "test"),
     [
         ("x = 1", f"self.new = {NEW}", "self.new"),
@@ -266,7 +265,7 @@ def test_attribute_set_to_none_is_data():
     assert guards(METHOD.format("x = 1", "self.new = hasattr(y, 'z')", "self.new")) == DATA
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "test"),
     [
         ("Version(vllm.__version__)", "_ask() >= Version('0.9')"),

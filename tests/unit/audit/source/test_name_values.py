@@ -8,6 +8,7 @@ import pytest
 
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 
 HEAD = """
 import inspect
@@ -51,8 +52,8 @@ def asking(name: str) -> str:
     return f"if {ASKED[name]}:\n    import marked\n"
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize(
+@each_row("name", ASKED)
+@each_row(
     "around",
     [
         "{0}",
@@ -111,16 +112,16 @@ BOUND = [
 ]
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("bound", BOUND)
+@each_row("name", ASKED)
+@each_row("bound", BOUND)
 def test_rebound_name_is_unknown(bound, name):
     again = bound.format(n=name)
     assert not kinds(f"{again}\n{asking(name)}")
     assert not kinds(f"{again}\ndef f():\n{indent(asking(name), '    ')}")
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("bound", BOUND)
+@each_row("name", ASKED)
+@each_row("bound", BOUND)
 def test_name_bound_in_function_is_local_from_first_line(bound, name):
     again = indent(bound.format(n=name), "    ")
     text = indent(asking(name), "    ")
@@ -128,15 +129,15 @@ def test_name_bound_in_function_is_local_from_first_line(bound, name):
     assert not kinds(f"def f():\n{again}\n{text}")
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("bound", BOUND)
+@each_row("name", ASKED)
+@each_row("bound", BOUND)
 def test_name_rebound_by_module_is_unknown_in_functions(bound, name):
     again = bound.format(n=name)
     assert not kinds(f"def f():\n{indent(asking(name), '    ')}{again}\n")
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize(
+@each_row("name", ASKED)
+@each_row(
     "arguments", ["{n}", "{n}, /", "x, {n}=1", "*{n}", "*, {n}", "*, {n}=1", "**{n}", "{n}: str"]
 )
 def test_argument_hides_name(arguments, name):
@@ -146,7 +147,7 @@ def test_argument_hides_name(arguments, name):
     assert not kinds(f"def f({given}):\n  def g():\n{indent(asking(name), '    ')}")
 
 
-@pytest.mark.parametrize("name", ASKED)
+@each_row("name", ASKED)
 def test_bindings_end_with_function_or_class(name):
     head, _, _ = HEAD.partition("v = ")
     bindings = HEAD[len(head) :] if name != "vllm" else "import vllm\n"
@@ -168,7 +169,7 @@ def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
     return {at: call.guards for at, call in enumerate(calls)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "form",
     [
         "[{} for {} in x]",
@@ -183,7 +184,7 @@ def names_of(source: str) -> dict[int, tuple[Guard, ...]]:
         "(lambda {1}, /: {0})(x)",
     ],
 )
-@pytest.mark.parametrize("name", ASKED)
+@each_row("name", ASKED)
 def test_comprehension_and_lambda_variables_hide_names(form, name):
     expression = f"(trl.run() if {ASKED[name]} else 0)"
     shadowed = form.format(expression, name)
@@ -224,7 +225,7 @@ def test_global_and_nonlocal_names_belong_to_outer_scope():
     assert guards(source.replace("nonlocal", "print = ")) == (OLD,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second", "expected"),
     [
         ("Version(vllm.__version__)", "Version(trl.__version__)", ()),
@@ -272,7 +273,7 @@ def test_branch_that_returns_is_not_merged():
     assert guards(source) == (OLD,)
 
 
-@pytest.mark.parametrize("failed", ["None", "'0.0.0'", "Version('0')", "()"])
+@each_row("failed", ["None", "'0.0.0'", "Version('0')", "()"])
 def test_fallback_of_failed_version_read_is_ignored(failed):
     source = f"""
     try:
@@ -288,7 +289,7 @@ def test_fallback_of_failed_version_read_is_ignored(failed):
     assert not kinds(other)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "expected"),
     [
         ("flag = False\nif found:\n    flag = True\n", Guard("present", "vllm")),
@@ -303,7 +304,7 @@ def test_flag_set_in_branches_becomes_guard(source, expected):
     assert guards(source + "if flag:\n    import marked\n") == (expected,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "flag = True\nif found:\n    flag = True\n",
@@ -370,7 +371,7 @@ def test_optional_module_is_none_if_missing():
     assert guards(source) == (Guard("version", "trl", "<2"),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "holder",
     [
         "{name: p for name, p in params.items()}",
@@ -385,7 +386,7 @@ def test_comprehension_over_parameters_is_followed(holder):
     assert guards(f"w = {holder}\nif 'tags' in w:\n    import marked\n") == (TAKES,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "holder",
     [
         "{p: name for name, p in params.items()}",

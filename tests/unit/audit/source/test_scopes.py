@@ -6,11 +6,10 @@ import ast
 import sys
 from pathlib import Path
 
-import pytest
-
 import imgbuild
 from imgbuild.audit.source.module import read_module
 from imgbuild.audit.source.scopes import binding_sites
+from tests.support.rows import each_row
 
 SOURCE = Path(imgbuild.__file__).parent
 FORMS = """
@@ -98,7 +97,7 @@ def test_every_binding_form_is_recognized():
     assert names == {*expected.split(), *more.split()}
 
 
-@pytest.mark.parametrize("source", [FORMS + NEWER, *(text for text in OWN if ":=" not in text)])
+@each_row("source", [FORMS + NEWER, *(text for text in OWN if ":=" not in text)])
 def test_expression_without_walrus_binds_nothing(source: str):
     for body in bodies(source):
         assert lines(binding_sites(body, expressions=False)) == lines(binding_sites(body))

@@ -8,10 +8,11 @@ import pytest
 
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.module import read_module
+from tests.support.rows import each_row
 from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 
-@pytest.mark.parametrize(
+@each_row(
     "caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""]
 )
 def test_broad_handler_means_absence_only_if_body_only_imports(caught):

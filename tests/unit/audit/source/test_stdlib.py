@@ -6,13 +6,13 @@ import importlib
 import sys
 import warnings
 
-import pytest
 from packaging.specifiers import SpecifierSet
 
 from imgbuild.audit.checks.findings import missing_package
 from imgbuild.audit.source import stdlib
 from imgbuild.audit.source.facts import Opaque
 from imgbuild.matrix.load import load
+from tests.support.rows import each_row
 from tests.support.source_code import ROOT
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -39,7 +39,7 @@ def imported(module: str) -> object | None:
             return None
 
 
-@pytest.mark.parametrize("module", sorted(TABLE.names))
+@each_row("module", sorted(TABLE.names))
 def test_name_table_matches_running_python(module):
     holder = imported(module)
     if holder is None:
@@ -55,7 +55,7 @@ def test_name_table_matches_running_python(module):
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", sorted(TABLE.subscripts))
+@each_row("module", sorted(TABLE.subscripts))
 def test_subscript_table_matches_running_python(module):
     holder = imported(module)
     if holder is None:
@@ -78,7 +78,7 @@ def test_module_table_matches_running_python():
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("python", "there", "gone"),
     [
         ("3.10", {"binhex", "imp", "cgi"}, {"tomllib", "annotationlib"}),
@@ -93,7 +93,7 @@ def test_modules_of_other_python(python, there, gone):
     assert not gone & stdlib.modules(python)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("module", "having"),
     [
         ("tomllib", "Python 3.11 or newer"),
@@ -111,7 +111,7 @@ def test_remedy_for_a_module_names_the_pythons_that_have_it(module: str, having:
     assert missing_package(module) == use + add
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("module", "name", "lacking"),
     [
         ("typing", "override", {"3.10", "3.11"}),
