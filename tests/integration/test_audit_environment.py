@@ -14,7 +14,7 @@ import pytest
 from imgbuild.audit.packages.environment import open_environment
 from imgbuild.errors import InputError
 from imgbuild.system import uv_program
-from tests.support import samples
+from tests.support import prepared_program, samples
 
 TRL = b"from vllm import LLM, Gone\n\nclass GRPOTrainer: ...\n"
 VLLM = b"class LLM: ...\nclass Gone: ...\n"
@@ -47,13 +47,14 @@ class Machine:
 
     def audit(self, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """The result of `imgbuild audit` with these arguments."""
-        done = self._run([sys.executable, "-m", "imgbuild", "audit", *words], check=False)
+        done = prepared_program.run(["audit", *words], cwd=self.folder, env=self._env())
         assert done.returncode == status, done.stdout + done.stderr
         return done
 
-    def _run(
-        self, command: Sequence[str], *, check: bool = True
-    ) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: Sequence[str]) -> None:
+        subprocess.run(command, env=self._env(), cwd=self.folder, check=True, capture_output=True)
+
+    def _env(self) -> dict[str, str]:
         env = {
             **os.environ,
             "IMGBUILD_CACHE": str(self.folder / "cache"),
@@ -61,9 +62,7 @@ class Machine:
             "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple",
         }
         env.pop("VIRTUAL_ENV", None)
-        return subprocess.run(
-            command, env=env, cwd=self.folder, capture_output=True, text=True, check=check
-        )
+        return env
 
 
 @pytest.fixture
