@@ -111,13 +111,6 @@ def test_cached_commit_is_not_fetched_again(repository, context):
         fetch(f"{repository.url}@main", context)
 
 
-def test_only_cache_is_used_offline(context):
-    offline = Context(context.store, Http(offline=True))
-    commit = "0" * 40
-    with pytest.raises(FetchFailed, match="--offline is set"):
-        fetch(f"git+https://git.example/team/demo@{commit}", offline)
-
-
 def test_subfolder_includes_link_targets(repository, context):
     files = {
         "LICENSE": "free\n",
