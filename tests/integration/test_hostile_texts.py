@@ -315,7 +315,7 @@ def test_lock_texts_are_quoted(text: str, shell) -> None:
         check(name, rendering, shell, lock)
 
 
-@settings(max_examples=10, deadline=None,
+@settings(max_examples=5, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(text=st.text(st.characters(codec="utf-8"), max_size=20)
        .filter(lambda text: not re.search(f"[{CONTROLS}]", text) and "{{" not in text))  # fmt: skip
