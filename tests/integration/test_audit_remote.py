@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from imgbuild.index.pages import SIMPLE, read_page
 from imgbuild.lock.resolution import Wheel
 from imgbuild.solve import uv
 from imgbuild.values import Arch
-from tests.support import audited
+from tests.support import audited, prepared_program
 from tests.support.servers import Site, serve
 
 BINARY = random.Random(3).randbytes(20 << 20)
@@ -121,8 +120,8 @@ def test_wheel_of_public_index_is_read(tmp_path: Path) -> None:
 def test_pins_compiled_against_other_numpy_are_reported(numpy: str, status: int) -> None:
     pins = ("opencv-python-headless==4.9.0.80", f"numpy=={numpy}")
     options = ("--python", "3.11", "--arch", "x86_64", "--json")
-    command = [sys.executable, "-m", "imgbuild", "audit", *pins, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = ("audit", *pins, *options)
+    done = prepared_program.run(words, cwd=Path.cwd(), env=os.environ)
     assert done.returncode == status, done.stderr
     (report,) = json.loads(done.stdout)
     errors = [finding["where"] for finding in report["findings"] if finding["severity"] == "error"]

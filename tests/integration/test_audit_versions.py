@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import prepared_program
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(1800)]
 
@@ -20,9 +20,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def errors(cache: Path, *words: str) -> list[tuple[str, str]]:
     """The errors of an audit: message and location."""
-    command = [sys.executable, "-m", "imgbuild", "audit", *words, "--json"]
     env = {**os.environ, "IMGBUILD_CACHE": str(cache)}
-    done = subprocess.run(command, env=env, cwd=cache, capture_output=True, text=True, check=False)
+    done = prepared_program.run(("audit", *words, "--json"), cwd=cache, env=env)
     (report,) = json.loads(done.stdout)
     return [
         (finding["message"], finding["where"])

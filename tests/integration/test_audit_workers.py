@@ -32,9 +32,9 @@ def request(folder: Path, name: str, size: int) -> ReadRequest:
 
 @pytest.fixture(name="workers")
 def _workers(monkeypatch: pytest.MonkeyPatch):
-    """Two processes that are used for an eighth of what they are worth."""
+    """Two processes that are used for a thirtieth of what they are worth."""
     for name in ("WORTH", "RUNNING", "SHARE"):
-        monkeypatch.setattr(reading, name, getattr(reading, name) // 8)
+        monkeypatch.setattr(reading, name, getattr(reading, name) // 30)
     workers = ReaderProcesses(2)
     yield workers
     workers.close()

@@ -14,7 +14,7 @@ from imgbuild.assemble import image_layout
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, InputError, IntegrityError, NoSolution
+from imgbuild.errors import InputError, IntegrityError, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.learn.loop import AuditedResolution, resolve_audited
 from imgbuild.lock.lock_file import Lock, decode_lock, make_lock
@@ -178,16 +178,6 @@ def test_url_wheel_and_git_repository_are_locked_and_rebuilt(work, tmp_path):
     assert [finding.message for finding in report.findings] == []
 
 
-def test_uncached_url_is_refused_offline(work, tmp_path):
-    work.repository.commit(git_files())
-    lock = work.lock(byurl(work), f"fromgit @ {work.repository.url}")
-    resolution = lock.arch[host_arch()]
-    offline = Inputs(work.matrix, work.context(cache=tmp_path / "empty", offline=True))
-    (wheel,) = (wheel for wheel in resolution.wheels if wheel.package == "byurl")
-    with pytest.raises(FetchFailed, match="inputs of small are not in"):
-        offline.fetch_missing(lock, {wheel.sha256})
-
-
 def test_wheel_with_hash_is_read_by_ranges(work):
     data = wheel_bytes("byurl", "1.5", files={"byurl.py": b"# read in parts\n"})
     work.site.files["files/byurl-1.5-py3-none-any.whl"] = data
@@ -275,12 +265,6 @@ def test_invalid_url_requirement_is_reported_with_line(work, text, message):
     assert caught.value.message.startswith("matrix.yaml: byurl @ ")
     assert "secret@" not in caught.value.message
     assert "token=" not in caught.value.message
-
-
-def test_redirect_to_local_file_is_refused(work):
-    work.site.redirects["/files/byurl-1.5-py3-none-any.whl"] = "file:///etc/passwd"
-    with pytest.raises(FetchFailed, match="not an HTTP URL"):
-        work.resolve_audited(byurl(work))
 
 
 def test_two_urls_of_package_are_refused(work):

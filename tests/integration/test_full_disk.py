@@ -194,14 +194,14 @@ def test_full_disk_while_adding_unpacked_layer(project, tmp_path):
 
 
 # Between 3 and 6 MB the wheel fits, but its layer does not.
-SIZES = ("40k", "100k", "400k", "1m", "2500k", "3100k", "3500k", "4500k")
+SIZES = ("40k", "400k", "3100k", "4500k")
 
 
 @pytest.mark.parametrize(
     ("verb", "size"),
     [
         *((("build", TARGET, "--output"), size) for size in SIZES),
-        *((("lock", TARGET), size) for size in SIZES[:6]),
+        *((("lock", TARGET), size) for size in SIZES[:2]),
     ],
 )
 def test_full_cache_disk_is_reported(project, tmp_path, verb, size):

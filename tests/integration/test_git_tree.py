@@ -111,13 +111,6 @@ def test_cached_commit_is_not_fetched_again(repository, context):
         fetch(f"{repository.url}@main", context)
 
 
-def test_only_cache_is_used_offline(context):
-    offline = Context(context.store, Http(offline=True))
-    commit = "0" * 40
-    with pytest.raises(FetchFailed, match="--offline is set"):
-        fetch(f"git+https://git.example/team/demo@{commit}", offline)
-
-
 def test_subfolder_includes_link_targets(repository, context):
     files = {
         "LICENSE": "free\n",
@@ -237,20 +230,3 @@ def test_missing_credentials_are_not_prompted_for(context, site):
     with pytest.raises(FetchFailed, match="git cannot fetch it") as caught:
         fetch(f"git+{site.url('demo.git')}", context)
     assert "git ls-remote" in str(caught.value.hint)
-
-
-def test_git_versions_follow_from_history(repository, context):
-    scm = {"pyproject.toml": '[build-system]\nrequires = ["setuptools>=64", "setuptools-scm>=8"]\n'}
-    commit = repository.commit(scm)
-    steps = [(commit, f"0.1.dev1+g{commit[:9]}")]
-    tagged = repository.commit({"a": ""}, tag="v1.2")
-    steps.append((tagged, "1.2"))
-    repository.commit({"b": ""})
-    later = repository.commit({"c": ""})
-    steps.append((later, f"1.3.dev2+g{later[:9]}"))
-    for each, version in steps:
-        address = address_of(f"{repository.url}@{each}")
-        tree = git_tree.fetched(address, context)
-        texts = git_tree.texts(tree, context.store, "demo")
-        variables = git_tree.version_variables(address, texts, context)
-        assert variables == {"SETUPTOOLS_SCM_PRETEND_VERSION": version}

@@ -72,24 +72,6 @@ def locked_as(project: Project, version: str) -> tuple[bytes, image_digests.Targ
     return lock_file.lock_path(project.images, TARGET).read_bytes(), target_digests
 
 
-def test_catalogue_linked_to_checkout_has_revisions(project: Project, tmp_path: Path) -> None:
-    """As in `data/catalogue` of an editable installation: a link to images in the checkout."""
-    git(project.root, "init", "--quiet")
-    data, _ = locked_as(project, "1.0")
-    (tmp_path / "catalogue").mkdir()
-    (tmp_path / "catalogue/images").symlink_to(project.images)
-    found = revisions.locked_at(Project(matrix=tmp_path / "catalogue/matrix.yaml"), TARGET, "HEAD")
-    assert found is not None
-    assert codec.encode(found[0]) == data
-
-
-def test_unknown_revision_is_refused(project: Project) -> None:
-    git(project.root, "init", "--quiet")
-    locked_as(project, "1.0")
-    with pytest.raises(InputError, match="absent is not a revision of the repository"):
-        revisions.digests_at(project, "absent")
-
-
 def test_repository_with_pipe_is_an_error(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,10 +146,15 @@ def test_history_requires_repository(project: Project) -> None:
 
 
 def test_catalogue_linked_to_checkout_has_history(project: Project, tmp_path: Path) -> None:
+    """As in `data/catalogue` of an editable installation: a link to images in the checkout."""
     git(project.root, "init", "--quiet")
     _, target_digests = locked_as(project, "1.0")
     linked = tmp_path / "elsewhere" / "catalogue"
     linked.mkdir(parents=True)
     (linked / "images").symlink_to(project.images)
-    [only] = revisions.history(Project(matrix=linked / "matrix.yaml"), TARGET)
+    catalogue = Project(matrix=linked / "matrix.yaml")
+    [only] = revisions.history(catalogue, TARGET)
     assert only.digest == target_digests.digest
+    locked = revisions.locked_at(catalogue, TARGET, "HEAD")
+    assert locked is not None
+    assert locked[1] == target_digests

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from imgbuild.system import programs
+from tests.support import prepared_program
 
 pytestmark = pytest.mark.network
 
@@ -29,10 +29,7 @@ flash-attn==2.7.4.post1
 
 def imgbuild(folder: Path, *words: str, status: int = 0) -> dict[str, Any]:
     """The JSON output of a verb in `folder`."""
-    done = subprocess.run(
-        [*programs.python(), "-m", "imgbuild", *words, "--json"],
-        cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = prepared_program.run((*words, "--json"), cwd=folder, env=os.environ)
     assert done.returncode == status, done.stdout + done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

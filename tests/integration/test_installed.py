@@ -252,6 +252,33 @@ def test_installed_imgbuild_shows_and_builds_targets(user: User) -> None:
     assert [path.name for path in user.folder.iterdir()] == ["build"]
 
 
+def test_copied_layout_is_tested_without_project(user: User, published: Project) -> None:
+    """A layout and its lock in a folder: no checkout, no network."""
+    copied = user.elsewhere("copied")
+    copied.run("build", TARGET, "--output", "layout")
+    lock = published.images / TARGET / "lock.json"
+    shutil.copy(lock, copied.folder)
+    smoke = ("smoke", "--through", "root", "--tier", "static", "--json", "layout")
+    cases = {"system", "versions", "files", "imports"}
+    done = copied.run(*smoke, "--lock", "lock.json", "--case", "|".join(sorted(cases)))
+    (report,) = json.loads(done.stdout)
+    assert {case["name"] for case in report["cases"] if case["outcome"] == "passed"} >= cases
+    assert (report["target"], report["through"]) == (TARGET, "root")
+    config = layout.read(copied.folder / "layout").image(Arch.X86_64).config.digest
+    assert report["config"] == config
+    refused = copied.run(*smoke, status=2)
+    assert "cannot read the lock layout/lock.json" in json.loads(refused.stdout)["message"]
+    shutil.copy(lock, copied.folder / "layout")
+    copied.run(*smoke, "--case", "versions")
+    for words, message in (
+        (("--lock", "lock.json"), "--lock is for one image; given: none"),
+        (("a", "b", "--lock", "lock.json"), "--lock is for one image; given: a, b"),
+        (("layout", "--lock", "lock.json", "--record"), "--record needs the project of the image"),
+    ):
+        refused = copied.run("smoke", *words, "--json", status=2)
+        assert message in json.loads(refused.stdout)["message"]
+
+
 def test_catalogue_is_not_modified(user: User) -> None:
     tools = user.machine.home / ".local/share/uv/tools"
     (folder,) = tools.glob("imgbuild/lib/*/site-packages/imgbuild/data/catalogue")

@@ -46,7 +46,7 @@ def test_killed_writer_leaves_complete_image(tmp_path):
     out = tmp_path / "out"
     seen = set()
     spread = random.Random(20250620)
-    for _ in range(25):
+    for _ in range(8):
         command = [sys.executable, "-c", WRITER, str(out), *map(str, sources)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -69,7 +69,7 @@ def test_concurrent_writers_do_not_mix_images(tmp_path):
     try:
         while not (out / "index.json").exists():
             time.sleep(0.001)
-        time.sleep(1)
+        time.sleep(0.3)
     finally:
         for writer in writers:
             writer.kill()
@@ -98,7 +98,7 @@ def test_killed_archive_writers_leave_complete_archive(tmp_path):
         archive.write(path, out, "oci-archive", "tiny")
         whole.append(out.read_bytes())
     spread = random.Random(20261125)
-    for _ in range(10):
+    for _ in range(4):
         command = [sys.executable, "-c", ARCHIVER, str(out), *map(str, sources)]
         writers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
         for writer in writers:

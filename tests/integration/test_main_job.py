@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +22,7 @@ from imgbuild.oci import layout
 from imgbuild.oci.reader import Reader, inflated
 from imgbuild.plan import image_digests
 from imgbuild.values import Arch, digest_of
-from tests.support import damaged, docker_registry, images, needs, squashed
+from tests.support import damaged, docker_registry, images, needs, prepared_program, squashed
 from tests.support.docker_registry import OwnRegistry
 from tests.support.layer_files import layer_file
 
@@ -44,14 +43,7 @@ pytestmark = [pytest.mark.network, pytest.mark.disk(13), pytest.mark.timeout(150
 
 def imgbuild(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", *arguments],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = prepared_program.run(arguments, cwd=cwd, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -166,11 +158,13 @@ def test_loaded_image_matches_layout(loaded, target_digests):
 
 @pytest.mark.engine
 def test_image_runs_with_random_user_and_read_only_root(loaded):
+    """The names from which users start are imported; the long form imports each package."""
     docker, image = loaded
     code = (
         "import getpass, os, pathlib, torch;"
         "path = pathlib.Path(os.environ['TRITON_CACHE_DIR']); path.mkdir(parents=True);"
         "(path / 'x').write_text('x'); pathlib.Path.home().joinpath('y').write_text('y');"
+        "from vllm import LLM; from trl import GRPOTrainer;"
         "print(getpass.getuser())"
     )
     done = subprocess.run(
@@ -191,10 +185,11 @@ def smoke_cases(built: Path, tier: str, patterns: str = "*") -> list[dict[str, A
 
 
 @pytest.mark.engine
-def test_each_package_of_image_can_be_imported(loaded, built):
-    outcomes = [case["outcome"] for case in smoke_cases(built, "static", "imports|compiler|files")]
-    assert "failed" not in outcomes  # skipped cases need a driver, which their reason states
-    assert outcomes.count("passed") > 100
+def test_files_of_image_pass_static_tests(loaded, built):
+    cases = smoke_cases(built, "static", "system|versions|files|compiler")
+    assert {case["name"]: case["outcome"] for case in cases} == dict.fromkeys(
+        ("system", "versions", "files", "compiler"), "passed"
+    )
 
 
 @pytest.mark.long

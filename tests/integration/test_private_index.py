@@ -246,9 +246,15 @@ except ImgbuildError as error:
 """
 
 
-@pytest.mark.parametrize("way", ["module", "program"])
-@pytest.mark.parametrize("user", ["", "me@"])
-@pytest.mark.parametrize("service", ["https://localhost:{port}/files/", "localhost:{port}"])
+@pytest.mark.parametrize(
+    ("way", "user", "service"),
+    [
+        ("module", "", "https://localhost:{port}/files/"),
+        ("module", "me@", "localhost:{port}"),
+        ("program", "me@", "https://localhost:{port}/files/"),
+        ("program", "", "localhost:{port}"),
+    ],
+)
 def test_keyring_credentials_are_used(
     way: str, user: str, service: str, bundle: Path, site: Site, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import trustme
 from imgbuild.assemble.inputs import Inputs
 from imgbuild.cache.context import Context
 from imgbuild.cache.store import Store
-from imgbuild.errors import FetchFailed, IntegrityError, NoSolution
+from imgbuild.errors import FetchFailed, NoSolution
 from imgbuild.http.client import Http
 from imgbuild.lock.lock_file import make_lock
 from imgbuild.lock.resolution import Resolution
@@ -133,18 +133,6 @@ def test_private_index_with_tls_and_password(private, default, tmp_path, monkeyp
     assert str(site.port) not in msgspec.json.encode(lock).decode()
 
 
-def test_netrc_credentials_are_used(private, default, tmp_path, monkeypatch):
-    site, authority = private
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine localhost login reader password s3cret-word\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    default(site.url("simple"))
-    assert versions(wheels(samples.matrix(), tmp_path))["numpy"] == "2.2.6"
-
-
 def test_wrong_password_error_does_not_contain_it(private, default, tmp_path, monkeypatch, capfd):
     site, authority = private
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
@@ -160,40 +148,6 @@ def assigned(url, *, flat=False, **indexes):
     matrix = samples.matrix(indexes=indexes)
     package_index = PackageIndex(url=url, upload_times="none", flat=flat)
     return msgspec.structs.replace(matrix, indexes={**matrix.indexes, "own": package_index})
-
-
-def test_pytorch_style_index_for_cuda_tag(stack, default, tmp_path):
-    local_index, public = LocalIndex(), sample()
-    tag = "cp311-cp311-linux_x86_64"
-    local_index.wheel("torch", "2.6.0+cu124", ["nvidia-cublas-cu12==12.4.5.8", "numpy"], tag=tag)
-    local_index.wheel("torch", "2.6.0+cu124", ["numpy"], tag="cp311-cp311-win_amd64")
-    local_index.wheel("numpy", "99.0")  # the PyTorch index has such copies: none may be selected
-    first = stack.enter_context(serve(Site(files=local_index.pytorch_files("cu124"))))
-    default(stack.enter_context(serve(Site(files=public.site_files()))).url("simple"))
-    resolved_wheels = wheels(assigned(first.url("whl/{cuda_tag}"), torch="own"), tmp_path)
-    torch = next(wheel for wheel in resolved_wheels if wheel.package == "torch")
-    assert (torch.version, torch.index) == ("2.6.0+cu124", "own")
-    assert torch.file == "torch-2.6.0+cu124-cp311-cp311-linux_x86_64.whl"
-    assert versions(resolved_wheels)["numpy"] == "2.2.6"
-    assert not first.received_requests("whl/cu124/numpy/")
-
-
-def test_flashinfer_style_index_for_cuda_tag_and_torch(stack, default, tmp_path):
-    local_index = LocalIndex()
-    published_wheel = local_index.wheel(
-        "flashinfer-python", "0.2.5+cu124torch2.6", ["numpy", "torch==2.6.*"],
-                     tag="cp38-abi3-linux_x86_64")  # fmt: skip
-    first = stack.enter_context(serve(Site(files=local_index.flashinfer_files("cu124", "2.6"))))
-    default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
-    matrix = assigned(first.url("whl/{cuda_tag}/torch{torch}/"), **{"flashinfer-python": "own"})
-    matrix.targets["small"] = msgspec.structs.replace(
-        matrix.targets["small"], pins={"torch": "2.6.0", "flashinfer-python": "0.2.5"}
-    )
-    resolved_wheels = wheels(matrix, tmp_path)
-    wheel = next(wheel for wheel in resolved_wheels if wheel.package == "flashinfer-python")
-    assert wheel.version == "0.2.5+cu124torch2.6"
-    assert wheel.size == len(published_wheel.data)  # such a page has neither size nor hash
-    assert wheel.sha256 == sha256(published_wheel.data)
 
 
 def test_flat_index_is_read(stack, default, tmp_path):
@@ -245,26 +199,6 @@ def test_removed_package_is_not_taken_from_other_index(stack, default, tmp_path)
     assert caught.value.reasons == ("company-kernels: the index own has no such package",)
 
 
-def test_cpu_build_is_refused_in_cuda_target(stack, default, tmp_path):
-    default(stack.enter_context(serve(Site(files=sample().site_files()))).url("simple"))
-    with pytest.raises(NoSolution, match="small cannot be solved for arm64") as caught:
-        wheels(samples.matrix(), tmp_path, arch=Arch.ARM64)
-    assert caught.value.reasons[0] == (
-        "torch 2.6.0 for aarch64 on the index pypi requires no CUDA library: a CPU build"
-        " (torch-2.6.0-py3-none-any.whl)"
-    )
-
-
-def test_incompatible_packages_are_refused(stack, default, tmp_path):
-    index = sample()
-    index.wheel("trl", "0.18.2", ["numpy>=2.3"])
-    default(stack.enter_context(serve(Site(files=index.site_files()))).url("simple"))
-    matrix = samples.matrix(pins={"torch": "2.6.0", "trl": "0.18.2"})
-    with pytest.raises(NoSolution, match="no set of packages satisfies small") as caught:
-        wheels(matrix, tmp_path)
-    assert any("trl" in reason and "numpy" in reason for reason in caught.value.reasons)
-
-
 def test_mixed_cuda_package_set_is_refused(stack, default, tmp_path):
     index = sample()
     index.wheel("kernels", "1.0", ["nvidia-cublas-cu11"])
@@ -297,21 +231,3 @@ def test_pip_index_is_used_without_uv_index(default, tmp_path, monkeypatch):
     assert uv.default_index() == "https://mirror.example/simple"
     default("https://own.example/simple")
     assert uv.default_index() == "https://own.example/simple"
-
-
-def test_replaced_file_is_not_fetched(stack, default, tmp_path):
-    index = sample()
-    site = stack.enter_context(serve(Site(files=index.site_files())))
-    default(site.url("simple"))
-    resolved_wheels = wheels(samples.matrix(), tmp_path)
-    other = LocalIndex()
-    other.wheel("numpy", "2.2.6", files={"numpy/evil.py": b"import os\n"})
-    site.files |= other.site_files()
-    lock = make_lock(samples.matrix(), "small", {Arch.X86_64: Resolution(wheels=resolved_wheels)})
-    store = Store.open(tmp_path / "cache")
-    required_hashes = {wheel.sha256 for wheel in resolved_wheels if wheel.package == "numpy"}
-    with pytest.raises(IntegrityError, match="the lock has"):
-        Inputs(samples.matrix(), Context(store, Http(attempts=1))).fetch_missing(
-            lock, required_hashes
-        )
-    assert not any(store.file(key) for key in required_hashes)

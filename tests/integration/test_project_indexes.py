@@ -255,17 +255,6 @@ def test_unreachable_repository_has_download_exit_status(
         assert "requirements.txt:1" in done.stderr
 
 
-def test_lock_lists_repositories_and_missing_packages(imgbuild: Command) -> None:
-    Path("requirements.txt").write_text("torch\n")
-    assert imgbuild("init").status == 0
-    Path("requirements.txt").write_text(CAUSES)
-    done = imgbuild("lock")
-    assert done.status == 8
-    text = " ".join(done.stderr.split())
-    assert text.count("git cannot fetch it") == 3
-    assert "nosuch: the index has no such package" in text
-
-
 def test_excluded_package_is_not_a_cause(imgbuild: Command) -> None:
     Path("requirements.txt").write_text("".join(CAUSES.splitlines(keepends=True)[1:]) + "torch\n")
     words = (word for name in ("named", "pinned", "nosuch") for word in ("--exclude", name))

@@ -158,7 +158,6 @@ def test_both_base_types_have_expected_layers(pushed):
     assert layer["mediaType"] == "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
-@both_formats
 def test_user_exists_and_wheel_works_in_docker(sample):
     docker = needs.docker()
     loaded = json.loads(

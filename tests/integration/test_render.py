@@ -144,7 +144,7 @@ def test_script_builds_packages_without_wheels(project, path, request, tmp_path)
     checked(tmp_path / "venv")
 
 
-@pytest.mark.parametrize("path", ["with_uv", "with_pip"])
+@pytest.mark.parametrize("path", ["with_uv", pytest.param("with_pip", marks=pytest.mark.long)])
 def test_build_requirements_are_checked_by_hash(
     project, site, path, request, monkeypatch, tmp_path
 ):

@@ -106,6 +106,7 @@ def test_status_and_streams_are_those_of_command(folder: Path) -> None:
 LIBRARY = "x: error while loading shared libraries: libmpi.so.40: cannot open shared object file"
 
 
+@pytest.mark.parametrize("through", ["docker", "root"], indirect=True)
 def test_failed_command_ends_with_its_likely_cause(folder: Path, through: str) -> None:
     script = f"echo said; echo '{LIBRARY}: No such file or directory' >&2; exit 127"
     done = run(folder, words(through, script=script))
@@ -124,6 +125,7 @@ def test_no_cause_is_named_without_failure_or_reason(folder: Path) -> None:
     assert "cure: " not in passed.stderr + unclear.stderr
 
 
+@pytest.mark.parametrize("through", ["podman", "apptainer"], indirect=True)
 def test_run_result_as_json(folder: Path, through: str) -> None:
     done = run(folder, words(through, "--json"))
     assert done.returncode == 7, done.stderr

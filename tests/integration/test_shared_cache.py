@@ -167,14 +167,3 @@ def test_later_writes_to_cached_layer_do_not_change_image(folder):
         blob = layout.blob(folder / "out", digest)
         assert digest_of(blob.read_bytes()) == digest
     images.verified(folder / "out")
-
-
-def test_cache_of_other_user_is_refused_unmodified(folder):
-    root = folder / "cache"
-    Store.open(root)
-    for path in (root, *root.rglob("*")):
-        os.chown(path, OTHER, OTHER)
-    before = sorted(root.rglob("*"))
-    with pytest.raises(ImgbuildError, match=f"belongs to user id {OTHER}"):
-        Store.open(root)
-    assert sorted(root.rglob("*")) == before

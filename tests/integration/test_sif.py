@@ -20,7 +20,7 @@ from imgbuild import codec
 from imgbuild.oci import documents, layout
 from imgbuild.sif import convert, files, image
 from imgbuild.values import Arch, sha256
-from tests.support import needs, squashed
+from tests.support import needs, prepared_program, squashed
 from tests.unit.sif.test_flat import info, members
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -182,11 +182,9 @@ def test_unsupported_attributes_are_reported_once(tmp_path):
         header.pax_headers = {"SCHILY.xattr.system.posix_acl_access": "\x02\x01"}
         rows.append((header, b""))
     image_layout = make_layout(tmp_path / "image", [members(*rows)])
-    done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", *SIF, "--from", image_layout.path,
-         "--output", tmp_path / "x.sif"],
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+    words = (*SIF, "--from", str(image_layout.path), "--output", "x.sif")
+    done = prepared_program.run(words, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 0, done.stderr
     messages = " ".join(done.stderr.split())
     assert messages.count("posix_acl_access") == 1
     assert "/srv/0 and others lose it" in messages
@@ -233,10 +231,8 @@ def test_damaged_layer_leaves_no_output(odd, tmp_path):
     blob = tmp_path / "layout/blobs/sha256" / layer.digest[7:]
     blob.write_bytes(blob.read_bytes().replace(b"3", b"4"))
     (tmp_path / "x.sif").write_bytes(b"the old one")
-    done = subprocess.run(
-        [sys.executable, "-m", "imgbuild", *SIF, "--from", "layout", "--output", "x.sif"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = (*SIF, "--from", "layout", "--output", "x.sif")
+    done = prepared_program.run(words, cwd=tmp_path, env=os.environ)
     assert done.returncode == 9
     assert layer.digest in done.stderr
     assert (tmp_path / "x.sif").read_bytes() == b"the old one"

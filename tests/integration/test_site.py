@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support import git_repository
+from tests.support import git_repository, prepared_program
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = (sys.executable, "-m", "imgbuild")
 TARGET = "cu126-vllm"
 
 
 def site(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, "site", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return prepared_program.run(("site", *words), cwd=folder, env=os.environ)
 
 
 def git(folder: Path, *words: str, date: str = "2026-01-01T00:00:00Z") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import os
 import subprocess
 import urllib.parse
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import prepared_program
 from tests.support.browser import Browser, axe
-from tests.support.site_window import PROGRAM, ROOT, shown, site, window
+from tests.support.site_window import ROOT, shown, site, window
 
 __all__ = ["site", "window"]  # fixtures
 VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
@@ -238,9 +240,7 @@ def test_hostile_texts_are_escaped(window: Browser, tmp_path: Path) -> None:
     (project / "matrix.yaml").write_text(json.dumps(matrix, default=str))
     output = tmp_path / "out"
     words = ("site", "--output", str(output), "--title", evil, "--matrix", str(project))
-    done = subprocess.run(
-        [*PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = prepared_program.run(words, cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr
     window.view(360)
     for page in output.rglob("*.html"):

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from imgbuild.project_paths import find
-from imgbuild.update import transaction
 from tests.integration.test_extend import DEBIAN
 from tests.support import sample_project
 from tests.support.sample_project import TARGET, Project
@@ -71,28 +69,6 @@ def apply(*words):
 transaction._apply = apply
 from imgbuild.cli import main
 main()
-"""
-
-
-# Writes three files, and ends the process before the Nth rename.
-WRITES = """\
-import os, signal, sys
-from pathlib import Path
-from imgbuild.project_paths import find
-from imgbuild.system.folder import OpenFolder
-from imgbuild.update import transaction
-
-before, left = OpenFolder.rename, [int(sys.argv[1])]
-
-def rename(self, name, other):
-    if not left[0]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left[0] -= 1
-    before(self, name, other)
-
-OpenFolder.rename = rename
-names = (".imgbuild/images/layers.json", ".imgbuild/images/packages.json", "matrix.yaml")
-transaction.commit(find(Path()), [(name, b"new") for name in names], "a row")
 """
 
 
@@ -280,28 +256,3 @@ def test_outdated_solves_each_newer_version(publisher: Publisher, locked: Projec
     (solved,) = report["solved"]
     assert (solved["package"], solved["version"]) == ("gadget", "2.0")
     assert any("thewheel" in reason for reason in solved["reasons"])
-
-
-def test_kill_leaves_old_or_new_files(tmp_path: Path) -> None:
-    outcomes = []
-    for number in range(20):
-        folder = tmp_path / str(number)
-        (folder / ".imgbuild/images").mkdir(parents=True)
-        (folder / "matrix.yaml").write_text("old")
-        ended = subprocess.run(
-            [sys.executable, "-c", WRITES, str(number)],
-            cwd=folder,
-            check=False,
-            capture_output=True,
-        )
-        if ended.returncode == 0:
-            break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        outcomes.append(transaction.recover(find(folder)))
-        texts = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
-        whole = {"matrix.yaml": "new", "layers.json": "new", "packages.json": "new"}
-        assert texts == (whole if outcomes[-1].startswith("finished") else {"matrix.yaml": "old"})
-    # Three files and the journal are written first, then the three are renamed.
-    assert [bool(outcome.startswith("finished")) for outcome in outcomes] == [False] * 4 + [
-        True
-    ] * 3

@@ -105,8 +105,6 @@ def test_uv_lock_is_read_with_and_without_uv(tmp_path, monkeypatch, extras, grou
     assert {each.name for each in result.cuda} == {"12.4"}
     assert [each.name for each in result.packages] == ["app", "member"]
     assert result.cut_off is not None
-    assert result.cut_off is not None
-    assert result.cut_off is not None
     assert str(result.cut_off.day) == "2026-01-03"
     places = {each.text: str(each.place) for each in result.requirements if each.locked}
     line = LOCK.split("\n").index('name = "torch"') + 1

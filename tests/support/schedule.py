@@ -5,8 +5,9 @@
 - Checks of the source run in one process, which reads a thousand files once. So do unit tests with
   properties and the other tests of their files: hypothesis reads the constants of all modules.
 - The other tests of a file run in one process, because they share fixtures and cached data.
-- The files of integration tests follow, those that take longest first. Unit tests and checks of the
-  repository run until the engines are installed, and at the end, so that all processes end at
+- The files of integration tests follow, those that take longest first. They wait for disks, engines
+  and Slurm, so one process at a time runs unit tests and checks of the repository, which only
+  compute. All processes do until the engines are installed, and at the end, so that they end at
   about the same time.
 
 Each process begins to collect at another file. pytest compiles a file of tests once, with its
@@ -44,7 +45,7 @@ LONGEST = (
     "extend_builders", "registry_base", "slurm_server", "slurm_array", "builders", "render",
     "smoke_images", "hostile_texts", "lock_command", "push", "direct_requirements",
     "resolve_command", "user_packages", "foreign_folder", "project_indexes", "faults", "recording",
-    "refusals", "full_disk", "sdist_attacks", "smoke_copied", "site_browser", "site_answers",
+    "refusals", "full_disk", "sdist_attacks", "site_browser", "site_answers",
     "installed", "smoke", "smoke_nvcc", "wheel_oracle", "site", "project_rows", "sif_apptainer",
     "audit_environment", "sandbox_escapes", "audit_workers",
 )  # fmt: skip
@@ -64,11 +65,22 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         return self._groups[nodeid]
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Assign the first group; while engines are being installed, the first that needs none."""
-        if not needs.engines_ready():
+        """Assign the first group, or the first that needs no engine.
+
+        That is while engines are being installed, and while no other process runs such a group.
+        """
+        others = (other for other in self.assigned_work if other is not node)
+        if not needs.engines_ready() or not any(map(self._computes, others)):
             rest = (name for name in self.workqueue if not _integration(name))
             self.workqueue.move_to_end(next(rest, next(iter(self.workqueue))), last=False)
         super()._assign_work_unit(node)
+
+    def _computes(self, node: Any) -> bool:
+        """Whether a process has tests that need no engine."""
+        return any(
+            not _integration(name) and not all(tests.values())
+            for name, tests in self.assigned_work[node].items()
+        )
 
     def _reschedule(self, node: Any) -> None:
         """Give a process its next group when one test is left, not two: another may end earlier."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import prepared_program
 from tests.support.browser import Browser, browser
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = (sys.executable, "-m", "imgbuild")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "registry.example/owner/images",
         "--json",
     )
-    done = subprocess.run([*PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = prepared_program.run(words, cwd=ROOT, env=os.environ)
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["bytes"] < 1_000_000
