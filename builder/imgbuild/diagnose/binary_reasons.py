@@ -269,7 +269,11 @@ def _library(text: str, facts: Facts) -> Reason | None:
     provider = table.provider(library)
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
     cure = f"install {provider or 'the package that provides it'}, or {cure}"
-    if library.startswith("libcudnn"):
+    if library.startswith("libcudnn") and library.endswith(".so.8"):
+        cause = f"a package was built for cuDNN 8 ({library}); torch has cuDNN 9 from 2.4.0 on"
+        cure = "install a release of that package for cuDNN 9 (onnxruntime-gpu>=1.19,"
+        cure += " ctranslate2>=4.5, the wheels for this torch), or torch<2.4 with its own cuDNN 8"
+    elif library.startswith("libcudnn"):
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
     elif library.startswith(("libtorch", "libc10")):

@@ -6,10 +6,11 @@ the user's program that led to it.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners, parts, remedies
+from imgbuild.diagnose import owners, parts, remedies, value_reasons
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -57,6 +58,10 @@ BELOW = (
     *("torch", "numpy", "pydantic", "pydantic_core", "jinja2", "safetensors", "omegaconf"),
     *("hydra", "click", "einops", "uvloop", "fastapi", "starlette", "dill", "multiprocess"),
     *("pyarrow", "tqdm", "tensordict", "typeguard", "beartype", "concurrent", "anyio"),
+)
+# The line of code, or without one the file, of a frame above the one of an imported module.
+IMPORTS = re.compile(
+    r"(?:from|import) |<frozen importlib|\S{0,200}importlib|.{0,80}import_module|/"
 )
 READS = ("__getitem__", "__getattr__", "__missing__", "__getattribute__")
 # Python's own messages of these, which packages also raise with messages of theirs.
@@ -171,8 +176,8 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     raised = exception.frames[-1] if exception.frames else None
     imports = any(
         frame.package and frame.package == (raised.package if raised else "")
-        for frame in exception.frames
-        if frame.name == "<module>"
+        for before, frame in itertools.pairwise(exception.frames)
+        if frame.name == "<module>" and IMPORTS.match(before.code or before.file)
     )
     advised = remedies.advice(exception.message) or exception.name == "OSError"
     if not imports or package == owners.MODEL_CODE or advised:
@@ -382,9 +387,12 @@ def _cure(
             " name this message; report it if the newest release also fails"
         )
     advice = remedies.advice(exception.message)
+    allowed = value_reasons.listed(exception.message)
+    if len(allowed) > 1 and not advice:
+        return value_reasons.advice(value_reasons.rejected(exception.message, allowed), allowed, at)
     remedy = None if silent else remedies.of(exception.text, package, at)
     kind = remedy.cure if remedy else ""
-    if advice:
+    if advice and not (remedy and remedy.first):
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
     if part is not None and (
         remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)

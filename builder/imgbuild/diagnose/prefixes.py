@@ -65,6 +65,8 @@ PREFIXES = tuple(
         rf"\s{{0,24}}{LEVEL}(?:(?<=DEBUG|ERROR) {{4}}|(?<=INFO) {{5}}|(?<=NING) {{2}}|(?<=ICAL) )",
         r"##\[(?P<actions>error|warning|group|debug)\]",
         rf"\[?{LEVEL}\]?(?: \d\d-\d\d \d\d:\d\d:\d\d)? \[[\w./<>-]{{1,120}}:\d+(?::\w+)?\] ?",
+        # vLLM before 0.8: ERROR 02-07 11:38:50 engine.py:389]
+        rf"{LEVEL} \d\d-\d\d \d\d:\d\d:\d\d [\w./-]{{1,80}}:\d+\] ?",
         rf"\[{LEVEL}(?:\|[\w./-]{{1,80}}:\d+)?\](?: {TIME} >>)? ?(?:\[[\w.:/<>-]{{1,99}}\] ?)?:? ?",
         rf"\| {LEVEL}\s+\| ",
         rf"{LEVEL}:(?:[\w.]{{1,60}}:)? ?",
@@ -177,7 +179,7 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
                 word = groups.get("level") or groups.get("actions")
                 level = (
                     LEVELS[letter]
-                    if letter and not groups.get("ray")
+                    if letter and (not groups.get("ray") or letter in "FC")
                     else WORDS.get(word or "", level)
                 )
                 text = text[match.end() :]

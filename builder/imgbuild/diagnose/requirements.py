@@ -43,6 +43,11 @@ STATED = tuple(
             rf"greater|newer|higher) than the (?:minimum |maximum )?(?:required|supported) version"
             rf" {NUMBER}"
         ),
+        # flashinfer with minimum required version 0.2.5 is not installed
+        (
+            rf"{NAME} with (?P<bound>minimum|maximum) required version {NUMBER} is not installed"
+            rf"(?:.{{0,40}}?(?:got|found|have)\W{{1,3}}{INSTALLED})?"
+        ),
         # requires accelerate version >= 1.1.0 but 0.9 is installed
         (
             rf"(?:needs|requires|require) {NAME}(?: version)? ?(?P<sign>>=|<=|==|~=|>|<) ?{NUMBER}"
@@ -57,7 +62,7 @@ STATED = tuple(
         ),
     )
 )
-UPPER = ("less", "lower", "older", "earlier", "below", "at most")
+UPPER = ("less", "lower", "older", "earlier", "below", "at most", "maximum")
 NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "glibc", "gpu"))
 
 
