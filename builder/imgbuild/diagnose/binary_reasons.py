@@ -19,6 +19,11 @@ from imgbuild.system import files, yaml_data
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+# An extension module, which torch compiles at run time.
+EXTENSION = re.compile(
+    r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
+)
+BUILT = re.compile(r"/build/|/torch_extensions/|\.cache/")
 SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
@@ -100,7 +105,7 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
     if (compiled := _compiled(package, symbol, file)) is not None:
         return compiled
     if owner == "torch":
-        return _torch_symbol(package, symbol, facts)
+        return _torch_symbol(package, symbol, file, facts)
     namespace = NAMESPACE.match(symbol)
     of = namespace["rest"][: int(namespace["length"])] if namespace else ""
     built = f" {package} and {of} must be of the same release" if of else ""
@@ -138,7 +143,7 @@ def _compiled(package: str, symbol: str, file: str) -> Reason | None:
     )
 
 
-def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
+def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
     """A symbol of torch that the installed torch lacks."""
     table = pairs.load()
     torch, version = facts.version("torch"), facts.version(package)
@@ -185,15 +190,17 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
             "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or vllm>=0.9 with"
             " the torch that it requires"
         )
-    elif companion := _companion(package, torch):
+    elif companion := _companion(package, torch, file):
         cure = companion
     if package == "flash-attn":
         return _flash_attn(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
 
 
-def _companion(package: str, torch: Version | None) -> str:
-    """The cure for a package that is released with each torch; "" for others."""
+def _companion(package: str, torch: Version | None, file: str) -> str:
+    """The cure for what is released with each torch, or compiled at run time; "" for others."""
+    if BUILT.search(file):
+        return f"delete {file.rpartition('/')[0]}, so that it is compiled again for this torch"
     if package == "torchaudio":
         release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
         return f"install {release}, whose version is that of torch, from the same index"
@@ -229,7 +236,7 @@ def _flash_attn(cause: str, facts: Facts) -> Reason:
 def _library(text: str, facts: Facts) -> Reason | None:
     match = LIBRARY.search(text)
     if match is None:
-        return None
+        return _extension(text)
     library = match["library"]
     table = libraries.load()
     if table.is_driver(library):
@@ -285,6 +292,21 @@ def _library(text: str, facts: Facts) -> Reason | None:
         cure += " if it is below /root, another user cannot read it"
     return Reason(
         code="IMG906", cause=cause, cure=cure, confidence="high" if provider else "medium"
+    )
+
+
+def _extension(text: str) -> Reason | None:
+    """An extension module that is absent from the folder in which torch compiles it."""
+    match = EXTENSION.search(text)
+    if match is None or not BUILT.search(match["folder"] + "/"):
+        return None
+    return Reason(
+        code="IMG906",
+        cause=f"the extension {match['name']}, which is compiled at run time, was not built: its"
+        " compilation failed before, or another process is at it",
+        cure=f"look for the first error of ninja, nvcc or g++ (CUDA_HOME with the nvcc of"
+        f" torch.version.cuda, ninja and g++ are needed); delete {match['folder']}, and start one"
+        " process alone first",
     )
 
 

@@ -36,6 +36,9 @@ PREFIXES = tuple(
         # Ray and vLLM: (main_task pid=12, ip=10.0.0.1), (EngineCore_DP0 pid=7), (raylet)
         r"\((?P<label>[A-Za-z_][\w.:<>\- ]{0,80}?\s?(?:rank=\d{1,6} )?pid=\d+[^()]{0,60})\) ?",
         r"\((?P<label>raylet|autoscaler|gcs_server|dashboard)[^()]{0,60}\) ?",
+        r"\((?P<label>pid=[A-Za-z_][\w.-]{0,40}(?:, ip=[\d.]{7,15})?)\) ?",
+        # slurmd's own log: [19.0] error:
+        r"\[\d{1,10}\.(?:\d{1,6}|batch|extern)\] (?=(?:error|fatal|debug\d?|info|warning): )",
         # pdsh, which prints the address of the node
         r"(?P<label>\d{1,3}(?:\.\d{1,3}){3}): (?=\S| )",
         # torchrun: [rank0]: or [default0]:
