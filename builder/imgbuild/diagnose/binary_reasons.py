@@ -24,6 +24,8 @@ EXTENSION = re.compile(
     r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
 )
 BUILT = re.compile(r"/build/|/torch_extensions/|\.cache/")
+# By torch.ops.load_library, without the reason of the loader.
+UNLOADED = re.compile(r"Could not load this library: (?P<file>/\S{1,300}\.so)\s*$")
 SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
@@ -60,6 +62,8 @@ def package_of(file: str) -> str:
 
 def reason(text: str, facts: Facts) -> Reason | None:
     """A cause for an error of a library, a symbol or CUDA."""
+    if match := UNLOADED.search(text):
+        return _torch_symbol(package_of(match["file"]) or "an extension", "", match["file"], facts)
     return _symbol(text, facts) or _library(text, facts) or _version(text) or _cuda(text, facts)
 
 
@@ -245,6 +249,16 @@ def _library(text: str, facts: Facts) -> Reason | None:
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
             cure="start the container with GPUs: docker run --gpus all"
             " (nvidia-container-toolkit), apptainer exec --nv",
+            confidence="high",
+        )
+    if library == "libnvrtc.so":
+        return Reason(
+            code="IMG906",
+            cause="cuDNN or another library of CUDA looks for libnvrtc.so without a version, which"
+            " only the CUDA toolkit has",
+            cure="use a devel image, or link it once: ln -s libnvrtc.so.1X libnvrtc.so in the"
+            " folder of nvidia-cuda-nvrtc (or of /usr/local/cuda/lib64), with that folder in"
+            " LD_LIBRARY_PATH; torch 2.4 and newer does not need it",
             confidence="high",
         )
     if library.startswith(("libtorch_cuda_cu", "libtorch_cuda_cpp")):

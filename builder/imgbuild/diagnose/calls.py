@@ -12,6 +12,7 @@ from imgbuild.diagnose import requirements
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
+PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
 KEYWORD = re.compile(
     r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
     r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
@@ -39,7 +40,7 @@ ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "m
 OWN_MODELS = ("vllm", "sglang")
 
 
-def overridden(text: str, caller: str) -> Reason | None:
+def overridden(text: str, caller: str, code: str) -> Reason | None:
     """The cause if a package passes a keyword that a method of the program does not accept."""
     match = KEYWORD.search(text) if caller else None
     owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
@@ -51,6 +52,15 @@ def overridden(text: str, caller: str) -> Reason | None:
     ):
         return None
     package, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    if PASSED_ON in code:
+        return Reason(
+            code="IMG904",
+            cause=f"{owner}.{method} of the installed {package} or of its extension does not accept"
+            f" the argument {name}, which the program or package that calls it through {package}"
+            " passes: that one was written for another version",
+            cure=f"install the {package} that the calling package (the trainer) requires, or the"
+            f" release of it for the installed {package} (imgbuild resolve names both)",
+        )
     return Reason(
         code="IMG904",
         cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
@@ -170,6 +180,16 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
                 f" that this {package} requires (imgbuild resolve {package} transformers)"
             )
             + f", or a newer {package} for a newer transformers or model",
+        )
+    other = releases.owner(owner)
+    if other and other != package:
+        return Reason(
+            code="IMG905",
+            cause=f"{package} reads {owner}.{name}, which the installed {other} does not define:"
+            f" {package} was written for another {other}",
+            cure=requirements.cure(other, caller, facts)
+            or f"install the {other} that this {package} requires (imgbuild resolve {package}"
+            f" {other}), or a {package} for the installed one",
         )
     if f"self.{name}" in code and owner.endswith("Trainer") and package != "transformers":
         pin = requirements.cure("transformers", caller, facts)

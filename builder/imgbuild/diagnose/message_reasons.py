@@ -10,7 +10,7 @@ import itertools
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners, parts, remedies, value_reasons
+from imgbuild.diagnose import owners, parts, remedies, requirements, value_reasons
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -118,12 +118,14 @@ def _of_package(
     shown = f"{name} {version}" if version else name
     if part is not None:
         shown += f" ({part.part})"
+    other = "" if caller or user else _calling(exception.frames, package)
     cause = message + _meaning(exception, name, caller)
     if user is not None:
         cause += f", raised by {releases.distribution(package).partition(' ')[0]}"
         cause += f" in a call of {shown} in {_place(user)}"
     else:
-        cause += f", raised by {shown}"
+        called = other and exception.name in UNEXPECTED
+        cause += f", raised by {shown}{f', which {other} calls,' if called else ''}"
     if raised is not None and user is None:
         cause += f" in {_place(raised)}"
         if exception.name in UNEXPECTED and raised.code and not raised.code.endswith(("(", ",")):
@@ -137,8 +139,24 @@ def _of_package(
         source="first",
         cure=_patched(exception)
         or _import_cure(exception, name)
-        or _cure(exception, name, caller, part),
+        or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
+
+
+def _calling(frames: tuple[TraceFrame, ...], package: str) -> str:
+    """The package that calls the one that raised an exception, by its name on the index."""
+    for frame in reversed(frames):
+        if frame.package not in ("", package, *BELOW) and not frame.standard:
+            return releases.distribution(frame.package).partition(" ")[0]
+    return ""
+
+
+def _pair(exception: LoggedException, name: str, other: str, facts: Facts) -> str:
+    """The end of a cure for an error that packages of different versions may cause."""
+    if not other or exception.name not in UNEXPECTED:
+        return ""
+    pin = requirements.cure(name, other.replace("-", "_"), facts)
+    return f"; {other} may be for another {name}: {pin or f'imgbuild resolve {other} {name}'}"
 
 
 def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:

@@ -69,7 +69,7 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.
         text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
-    if (overridden := calls.overridden(text, caller)) is not None:
+    if (overridden := calls.overridden(text, caller, code)) is not None:
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard

@@ -457,3 +457,36 @@ def test_an_older_prefix_of_vllm_is_removed() -> None:
         "ERROR 02-07 11:38:50 engine.py:389] AcmeFault: slots must be a power of two\n"
     )
     assert "raised by acme in f (acme/core.py:4)" in first(text).cause
+
+
+def test_an_argument_that_is_passed_on() -> None:
+    finding = traced(
+        "TypeError: Pump.reload() got an unexpected keyword argument 'slots'",
+        code="return func(*args, **kwargs)",
+    )
+    assert "which the program or package that calls it through acme passes" in finding.cause
+
+
+def test_packages_of_which_one_calls_the_other() -> None:
+    file = "/opt/venv/lib/python3.11/site-packages/pumps/valve.py"
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{PACKAGE}", line 3, in start\n    pumps.open(4)\n'
+        f'  File "{file}", line 70, in open\n    kind = value.lower()\n'
+        "AttributeError: 'int' object has no attribute 'lower'\n"
+    )
+    finding = first(text)
+    assert "raised by pumps, which acme calls, in open" in finding.cause
+    assert "acme may be for another pumps" in finding.cure
+
+
+def test_a_library_that_torch_cannot_load() -> None:
+    path = "/opt/venv/lib/python3.11/site-packages/torchaudio/lib/libtorchaudio.so"
+    finding = traced(f"OSError: Could not load this library: {path}")
+    assert finding.cause.startswith("torchaudio was compiled for a different torch")
+
+
+def test_an_extension_that_was_not_built() -> None:
+    path = "/root/.cache/torch_extensions/py311/pumps/pumps.so"
+    finding = traced(f"ImportError: {path}: cannot open shared object file: No such file")
+    assert "the extension pumps, which is compiled at run time, was not built" in finding.cause
