@@ -242,8 +242,7 @@ def _library(text: str, facts: Facts) -> Reason | None:
     if match is None:
         return _extension(text)
     library = match["library"]
-    table = libraries.load()
-    if table.is_driver(library):
+    if libraries.load().is_driver(library):
         return Reason(
             code="IMG906",
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
@@ -287,7 +286,12 @@ def _library(text: str, facts: Facts) -> Reason | None:
     cuda = OF_CUDA.search(library)
     if cuda is not None:
         return _cuda_library(library, cuda[1], facts)
-    provider = table.provider(library)
+    return _absent(library)
+
+
+def _absent(library: str) -> Reason:
+    """A library of a package, of Python or of no known owner."""
+    provider = libraries.load().provider(library)
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
     cure = f"install {provider or 'the package that provides it'}, or {cure}"
     if library.startswith("libcudnn") and library.endswith(".so.8"):
