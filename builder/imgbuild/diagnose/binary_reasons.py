@@ -19,6 +19,13 @@ from imgbuild.system import files, yaml_data
 MENTIONED = re.compile(r"(?i)import \W?flash_attn")
 SYMBOL = re.compile(r"(?:(?P<file>[\w./+@-]+\.so[\w.]*): )?undefined symbol: (?P<symbol>\w+)")
 LIBRARY = re.compile(r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+# An extension module, which torch compiles at run time.
+EXTENSION = re.compile(
+    r"(?P<folder>/\S{1,300})/(?P<name>(?!lib)[\w-]{1,100})\.so: cannot open shared object file"
+)
+BUILT = re.compile(r"/build/|/torch_extensions/|\.cache/")
+# By torch.ops.load_library, without the reason of the loader.
+UNLOADED = re.compile(r"Could not load this library: (?P<file>/\S{1,300}\.so)\s*$")
 SYMBOL_VERSION = re.compile(
     r"version [`'](?P<name>(?P<kind>GLIBCXX|GLIBC|CXXABI|NVJITLINK|libnvJitLink|OPENSSL)[\w.]*)'"
     r" not found(?: \(required by (?P<file>[^)]+)\))?"
@@ -55,6 +62,8 @@ def package_of(file: str) -> str:
 
 def reason(text: str, facts: Facts) -> Reason | None:
     """A cause for an error of a library, a symbol or CUDA."""
+    if match := UNLOADED.search(text):
+        return _torch_symbol(package_of(match["file"]) or "an extension", "", match["file"], facts)
     return _symbol(text, facts) or _library(text, facts) or _version(text) or _cuda(text, facts)
 
 
@@ -100,7 +109,7 @@ def _symbol(text: str, facts: Facts) -> Reason | None:
     if (compiled := _compiled(package, symbol, file)) is not None:
         return compiled
     if owner == "torch":
-        return _torch_symbol(package, symbol, facts)
+        return _torch_symbol(package, symbol, file, facts)
     namespace = NAMESPACE.match(symbol)
     of = namespace["rest"][: int(namespace["length"])] if namespace else ""
     built = f" {package} and {of} must be of the same release" if of else ""
@@ -138,7 +147,7 @@ def _compiled(package: str, symbol: str, file: str) -> Reason | None:
     )
 
 
-def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
+def _torch_symbol(package: str, symbol: str, file: str, facts: Facts) -> Reason:
     """A symbol of torch that the installed torch lacks."""
     table = pairs.load()
     torch, version = facts.version("torch"), facts.version(package)
@@ -185,15 +194,17 @@ def _torch_symbol(package: str, symbol: str, facts: Facts) -> Reason:
             "install torch==2.6.0 torchvision==0.21.0 with vllm>=0.8,<0.9, or vllm>=0.9 with"
             " the torch that it requires"
         )
-    elif companion := _companion(package, torch):
+    elif companion := _companion(package, torch, file):
         cure = companion
     if package == "flash-attn":
         return _flash_attn(cause, facts)
     return Reason(code="IMG901", cause=cause, cure=cure, confidence="high")
 
 
-def _companion(package: str, torch: Version | None) -> str:
-    """The cure for a package that is released with each torch; "" for others."""
+def _companion(package: str, torch: Version | None, file: str) -> str:
+    """The cure for what is released with each torch, or compiled at run time; "" for others."""
+    if BUILT.search(file):
+        return f"delete {file.rpartition('/')[0]}, so that it is compiled again for this torch"
     if package == "torchaudio":
         release = f"torchaudio=={torch.base_version}" if torch else "the torchaudio"
         return f"install {release}, whose version is that of torch, from the same index"
@@ -229,15 +240,24 @@ def _flash_attn(cause: str, facts: Facts) -> Reason:
 def _library(text: str, facts: Facts) -> Reason | None:
     match = LIBRARY.search(text)
     if match is None:
-        return None
+        return _extension(text)
     library = match["library"]
-    table = libraries.load()
-    if table.is_driver(library):
+    if libraries.load().is_driver(library):
         return Reason(
             code="IMG906",
             cause=f"{library} belongs to the NVIDIA driver, which is not in the container",
             cure="start the container with GPUs: docker run --gpus all"
             " (nvidia-container-toolkit), apptainer exec --nv",
+            confidence="high",
+        )
+    if library == "libnvrtc.so":
+        return Reason(
+            code="IMG906",
+            cause="cuDNN or another library of CUDA looks for libnvrtc.so without a version, which"
+            " only the CUDA toolkit has",
+            cure="use a devel image, or link it once: ln -s libnvrtc.so.1X libnvrtc.so in the"
+            " folder of nvidia-cuda-nvrtc (or of /usr/local/cuda/lib64), with that folder in"
+            " LD_LIBRARY_PATH; torch 2.4 and newer does not need it",
             confidence="high",
         )
     if library.startswith(("libtorch_cuda_cu", "libtorch_cuda_cpp")):
@@ -266,10 +286,19 @@ def _library(text: str, facts: Facts) -> Reason | None:
     cuda = OF_CUDA.search(library)
     if cuda is not None:
         return _cuda_library(library, cuda[1], facts)
-    provider = table.provider(library)
+    return _absent(library)
+
+
+def _absent(library: str) -> Reason:
+    """A library of a package, of Python or of no known owner."""
+    provider = libraries.load().provider(library)
     cause, cure = f"{library} is not installed", "add its folder to LD_LIBRARY_PATH"
     cure = f"install {provider or 'the package that provides it'}, or {cure}"
-    if library.startswith("libcudnn"):
+    if library.startswith("libcudnn") and library.endswith(".so.8"):
+        cause = f"a package was built for cuDNN 8 ({library}); torch has cuDNN 9 from 2.4.0 on"
+        cure = "install a release of that package for cuDNN 9 (onnxruntime-gpu>=1.19,"
+        cure += " ctranslate2>=4.5, the wheels for this torch), or torch<2.4 with its own cuDNN 8"
+    elif library.startswith("libcudnn"):
         cause = f"{library} of cuDNN is not on the library path"
         cure = "install the nvidia-cudnn package that torch requires, and unset LD_LIBRARY_PATH"
     elif library.startswith(("libtorch", "libc10")):
@@ -281,6 +310,21 @@ def _library(text: str, facts: Facts) -> Reason | None:
         cure += " if it is below /root, another user cannot read it"
     return Reason(
         code="IMG906", cause=cause, cure=cure, confidence="high" if provider else "medium"
+    )
+
+
+def _extension(text: str) -> Reason | None:
+    """An extension module that is absent from the folder in which torch compiles it."""
+    match = EXTENSION.search(text)
+    if match is None or not BUILT.search(match["folder"] + "/"):
+        return None
+    return Reason(
+        code="IMG906",
+        cause=f"the extension {match['name']}, which is compiled at run time, was not built: its"
+        " compilation failed before, or another process is at it",
+        cure=f"look for the first error of ninja, nvcc or g++ (CUDA_HOME with the nvcc of"
+        f" torch.version.cuda, ninja and g++ are needed); delete {match['folder']}, and start one"
+        " process alone first",
     )
 
 

@@ -26,7 +26,7 @@ from imgbuild.diagnose import (
     shape_reasons,
     value_reasons,
 )
-from imgbuild.diagnose.exceptions import LoggedException, root
+from imgbuild.diagnose.exceptions import LoggedException, TraceFrame, quoted, root
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import LogFinding, LogFindings, Reason, ShownLine
 from imgbuild.diagnose.log import Event, Log
@@ -241,7 +241,7 @@ def _of_event(
     text = exception.condition if exception and not exception.message else ""
     for rule, groups in rules.matches(f"{event.text}: {text}" if text else event.text, frames):
         if rule.code not in allowed:
-            allowed[rule.code] = rule.applies(value.facts, texts)
+            allowed[rule.code] = rule.applies(value.facts, texts, value.end)
         if allowed[rule.code]:
             wide = rule.confidence != "high" and rule.priority < WIDE
             if exception is None and wide and _stated(event.text, value.facts) is not None:
@@ -266,7 +266,8 @@ def _of_event(
         return binary_reasons.at_start(event.text) if exception.warns else None
     if exception is None:
         return _of_line(value, event, failed=failed)
-    caller, code = _caller(exception), exception.frames[-1].code if exception.frames else ""
+    last = _last(exception)
+    caller, code = _caller(exception), last.code if last else ""
     reason = (
         value_reasons.reason(event.text)
         or binary_reasons.reason(event.text, value.facts)
@@ -316,10 +317,16 @@ def _survived(reason: Reason, value: Log, event: Event) -> Reason:
     )
 
 
+def _last(exception: LoggedException | None) -> TraceFrame | None:
+    """The innermost frame of an exception that does not only pass a call on."""
+    frames = exception.frames if exception else ()
+    own = (f for f in reversed(frames) if not PASSING.match(f.name) and f.package != "omegaconf")
+    return next(own, None)
+
+
 def _caller(exception: LoggedException | None) -> str:
     """The package whose code raised an exception, ignoring frames that only pass calls on."""
-    frames = exception.frames if exception else ()
-    last = next((f for f in reversed(frames) if not PASSING.match(f.name)), None)
+    last = _last(exception)
     if last is None or last.package or exception is None:
         return last.package if last else ""
     # The message of an import names the file of the module, which tells where a fork's package is.
@@ -342,6 +349,22 @@ def _first(value: Log) -> tuple[Reason, Event] | None:
             number=exception.number, source=exception.source, text=exception.text, exception=index
         )
         return message_reasons.reason(exception, value.facts) or _unknown(exception), event
+    return _passed_on(value)
+
+
+def _passed_on(value: Log) -> tuple[Reason, Event] | None:
+    """The exception whose message the first wrapper repeats, if the log has only wrappers."""
+    for index, exception in enumerate(value.exceptions):
+        inner = quoted(exception) if exception.traced else None
+        if inner is None:
+            continue
+        event = Event(
+            number=exception.number, source=exception.source, text=inner.text, exception=index
+        )
+        reason = python_reasons.reason(inner.text, value.facts) or message_reasons.reason(
+            inner, value.facts
+        )
+        return (reason, event) if reason is not None else None
     return None
 
 

@@ -384,6 +384,26 @@ def _is_code(text: str, indent: int | None) -> bool:
     )
 
 
+# Wrappers that repeat the message of the exception in their last line, without its type.
+REPEATED = re.compile(r"because of the following error[^\n]{0,60}\n(?P<text>[^\n]{4,2000})\s*$")
+TYPES = (
+    ("has no attribute", "AttributeError"),
+    ("No module named", "ModuleNotFoundError"),
+    ("cannot import name", "ImportError"),
+    ("unexpected keyword", "TypeError"),
+)
+
+
+def quoted(exception: LoggedException) -> LoggedException | None:
+    """The exception whose message a wrapper repeats; None for others."""
+    match = REPEATED.search(exception.message)
+    if match is None:
+        return None
+    text = match["text"].strip()
+    kind = next((name for words, name in TYPES if words in text), "ImportError")
+    return msgspec.structs.replace(exception, type=kind, message=text, frames=())
+
+
 def root(exceptions: list[LoggedException], index: int) -> Iterator[int]:
     """The numbers of the exceptions before `index` in its chain, the nearest first."""
     seen = {index}

@@ -66,6 +66,11 @@ class Log(msgspec.Struct, kw_only=True):
         return [*(event.text for event in self.events), *sorted(files)]
 
     @property
+    def end(self) -> list[str]:
+        """The texts of the last three lines."""
+        return [line.text for line in self.last[-3:]]
+
+    @property
     def script(self) -> bool:
         """Whether it is a script rather than a log: most of its lines set variables or comment."""
         lines = [line.text.lstrip() for line in self.last if line.text.strip()]

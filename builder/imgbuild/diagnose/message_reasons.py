@@ -6,10 +6,11 @@ the user's program that led to it.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from imgbuild.audit.names import releases
-from imgbuild.diagnose import owners, parts, remedies
+from imgbuild.diagnose import owners, parts, remedies, requirements, value_reasons
 from imgbuild.diagnose.exceptions import LoggedException, TraceFrame
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
@@ -57,6 +58,10 @@ BELOW = (
     *("torch", "numpy", "pydantic", "pydantic_core", "jinja2", "safetensors", "omegaconf"),
     *("hydra", "click", "einops", "uvloop", "fastapi", "starlette", "dill", "multiprocess"),
     *("pyarrow", "tqdm", "tensordict", "typeguard", "beartype", "concurrent", "anyio"),
+)
+# The line of code, or without one the file, of a frame above the one of an imported module.
+IMPORTS = re.compile(
+    r"(?:from|import) |<frozen importlib|\S{0,200}importlib|.{0,80}import_module|/"
 )
 READS = ("__getitem__", "__getattr__", "__missing__", "__getattribute__")
 # Python's own messages of these, which packages also raise with messages of theirs.
@@ -113,12 +118,14 @@ def _of_package(
     shown = f"{name} {version}" if version else name
     if part is not None:
         shown += f" ({part.part})"
+    other = "" if caller or user else _calling(exception.frames, package)
     cause = message + _meaning(exception, name, caller)
     if user is not None:
         cause += f", raised by {releases.distribution(package).partition(' ')[0]}"
         cause += f" in a call of {shown} in {_place(user)}"
     else:
-        cause += f", raised by {shown}"
+        called = other and exception.name in UNEXPECTED
+        cause += f", raised by {shown}{f', which {other} calls,' if called else ''}"
     if raised is not None and user is None:
         cause += f" in {_place(raised)}"
         if exception.name in UNEXPECTED and raised.code and not raised.code.endswith(("(", ",")):
@@ -132,8 +139,24 @@ def _of_package(
         source="first",
         cure=_patched(exception)
         or _import_cure(exception, name)
-        or _cure(exception, name, caller, part),
+        or _cure(exception, name, caller, part) + _pair(exception, name, other, facts),
     )
+
+
+def _calling(frames: tuple[TraceFrame, ...], package: str) -> str:
+    """The package that calls the one that raised an exception, by its name on the index."""
+    for frame in reversed(frames):
+        if frame.package not in ("", package, *BELOW) and not frame.standard:
+            return releases.distribution(frame.package).partition(" ")[0]
+    return ""
+
+
+def _pair(exception: LoggedException, name: str, other: str, facts: Facts) -> str:
+    """The end of a cure for an error that packages of different versions may cause."""
+    if not other or exception.name not in UNEXPECTED:
+        return ""
+    pin = requirements.cure(name, other.replace("-", "_"), facts)
+    return f"; {other} may be for another {name}: {pin or f'imgbuild resolve {other} {name}'}"
 
 
 def _user(frames: tuple[TraceFrame, ...]) -> TraceFrame | None:
@@ -171,8 +194,8 @@ def _import_cure(exception: LoggedException, package: str) -> str:
     raised = exception.frames[-1] if exception.frames else None
     imports = any(
         frame.package and frame.package == (raised.package if raised else "")
-        for frame in exception.frames
-        if frame.name == "<module>"
+        for before, frame in itertools.pairwise(exception.frames)
+        if frame.name == "<module>" and IMPORTS.match(before.code or before.file)
     )
     advised = remedies.advice(exception.message) or exception.name == "OSError"
     if not imports or package == owners.MODEL_CODE or advised:
@@ -382,9 +405,12 @@ def _cure(
             " name this message; report it if the newest release also fails"
         )
     advice = remedies.advice(exception.message)
+    allowed = value_reasons.listed(exception.message)
+    if len(allowed) > 1 and not advice:
+        return value_reasons.advice(value_reasons.rejected(exception.message, allowed), allowed, at)
     remedy = None if silent else remedies.of(exception.text, package, at)
     kind = remedy.cure if remedy else ""
-    if advice:
+    if advice and not (remedy and remedy.first):
         return f'follow the message: "{advice}"' + (f"; else {kind}" if kind else "")
     if part is not None and (
         remedy is None or remedy.weak or (remedy.means and caller is None and not remedy.first)

@@ -6,7 +6,7 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import owners, python_reasons
+from imgbuild.diagnose import calls, owners, python_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 
@@ -42,15 +42,15 @@ def reason(text: str, facts: Facts, caller: str) -> Reason | None:
 
 def _used(text: str) -> tuple[str, Existence | None] | None:
     """What the code uses, and the versions that have it; None if the message has no name."""
-    if match := python_reasons.IMPORT.search(text):
+    if match := calls.IMPORT.search(text):
         name, module = match["name"], match["module"]
         return f"{name} of {module}", releases.name_in(module, name)
-    if match := python_reasons.ATTRIBUTE.search(text):
+    if match := calls.ATTRIBUTE.search(text):
         owner = match["module"] or match["owner"] or match["bare"]
         if owner in python_reasons.BUILT_IN:
             return None
         return f"{owner}.{match['name']}", releases.member(owner, match["name"])
-    if match := python_reasons.KEYWORD.search(text):
+    if match := calls.KEYWORD.search(text):
         return f"the argument {match['name']} of {match['callee'] or 'a function'}", None
     if match := python_reasons.POSITIONAL.search(text):
         return f"{match['callee']} without {match['names'].splitlines()[0]}", None

@@ -36,6 +36,9 @@ PREFIXES = tuple(
         # Ray and vLLM: (main_task pid=12, ip=10.0.0.1), (EngineCore_DP0 pid=7), (raylet)
         r"\((?P<label>[A-Za-z_][\w.:<>\- ]{0,80}?\s?(?:rank=\d{1,6} )?pid=\d+[^()]{0,60})\) ?",
         r"\((?P<label>raylet|autoscaler|gcs_server|dashboard)[^()]{0,60}\) ?",
+        r"\((?P<label>pid=[A-Za-z_][\w.-]{0,40}(?:, ip=[\d.]{7,15})?)\) ?",
+        # slurmd's own log: [19.0] error:
+        r"\[\d{1,10}\.(?:\d{1,6}|batch|extern)\] (?=(?:error|fatal|debug\d?|info|warning): )",
         # pdsh, which prints the address of the node
         r"(?P<label>\d{1,3}(?:\.\d{1,3}){3}): (?=\S| )",
         # torchrun: [rank0]: or [default0]:
@@ -65,6 +68,8 @@ PREFIXES = tuple(
         rf"\s{{0,24}}{LEVEL}(?:(?<=DEBUG|ERROR) {{4}}|(?<=INFO) {{5}}|(?<=NING) {{2}}|(?<=ICAL) )",
         r"##\[(?P<actions>error|warning|group|debug)\]",
         rf"\[?{LEVEL}\]?(?: \d\d-\d\d \d\d:\d\d:\d\d)? \[[\w./<>-]{{1,120}}:\d+(?::\w+)?\] ?",
+        # vLLM before 0.8: ERROR 02-07 11:38:50 engine.py:389]
+        rf"{LEVEL} \d\d-\d\d \d\d:\d\d:\d\d [\w./-]{{1,80}}:\d+\] ?",
         rf"\[{LEVEL}(?:\|[\w./-]{{1,80}}:\d+)?\](?: {TIME} >>)? ?(?:\[[\w.:/<>-]{{1,99}}\] ?)?:? ?",
         rf"\| {LEVEL}\s+\| ",
         rf"{LEVEL}:(?:[\w.]{{1,60}}:)? ?",
@@ -177,7 +182,7 @@ def parse(number: int, raw: str, *, hit: bool = True, level: str = "") -> LogLin
                 word = groups.get("level") or groups.get("actions")
                 level = (
                     LEVELS[letter]
-                    if letter and not groups.get("ray")
+                    if letter and (not groups.get("ray") or letter in "FC")
                     else WORDS.get(word or "", level)
                 )
                 text = text[match.end() :]

@@ -6,35 +6,21 @@ import re
 
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
-from imgbuild.diagnose import requirements, standard_reasons
+from imgbuild.diagnose import calls, requirements, standard_reasons
 from imgbuild.diagnose.facts import Facts
 from imgbuild.diagnose.finding import Reason
 from imgbuild.diagnose.rules import Confidence
 
-KEYWORD = re.compile(
-    r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
-    r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
-)
 # Methods of transformers' models, whose arguments change between releases.
 FORWARD = re.compile(r"^[A-Z]\w*(?:Model|ForCausalLM|Attention|DecoderLayer|Generation)\.forward$")
 VALIDATED = re.compile(
     r"validation errors? for (?P<callee>\w+)\s+(?P<name>\w+)\s+(?:Unexpected keyword argument|"
     r"Extra inputs are not permitted)"
 )
-IMPORT = re.compile(
-    r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
-    r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
-    r"(?P<circular>.{0,80}circular import)?"
-)
-MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
 PACKAGE_ABSENT = re.compile(
     r"PackageNotFoundError: (?:No package metadata was found for )?"
     r"(?:The '(?P<required>[\w.-]+?)(?:[<>=!~,][^']{0,60})?' distribution was not found|"
     r"(?P<module>[\w.-]+))"
-)
-ATTRIBUTE = re.compile(
-    r"(?:module '?(?P<module>[\w.]+)'?|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
-    r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
 )
 POSITIONAL = re.compile(
     r"TypeError: (?P<callee>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only)"
@@ -59,7 +45,6 @@ HYDRA = re.compile(
 FULL_KEY = re.compile(r"full_key: (?P<key>[\w.\[\]-]{1,160})")
 VERLS = ("actor_rollout_ref", "critic", "reward_model", "algorithm")
 CLASS_CALL = re.compile(r"\b([A-Z]\w+)\(")
-UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 MODEL_TYPE = re.compile(
     r"model type [`'\"](?P<type>[\w.-]+)[`'\"],? but (?:your )?Transformers|"
     r"^KeyError: '(?P<key>[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*)'$"
@@ -67,16 +52,7 @@ MODEL_TYPE = re.compile(
 ARCHITECTURE = re.compile(
     r"Model architectures \[['\"](?P<name>\w+)['\"].{0,200}\] are not supported"
 )
-NO_FILE_NAME = re.compile(
-    r"from '(?P<module>\w+)' \(unknown location\)|module '(?P<other>\w+)' has no attribute"
-    r" '__version__'"
-)
-OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
-NEAR = re.compile(r"Did you mean: '(\w+)'")
-ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
 BUILT_IN = ("NoneType", "str", "list", "dict", "int", "tuple", "float", "function")
-# Their models are separate classes, although transformers has some of the same names.
-OWN_MODELS = ("vllm", "sglang")
 # Variables of plugins, and those that users' code may read.
 OTHER_VARIABLES = re.compile(r"VLLM_(?!WORKER_USE_)")
 SETS = re.compile(
@@ -93,13 +69,13 @@ def reason(text: str, facts: Facts, caller: str = "", code: str = "") -> Reason 
     if text.startswith("TypeError: __init__()") and (called := CLASS_CALL.findall(code)):
         # Python before 3.10 does not name the class: the innermost call of the line is it.
         text = text.replace("__init__()", f"{called[-1]}.__init__()", 1)
-    if (overridden := _overridden(text, caller)) is not None:
+    if (overridden := calls.overridden(text, caller, code)) is not None:
         return overridden
     if (standard := standard_reasons.reason(text, facts)) is not None:
         return standard
     if (architecture := _architecture(text, facts, caller, code)) is not None:
         return architecture
-    for own in (_replaced, _own_name, _unexpected_object, _undefined, _function_keyword):
+    for own in calls.FUNCTIONS:
         if (unexpected := own(text, caller, code, facts)) is not None:
             return unexpected
     for function in FUNCTIONS:
@@ -143,49 +119,8 @@ def variable(text: str, facts: Facts) -> Reason | None:
     )
 
 
-def _overridden(text: str, caller: str) -> Reason | None:
-    """The cause if a package passes a keyword that a method of the program does not accept."""
-    match = KEYWORD.search(text) if caller else None
-    owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
-    if (
-        match is None
-        or not owner
-        or method == "__init__"
-        or releases.argument(owner, match["name"])
-    ):
-        return None
-    package, name = releases.distribution(caller).partition(" ")[0], match["name"]
-    return Reason(
-        code="IMG904",
-        cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
-        " passes to it",
-        cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
-        f" of {package} that {owner} was written for",
-    )
-
-
-def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
-    """The cause if a function of another package, which the line names, lacks an argument."""
-    match = KEYWORD.search(text) if caller else None
-    callee = re.escape(match["callee"] or " ") if match else ""
-    called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
-    if match is None or called is None or called[1] == caller:
-        return None
-    package = releases.distribution(called[1]).partition(" ")[0]
-    if package not in releases.table().packages.split():
-        return None
-    user, name = releases.distribution(caller).partition(" ")[0], match["name"]
-    pin = requirements.cure(package, caller, facts)
-    return Reason(
-        code="IMG904",
-        cause=f"{match['callee']} of the installed {package} does not accept the argument {name},"
-        f" which {user} passes to it",
-        cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
-    )
-
-
 def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
-    match = KEYWORD.search(text) or VALIDATED.search(text)
+    match = calls.KEYWORD.search(text) or VALIDATED.search(text)
     if match is None:
         return None
     callee, name = (match["callee"] or "").removeprefix("__main__."), match["name"]
@@ -194,6 +129,8 @@ def _keyword(text: str, facts: Facts, caller: str) -> Reason | None:
     what = f"the argument {name} of {plain}" if plain else f"the argument {name}"
     if existence is None:
         target = plain or "the function called"
+        if (other := calls.of_other_package(plain, name, caller, facts)) is not None:
+            return other
         of_model = FORWARD.search(plain) is not None
         cure = f"remove {name}, or install the version that the caller was written for"
         if of_model and caller != "transformers":
@@ -244,15 +181,24 @@ def _of_any(name: str) -> Existence | None:
     return None
 
 
-def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -> Reason:
-    """The reason according to `existence`, with a change of the code and a pin as its cure."""
+def _of(
+    existence: Existence, what: str, remove: str, code: str, facts: Facts, caller: str = ""
+) -> Reason:
+    """The reason according to `existence`, with a change of the code and a pin as its cure.
+
+    `caller`: the package that uses the name, which users cannot change.
+    """
     cures = []
-    if existence.instead:
+    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    if user and user != existence.package:
+        newer = not existence.spec or existence.removed_in
+        cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
+    elif existence.instead:
         cures.append(f"use {existence.instead}")
     elif not existence.spec or existence.removed_in:
         cures.append(remove)
     if existence.spec:
-        cures.append(f"install {existence.requirement()}")
+        cures.insert(0 if user else len(cures), f"install {existence.requirement()}")
     version = facts.versions.get(existence.package, "")
     cause = existence.sentence(what)
     if version:
@@ -265,87 +211,8 @@ def _of(existence: Existence, what: str, remove: str, code: str, facts: Facts) -
     )
 
 
-def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | None:
-    """The cause if a folder is imported in place of a package, which then has no names."""
-    match = NO_FILE_NAME.search(text)
-    if match is None:
-        return None
-    top = (match["module"] or match["other"]).partition(".")[0]
-    package = releases.distribution(top).partition(" ")[0]
-    return Reason(
-        code="IMG902",
-        cause=f"a folder named {top} is imported instead of the package {package}: a checkout in"
-        " the working directory, or files left by an uninstalled package",
-        cure=f"python -c 'import {top}; print({top}.__path__)' shows the folder: run from another"
-        f" folder (cd /), remove it, or install {package} (a checkout with pip install -e)",
-    )
-
-
-def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
-    """The cause if a package lacks a name or module that it imports from itself.
-
-    A release is consistent, so an optional package or a part of the installation must be missing.
-    """
-    match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
-    if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
-        return None
-    package, module = releases.distribution(caller).partition(" ")[0], match["module"]
-    name = match.groupdict().get("name")
-    what = f"{name} of its module {module}" if name else f"its module {module}"
-    return Reason(
-        code="IMG902" if name else "IMG903",
-        cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"
-        f" a version for which {package} leaves it out, or files of two versions of {package} are"
-        " mixed",
-        cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
-        f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
-        f" and delete code that was generated for another version (unsloth_compiled_cache)",
-    )
-
-
-def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
-    """The cause if a package uses an attribute that an object passed to it does not have."""
-    match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
-    owner = (match["owner"] or "") if match else ""
-    if match is None or owner.islower() or not owner or owner == "NoneType":
-        return None
-    name, package = match["name"], releases.distribution(caller).partition(" ")[0]
-    of_engine = f"self.{name}" in code and package in OWN_MODELS
-    if releases.member(owner, name) is not None and not of_engine:
-        return None
-    if owner.endswith("Config") and package not in ("transformers", "peft"):
-        return Reason(
-            code="IMG905",
-            cause=f"{package} reads {owner}.{name}, which the installed transformers or the model's"
-            f" own code does not define: {package} was released for other versions of these",
-            cure=(
-                requirements.cure("transformers", caller, facts)
-                or "install the transformers"
-                f" that this {package} requires (imgbuild resolve {package} transformers)"
-            )
-            + f", or a newer {package} for a newer transformers or model",
-        )
-    if f"self.{name}" in code:
-        return Reason(
-            code="IMG905",
-            cause=f"{owner} has no attribute {name}, which the code of {package} reads from `self`:"
-            f" {owner} is a subclass that was written for another {package}, or this release has"
-            " a fault",
-            cure=f"use another release of {package} (its issues may name this attribute); if"
-            f" {owner} is of your project, adapt it to the installed {package}",
-        )
-    return Reason(
-        code="IMG905",
-        cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
-        f" object of another class here, or {owner} was written for another version of {package}",
-        cure=f"pass an object of the class that {package} documents or one derived from it (a plain"
-        f" model, not a wrapper; its own arguments class), or install the {package} that {owner}"
-        " was written for",
-    )
-
-
 def _import(text: str, facts: Facts, caller: str) -> Reason | None:
-    match = IMPORT.search(text)
+    match = calls.IMPORT.search(text)
     if match is None:
         return None
     name, module = match["name"], match["module"]
@@ -359,7 +226,10 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
         )
     existence = releases.name_in(module, name) or releases.module_in(module)
     if existence is not None:
-        return _of(existence, f"{module}.{name}", f"do not import {name}", "IMG902", facts)
+        what = f"{module}.{name}"
+        return _of(existence, what, f"do not import {name}", "IMG902", facts, caller)
+    if module.startswith("transformers") and (model := _model(name)) is not None:
+        return _of(model, f"{name} with its model", "use another model", "IMG902", facts, caller)
     package = releases.distribution(module)
     package = module.partition(".")[0] if " " in package else package
     return Reason(
@@ -374,16 +244,17 @@ def _import(text: str, facts: Facts, caller: str) -> Reason | None:
 
 
 def _module(text: str, facts: Facts, caller: str) -> Reason | None:
-    match = MODULE.search(text) or PACKAGE_ABSENT.search(text)
+    match = calls.MODULE.search(text) or PACKAGE_ABSENT.search(text)
     if match is None:
         return None
     module = (match["module"] or match.groupdict().get("required") or "").rstrip(".")
     existence = releases.module_in(module)
     if existence is not None:
-        return _of(existence, f"the module {module}", f"do not import {module}", "IMG903", facts)
+        what = f"the module {module}"
+        return _of(existence, what, f"do not import {module}", "IMG903", facts, caller)
     top = module.partition(".")[0]
     package = releases.distribution(module)
-    if "." in module:
+    if "." in module and package == releases.distribution(top):
         return Reason(
             code="IMG903",
             cause=f"the installed {package} has no module {module}: the importing"
@@ -410,7 +281,8 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
         cure += " PYTHONPATH, or get the missing part of the repository (submodules)"
     return Reason(
         code="IMG903",
-        cause=f"{top} is not installed in the Python that ran this",
+        cause=f"{module if package != releases.distribution(top) else top} is not installed in the"
+        " Python that ran this",
         cure=cure,
         confidence="high",
     )
@@ -419,7 +291,7 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
 def _attribute(text: str, facts: Facts, caller: str) -> Reason | None:
     if not text.startswith("AttributeError") and "AttributeError" not in text[:60]:
         return None
-    match = ATTRIBUTE.search(text)
+    match = calls.ATTRIBUTE.search(text)
     if match is None:
         return None
     name, module = match["name"], match["module"]
@@ -519,6 +391,17 @@ def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
     key = match["key"] or match["struct"] or match["missing"]
     if full := FULL_KEY.search(text):
         key = full["key"]
+    if match["struct"] and caller and caller != "hydra":
+        user = releases.distribution(caller).partition(" ")[0]
+        return Reason(
+            code="IMG918",
+            cause=f"the code of {user} uses the key {key}, which the configuration that it was"
+            " given does not have: the configuration is of another version, or of another part"
+            f" of {user}",
+            cure=f"start from the configuration files of the installed {user}, and add what your"
+            f" own changes (+{key}=…); if {user} sets the key itself, use another release, or"
+            " leave out the option that leads there",
+        )
     of_verl = caller == "verl" or "verl" in facts.versions or key.partition(".")[0] in VERLS
     program = "verl" if of_verl else "the program"
     return Reason(
@@ -528,6 +411,20 @@ def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
         f" plus), or use the version of {program} that the script was written for",
         confidence="high",
     )
+
+
+def _snake(name: str) -> str:
+    """The name of the module with a model's class."""
+    kind = re.sub(r"For[A-Z]\w*$|(?:LMHead)?Model$|(?:Text|Vision)?Config$", "", name)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
+
+
+def _model(name: str) -> Existence | None:
+    """The releases of transformers with the model of a class; None if unknown or all."""
+    if not name.endswith(("Config", "Model")) and "For" not in name:
+        return None
+    existence = releases.exactly(f"transformers.models.{_snake(name)}")
+    return existence if existence is not None and existence.spec else None
 
 
 def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | None:
@@ -540,10 +437,11 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
             return None
         package, what = "transformers", f"the model type {kind}"
     elif match := ARCHITECTURE.search(text):
-        kind = re.sub(r"For[A-Z]\w*$|(?:LMHead)?Model$", "", match["name"])
-        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
-        module = f"vllm.model_executor.models.{snake}"
+        module = f"vllm.model_executor.models.{_snake(match['name'])}"
         package, what = "vllm", f"the architecture {match['name']}"
+        listed = releases.name_in("vllm.model_executor.models", match["name"])
+        if listed is not None and listed.spec:
+            return _of(listed, what, "use another model", "IMG902", facts)
     else:
         return None
     existence = releases.exactly(module)
@@ -557,34 +455,6 @@ def _architecture(text: str, facts: Facts, caller: str, code: str) -> Reason | N
         cure=f"install a newer {package} within what the other packages allow (imgbuild resolve"
         f" {package} …); if the model card requires it, pass trust_remote_code=True",
         confidence="high",
-    )
-
-
-def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
-    """The cause of an undefined name that is a known package or is defined by one."""
-    match = UNDEFINED.search(text)
-    if match is None:
-        return None
-    name = match["name"]
-    package = ALIASES.get(name, "") or releases.owner(name)
-    if not package:
-        return None
-    user = releases.distribution(caller).partition(" ")[0] if caller else ""
-    if user and user != package and (near := NEAR.search(text)):
-        return Reason(
-            code="IMG902",
-            cause=f"the code of {user} uses {name} of {package}, which is {near[1]} in another"
-            f" release of it: {user} does not support the installed {package}",
-            cure=f"update {user}, or install the {package} that it requires (imgbuild resolve"
-            f" {user} {package})",
-        )
-    what = package if name == package.replace("-", "_") else f"{name} (of {package})"
-    return Reason(
-        code="IMG902",
-        cause=f"{what} is not imported: the import is missing, or it failed in a try block because"
-        f" {package} is not installed or cannot be imported",
-        cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
-        f" {package} or fix the error that it shows; if it works, add the import",
     )
 
 

@@ -42,10 +42,11 @@ OPENINGS = (
     ),
     r"(?:To|In order to) (?:fix|solve|resolve|avoid|disable|enable|use|run|overcome|work around)\b",
     r"(?:[Yy]ou|Users?) (?:can|should|may|need to|must|have to|might)\b",
+    r"--[\w-]{2,40} (?:should|must|needs to)\b",
     r"If (?:you|this|the|that|your)\b.{1,120}?(?=,)",
 )
 ADVICE = re.compile(
-    r"(?:^|(?<=[.!?;:)\]'\"`])\s+|\n\s*|, (?=please|try|consider))"
+    r"(?:^|(?<=[.!?;:)\]'\"`])\s+|(?<=\))\.(?=--\w)|\n\s*|, (?=please|try|consider))"
     rf"(?P<advice>(?:{'|'.join(OPENINGS)})(?!\w)[^\n]{{6,}}?)(?=[.!?](?:\s|$)|\n|$)"
 )
 # Advice without use here: reports to maintainers, places of logs, options of debuggers.

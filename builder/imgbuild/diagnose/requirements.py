@@ -43,11 +43,21 @@ STATED = tuple(
             rf"greater|newer|higher) than the (?:minimum |maximum )?(?:required|supported) version"
             rf" {NUMBER}"
         ),
+        # flashinfer with minimum required version 0.2.5 is not installed
+        (
+            rf"{NAME} with (?P<bound>minimum|maximum) required version {NUMBER} is not installed"
+            rf"(?:.{{0,40}}?(?:got|found|have)\W{{1,3}}{INSTALLED})?"
+        ),
         # requires accelerate version >= 1.1.0 but 0.9 is installed
         (
             rf"(?:needs|requires|require) {NAME}(?: version)? ?(?P<sign>>=|<=|==|~=|>|<) ?{NUMBER}"
             rf"(?:.{{0,80}}?(?:got|found|have|version is|but)\W{{1,3}}(?:[\w-]+ )?(?:version )?"
             rf"{INSTALLED})?"
+        ),
+        # vllm version 0.8.5 not supported. Currently supported versions are 0.5.4, 0.6.3
+        (
+            rf"{NAME} version {INSTALLED} (?:is )?not supported\. (?:Currently )?supported versions"
+            rf" are (?:[\w.]+, )*v?(?P<newest>\d+(?:\.\d+){{1,3}})"
         ),
         # torch version must be at least 2.6.0, but found 2.5.1
         (
@@ -57,7 +67,7 @@ STATED = tuple(
         ),
     )
 )
-UPPER = ("less", "lower", "older", "earlier", "below", "at most")
+UPPER = ("less", "lower", "older", "earlier", "below", "at most", "maximum")
 NO_PACKAGES = frozenset(("python", "cuda", "version", "the", "driver", "gcc", "glibc", "gpu"))
 
 
@@ -128,7 +138,9 @@ def reason(text: str, caller: str = "") -> Reason | None:
         if "is installed with version" in match[0]:  # the bound is that of the installed one
             sign = "<=" if bound in ("greater", "newer", "higher") else ">="
         name = normalize(match["name"])
-        spec = groups.get("spec") or f"{sign}{match['version']}"
+        version = groups.get("newest") or groups.get("version")
+        sign = "==" if groups.get("newest") else sign
+        spec = groups.get("spec") or f"{sign}{version}"
         if sign == "<=":  # "2.2 or less" allows 2.2.6
             release = Version(match["version"]).release
             spec = f"<{'.'.join(map(str, (*release[:-1], release[-1] + 1)))}"

@@ -32,6 +32,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     exception (PACKAGE:FILE:FUNCTION:CODE) must match. `packages`: package → range of the version,
     if the log names it. `arm`: whether the machine must be arm64. `failed`: the log must show a
     failure elsewhere, because the matched text does not. `warns`: a warning is sufficient.
+    `last`: one of the last lines must match, since programs also print it and continue.
     `follows`: it is a consequence if an exception of the program precedes it. `priority`: the rule
     with the higher value is used for an event. `role`: a cause, a consequence of another failure,
     or a text about one.
@@ -49,6 +50,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     arm: bool | None = None
     failed: bool = False
     warns: bool = False
+    last: bool = False
     follows: bool = False
     role: Role = "cause"
     confidence: Confidence = "high"
@@ -66,8 +68,10 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """The groups of all patterns, each with an empty text."""
         return _groups(self.match)
 
-    def applies(self, facts: Facts, texts: Sequence[str]) -> bool:
-        """Whether the rest of the log meets the conditions of the rule."""
+    def applies(self, facts: Facts, texts: Sequence[str], end: Sequence[str] = ()) -> bool:
+        """Whether the rest of the log meets the conditions of the rule; `end`: its last lines."""
+        if self.last and not any(_somewhere(pattern, end) for pattern in self.patterns):
+            return False
         if self.arm is not None and self.arm != facts.arm:
             return False
         for package, spec in self.packages.items():

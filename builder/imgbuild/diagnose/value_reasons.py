@@ -1,4 +1,4 @@
-"""Causes of values that are not allowed: argparse, click, pydantic, validators (separate: values).
+"""Causes of values that are not allowed: argparse, click, pydantic, validators.
 
 The finding names the option or field, its value, and the most similar allowed value.
 """
@@ -43,7 +43,7 @@ OLD_FIELD = re.compile(
 # Validators of packages: "… must be one of [a, b], got c"; the value is quoted before or after.
 ONE_OF = re.compile(
     r"(?i)(?:(?:must|should|has to|needs to|can only|expected to) be (?:one of|in|either|among)|"
-    r"expected one of|choose (?:from|one of)|"
+    r"expected one of|\bonly(?= [\[({'\"`])|choose (?:from|one of)|"
     r"(?:valid|available|allowed|supported|possible|known) (?:\w+ )?"
     r"(?:values|options|choices|ones|names|methods|types|backends|modes|keys)? ?"
     r"(?:are|is|include)):? ?"
@@ -93,7 +93,7 @@ def _values(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))[:200]
 
 
-def _advice(value: str, allowed: tuple[str, ...], where: str) -> str:
+def advice(value: str, allowed: tuple[str, ...], where: str) -> str:
     """The cure for a value that is not one of `allowed`."""
     if not allowed:
         return f"pass a value that {where} allows: --help or the documentation lists them"
@@ -104,12 +104,21 @@ def _advice(value: str, allowed: tuple[str, ...], where: str) -> str:
     return f"use one of {shown} for {where}; a value added in a newer release needs that release"
 
 
+def _command(value: str, allowed: tuple[str, ...]) -> str:
+    """The cure for a command that a program does not have."""
+    shown = ", ".join(allowed[:12]) or "those that --help lists"
+    near = nearest(value, allowed)
+    what = f"write {near}" if near else "update the package, if a newer release documents it"
+    return f"{what}; the installed version has {shown}"
+
+
 def _command_line(text: str) -> Reason | None:
     if match := CHOICE.search(text):
         option, value = match["option"], match["value"]
         allowed = _values(match["allowed"] or "")
-        what = "no command" if option in ("command", "subcommand", "{command}") else "not allowed"
-        return _of(f"{value} is {what} for {option}", _advice(value, allowed, option))
+        if option in ("command", "subcommand", "{command}"):
+            return _of(f"the installed version has no command {value}", _command(value, allowed))
+        return _of(f"{value} is not allowed for {option}", advice(value, allowed, option))
     if match := TYPED.search(text):
         option = match["option"]
         return _of(
@@ -139,7 +148,7 @@ def _command_line(text: str) -> Reason | None:
     found = NOT_ONE_OF.search(match["why"])
     cure = f"correct the value of {option}; --help shows its form"
     if found:
-        cure = _advice(found["value"], _values(found["allowed"]), option)
+        cure = advice(found["value"], _values(found["allowed"]), option)
     return _of(f"the value of {option} is wrong: {match['why']}", cure)
 
 
@@ -162,7 +171,7 @@ def _validated(text: str) -> Reason | None:
         return None  # a name, which the releases of the package explain
     cure = f"pass a value of the type that {name} has"
     if kind in ("literal_error", "enum", "value_error.const", "type_error.enum"):
-        cure = _advice(value, _values(why.partition("be")[2] or why), field["field"])
+        cure = advice(value, _values(why.partition("be")[2] or why), field["field"])
     return _of(f"the value of {name} is not allowed: {why}{given}", cure)
 
 

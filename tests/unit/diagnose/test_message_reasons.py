@@ -389,3 +389,105 @@ def test_a_module_in_a_notebook_on_windows() -> None:
         b"ValueError: a pump has no valve 9\n"
     ), "log").findings[0]  # fmt: skip
     assert "raised by pumps in" in finding.cause
+
+
+def test_a_package_that_uses_a_removed_name_has_to_be_newer() -> None:
+    finding = traced(
+        "ImportError: cannot import name 'HybridCache' from 'transformers' (/o/transformers/x.py)"
+    )
+    assert finding.cure.startswith("install transformers>=4.44.0,<5.0.0, or use a newer acme")
+
+
+def test_a_member_that_an_enumeration_lacks() -> None:
+    text = TRACE.format(
+        file=PACKAGE,
+        code="if state == PumpState.HALF_OPEN:",
+        exception='  File "/usr/lib/python3.11/enum.py", line 786, in __getattr__\n'
+        "    raise AttributeError(name) from None\nAttributeError: HALF_OPEN",
+    )
+    assert "the enumeration PumpState has no member HALF_OPEN" in first(text).cause
+
+
+def test_an_attribute_of_the_trainer_of_transformers() -> None:
+    finding = traced(
+        "AttributeError: 'PumpTrainer' object has no attribute 'slots'", code="n = self.slots"
+    )
+    assert "neither its own class nor the Trainer of the installed transformers" in finding.cause
+
+
+def test_a_method_of_another_package_lacks_an_argument() -> None:
+    finding = traced(
+        "TypeError: Accelerator.unwrap_model() got an unexpected keyword argument 'slots'"
+    )
+    assert "unwrap_model of the installed accelerate does not accept" in finding.cause
+
+
+def test_the_message_that_a_wrapper_repeats_without_its_type() -> None:
+    text = (
+        "RuntimeError: Failed to import acme.pump because of the following error (look up to see"
+        " its traceback):\n'AcmePump' object has no attribute 'slots'\n"
+    )
+    assert "AcmePump has no attribute slots" in first(text).cause
+
+
+def test_a_configuration_without_a_key_that_a_package_uses() -> None:
+    file = "/opt/venv/lib/python3.11/site-packages/omegaconf/dictconfig.py"
+    text = TRACE.format(
+        file=PACKAGE,
+        code="options.slots = 4",
+        exception=f'  File "{file}", line 310, in __setattr__\n    raise\n'
+        "omegaconf.errors.ConfigAttributeError: Key 'slots' is not in struct",
+    )
+    assert first(text).cause.startswith("the code of acme uses the key slots")
+
+
+def test_a_package_that_is_started_does_not_fail_while_it_is_imported() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{PACKAGE}", line 3, in <module>\n    main()\n'
+        f'  File "{PACKAGE}", line 70, in main\n    raise ValueError(text)\n'
+        "ValueError: slots of acme are odd\n"
+    )
+    assert "while it is imported" not in first(text).cure
+
+
+def test_an_older_prefix_of_vllm_is_removed() -> None:
+    text = (
+        'ERROR 02-07 11:38:50 engine.py:389]   File "/o/site-packages/acme/core.py", line 4, in f\n'
+        "ERROR 02-07 11:38:50 engine.py:389]     raise AcmeFault(text)\n"
+        "ERROR 02-07 11:38:50 engine.py:389] AcmeFault: slots must be a power of two\n"
+    )
+    assert "raised by acme in f (acme/core.py:4)" in first(text).cause
+
+
+def test_an_argument_that_is_passed_on() -> None:
+    finding = traced(
+        "TypeError: Pump.reload() got an unexpected keyword argument 'slots'",
+        code="return func(*args, **kwargs)",
+    )
+    assert "which the program or package that calls it through acme passes" in finding.cause
+
+
+def test_packages_of_which_one_calls_the_other() -> None:
+    file = "/opt/venv/lib/python3.11/site-packages/pumps/valve.py"
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{PACKAGE}", line 3, in start\n    pumps.open(4)\n'
+        f'  File "{file}", line 70, in open\n    kind = value.lower()\n'
+        "AttributeError: 'int' object has no attribute 'lower'\n"
+    )
+    finding = first(text)
+    assert "raised by pumps, which acme calls, in open" in finding.cause
+    assert "acme may be for another pumps" in finding.cure
+
+
+def test_a_library_that_torch_cannot_load() -> None:
+    path = "/opt/venv/lib/python3.11/site-packages/torchaudio/lib/libtorchaudio.so"
+    finding = traced(f"OSError: Could not load this library: {path}")
+    assert finding.cause.startswith("torchaudio was compiled for a different torch")
+
+
+def test_an_extension_that_was_not_built() -> None:
+    path = "/root/.cache/torch_extensions/py311/pumps/pumps.so"
+    finding = traced(f"ImportError: {path}: cannot open shared object file: No such file")
+    assert "the extension pumps, which is compiled at run time, was not built" in finding.cause

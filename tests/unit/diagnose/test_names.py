@@ -25,6 +25,13 @@ from tests.support.rows import each_row
         ("ModuleNotFoundError: No module named 'vllm.transformers_utils.tokenizer'",
          "IMG903", "vllm 0.22.0 removed", "vllm<0.22.0"),
         ("ModuleNotFoundError: No module named 'cv2'", "IMG903", "cv2 is not installed", "opencv"),
+        (("ImportError: cannot import name 'DeepseekV2Config' from 'transformers'"
+         " (/opt/transformers/__init__.py)"),
+         "IMG902", "transformers 4.54.0 added", "transformers>=4.54.0"),
+        ("ValueError: Model architectures ['Glm4MoeForCausalLM'] are not supported for now.",
+         "IMG902", "vllm 0.10.0 added", "vllm>=0.10.0"),
+        ("ModuleNotFoundError: No module named 'megatron.bridge'",
+         "IMG903", "megatron.bridge is not installed", "megatron-bridge"),
         ("AttributeError: module 'torch' has no attribute 'float8_e8m0fnu'",
          "IMG905", "torch 2.7.0 added", "torch>=2.7.0"),
         ("AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",

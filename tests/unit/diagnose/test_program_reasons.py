@@ -96,6 +96,11 @@ def test_every_row_has_a_cure() -> None:
     ("text", "cause", "cure"),
     [
         (
+            "acme: error: argument command: invalid choice: 'pump' (choose from 'serve', 'tune')",
+            "no command 'pump'",
+            "update the package",
+        ),
+        (
             "a.py: error: argument --dtype: invalid choice: 'bfloat' (choose from auto, bfloat16)",
             "'bfloat' is not allowed for --dtype",
             "use bfloat16 for --dtype",

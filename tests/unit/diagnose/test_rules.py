@@ -137,3 +137,9 @@ def test_matching_pattern_is_a_candidate(rule: FailureRule) -> None:
     for line in rule.example.splitlines():
         matching = {at for at, each in enumerate(rule.patterns) if each.search(line)}
         assert matching <= set(index.candidates(line))
+
+
+def test_waiting_for_a_server_is_a_finding_at_the_end_of_a_log_only() -> None:
+    text = next(rule for rule in RULES if rule.code == "IMG526").example
+    assert first_code(text) == "IMG526"
+    assert first_code(f"{text}Server is up\nstep 1\nstep 2\n") is None

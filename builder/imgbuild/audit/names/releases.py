@@ -267,8 +267,9 @@ def owner(name: str) -> str:
 
 def distribution(module: str) -> str:
     """The package to install for a module, by import name."""
-    top = module.partition(".")[0]
-    return table().import_names.get(module) or table().import_names.get(top) or normalize(top)
+    names, parts = table().import_names, module.split(".")
+    above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((names[name] for name in above if name in names), normalize(parts[0]))
 
 
 def _above(module: str) -> Iterator[str]:

@@ -1,0 +1,251 @@
+"""Causes of Python errors between packages: one calls another of a different version.
+
+The calling package, from the frames of the traceback, and its line of code tell which.
+"""
+
+from __future__ import annotations
+
+import re
+
+from imgbuild.audit.names import releases
+from imgbuild.diagnose import requirements
+from imgbuild.diagnose.facts import Facts
+from imgbuild.diagnose.finding import Reason
+
+PASSED_ON = "(*args, **kwargs)"  # a line that calls what another package names
+KEYWORD = re.compile(
+    r"(?:(?:\w{0,60}Error|Exception|failed|raised): )(?:(?P<callee>[A-Za-z_][\w.<>]*)\(\) )?"
+    r"[Gg]?o?t? ?(?:an )?[Uu]nexpected keyword argument '(?P<name>\w+)'"
+)
+IMPORT = re.compile(
+    r"cannot import name ['\"](?P<name>\w+)['\"] from (?:partially initialized module"
+    r" )?['\"](?P<module>[\w.]+)(?:['\"]| \()"
+    r"(?P<circular>.{0,80}circular import)?"
+)
+MODULE = re.compile(r"No module named ['\"]?(?P<module>[A-Za-z_][\w.]*)")
+ATTRIBUTE = re.compile(
+    r"(?:module '?(?P<module>[\w.]+)'?|(?:type object )?'(?P<owner>\w+)'(?: object)?|"
+    r"(?P<bare>[A-Z]\w+)) has no attribute '?(?P<name>\w+)'?"
+)
+MEMBER = re.compile(r"^AttributeError: (?P<name>[A-Z][A-Z0-9_]{2,60})$")
+UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+NO_FILE_NAME = re.compile(
+    r"from '(?P<module>\w+)' \(unknown location\)|module '(?P<other>\w+)' has no attribute"
+    r" '__version__'"
+)
+OWN = re.compile(r"module '(?P<module>\w+\.[\w.]+)' has no attribute '(?P<name>\w+)'")
+NEAR = re.compile(r"Did you mean: '(\w+)'")
+ALIASES = {"np": "numpy", "pd": "pandas", "nn": "torch", "F": "torch", "plt": "matplotlib"}
+# Their models are separate classes, although transformers has some of the same names.
+OWN_MODELS = ("vllm", "sglang")
+
+
+def overridden(text: str, caller: str, code: str) -> Reason | None:
+    """The cause if a package passes a keyword that a method of the program does not accept."""
+    match = KEYWORD.search(text) if caller else None
+    owner, _, method = (match["callee"] or "").rpartition(".") if match else ("", "", "")
+    if (
+        match is None
+        or not owner
+        or method == "__init__"
+        or releases.argument(owner, match["name"])
+    ):
+        return None
+    package, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    if PASSED_ON in code:
+        return Reason(
+            code="IMG904",
+            cause=f"{owner}.{method} of the installed {package} or of its extension does not accept"
+            f" the argument {name}, which the program or package that calls it through {package}"
+            " passes: that one was written for another version",
+            cure=f"install the {package} that the calling package (the trainer) requires, or the"
+            f" release of it for the installed {package} (imgbuild resolve names both)",
+        )
+    return Reason(
+        code="IMG904",
+        cause=f"{owner}.{method} does not accept the argument {name}, which the installed {package}"
+        " passes to it",
+        cure=f"add {name}=None (or **kwargs) to the parameters of {method}, or install the version"
+        f" of {package} that {owner} was written for",
+    )
+
+
+def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
+    """The cause if a function of another package, which the line names, lacks an argument."""
+    match = KEYWORD.search(text) if caller else None
+    callee = re.escape(match["callee"] or " ") if match else ""
+    called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
+    if match is None or called is None or called[1] == caller:
+        return None
+    package = releases.distribution(called[1]).partition(" ")[0]
+    if package not in releases.table().packages.split():
+        return None
+    user, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    pin = requirements.cure(package, caller, facts)
+    return Reason(
+        code="IMG904",
+        cause=f"{match['callee']} of the installed {package} does not accept the argument {name},"
+        f" which {user} passes to it",
+        cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
+    )
+
+
+def of_other_package(callee: str, name: str, caller: str, facts: Facts) -> Reason | None:
+    """The reason if a package passes an argument to a method of another package's class."""
+    known = releases.argument(callee.partition(".")[0], name) if caller and callee else None
+    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    if known is None or known.package == user:
+        return None
+    pin = requirements.cure(known.package, caller, facts)
+    return Reason(
+        code="IMG904",
+        cause=f"{callee} of the installed {known.package} does not accept the argument {name},"
+        f" which {user} passes to it: {known.package} is older than {user} expects, or much newer",
+        cure=pin or f"install the {known.package} that {user} requires (imgbuild resolve {user})",
+    )
+
+
+def _member(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
+    """The cause if an enumeration lacks a member."""
+    match = MEMBER.match(text)
+    used = re.search(rf"(\w+)\.{match['name']}\b", code) if match else None
+    if match is None or used is None:
+        return None
+    user = releases.distribution(caller).partition(" ")[0] if caller else "the program"
+    return Reason(
+        code="IMG905",
+        cause=f"the enumeration {used[1]} has no member {match['name']} in the installed version of"
+        f" the package that defines it: {user} was written for another one",
+        cure=f"install that package in the version that {user} requires (pip check, its"
+        f" documentation, imgbuild resolve {user}), or a {user} for the installed one",
+    )
+
+
+def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | None:
+    """The cause if a folder is imported in place of a package, which then has no names."""
+    match = NO_FILE_NAME.search(text)
+    if match is None:
+        return None
+    top = (match["module"] or match["other"]).partition(".")[0]
+    package = releases.distribution(top).partition(" ")[0]
+    return Reason(
+        code="IMG902",
+        cause=f"a folder named {top} is imported instead of the package {package}: a checkout in"
+        " the working directory, or files left by an uninstalled package",
+        cure=f"python -c 'import {top}; print({top}.__path__)' shows the folder: run from another"
+        f" folder (cd /), remove it, or install {package} (a checkout with pip install -e)",
+    )
+
+
+def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+    """The cause if a package lacks a name or module that it imports from itself.
+
+    A release is consistent, so an optional package or a part of the installation must be missing.
+    """
+    match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
+    if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
+        return None
+    package, module = releases.distribution(caller).partition(" ")[0], match["module"]
+    name = match.groupdict().get("name")
+    what = f"{name} of its module {module}" if name else f"its module {module}"
+    return Reason(
+        code="IMG902" if name else "IMG903",
+        cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"
+        f" a version for which {package} leaves it out, or files of two versions of {package} are"
+        " mixed",
+        cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
+        f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"
+        f" and delete code that was generated for another version (unsloth_compiled_cache)",
+    )
+
+
+def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reason | None:
+    """The cause if a package uses an attribute that an object passed to it does not have."""
+    match = ATTRIBUTE.search(text) if caller and "AttributeError" in text[:60] else None
+    owner = (match["owner"] or "") if match else ""
+    if match is None or owner.islower() or not owner or owner == "NoneType":
+        return None
+    name, package = match["name"], releases.distribution(caller).partition(" ")[0]
+    of_engine = f"self.{name}" in code and package in OWN_MODELS
+    if releases.member(owner, name) is not None and not of_engine:
+        return None
+    if owner.endswith("Config") and package not in ("transformers", "peft"):
+        return Reason(
+            code="IMG905",
+            cause=f"{package} reads {owner}.{name}, which the installed transformers or the model's"
+            f" own code does not define: {package} was released for other versions of these",
+            cure=(
+                requirements.cure("transformers", caller, facts)
+                or "install the transformers"
+                f" that this {package} requires (imgbuild resolve {package} transformers)"
+            )
+            + f", or a newer {package} for a newer transformers or model",
+        )
+    other = releases.owner(owner)
+    if other and other != package:
+        return Reason(
+            code="IMG905",
+            cause=f"{package} reads {owner}.{name}, which the installed {other} does not define:"
+            f" {package} was written for another {other}",
+            cure=requirements.cure(other, caller, facts)
+            or f"install the {other} that this {package} requires (imgbuild resolve {package}"
+            f" {other}), or a {package} for the installed one",
+        )
+    if f"self.{name}" in code and owner.endswith("Trainer") and package != "transformers":
+        pin = requirements.cure("transformers", caller, facts)
+        return Reason(
+            code="IMG905",
+            cause=f"{package} reads {owner}.{name}, which neither its own class nor the Trainer of"
+            f" the installed transformers defines: these releases of {package} and transformers do"
+            " not fit, or the attribute is set by an option only",
+            cure=f"{pin or f'install the transformers that {package} requires'}, or another release"
+            f" of {package} (imgbuild resolve {package} transformers)",
+        )
+    if f"self.{name}" in code:
+        return Reason(
+            code="IMG905",
+            cause=f"{owner} has no attribute {name}, which the code of {package} reads from `self`:"
+            f" {owner} is a subclass that was written for another {package}, or this release has"
+            " a fault",
+            cure=f"use another release of {package} (its issues may name this attribute); if"
+            f" {owner} is of your project, adapt it to the installed {package}",
+        )
+    return Reason(
+        code="IMG905",
+        cause=f"{package} uses {owner}.{name}, which this class does not have: {package} expects an"
+        f" object of another class here, or {owner} was written for another version of {package}",
+        cure=f"pass an object of the class that {package} documents or one derived from it (a plain"
+        f" model, not a wrapper; its own arguments class), or install the {package} that {owner}"
+        " was written for",
+    )
+
+
+def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | None:
+    """The cause of an undefined name that is a known package or is defined by one."""
+    match = UNDEFINED.search(text)
+    if match is None:
+        return None
+    name = match["name"]
+    package = ALIASES.get(name, "") or releases.owner(name)
+    if not package:
+        return None
+    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    if user and user != package and (near := NEAR.search(text)):
+        return Reason(
+            code="IMG902",
+            cause=f"the code of {user} uses {name} of {package}, which is {near[1]} in another"
+            f" release of it: {user} does not support the installed {package}",
+            cure=f"update {user}, or install the {package} that it requires (imgbuild resolve"
+            f" {user} {package})",
+        )
+    what = package if name == package.replace("-", "_") else f"{name} (of {package})"
+    return Reason(
+        code="IMG902",
+        cause=f"{what} is not imported: the import is missing, or it failed in a try block because"
+        f" {package} is not installed or cannot be imported",
+        cure=f"run python -c 'import {package.replace('-', '_')}' in this environment: install"
+        f" {package} or fix the error that it shows; if it works, add the import",
+    )
+
+
+FUNCTIONS = (*(_member, _replaced, _own_name, _unexpected_object, _undefined, _function_keyword),)
