@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from imgbuild.audit.main_path import operations
 from imgbuild.audit.main_path.interpreter import Interpreter
-from imgbuild.audit.main_path.intrinsics import INTRINSICS, LARGEST, METHODS
+from imgbuild.audit.main_path.intrinsics import DISTRIBUTIONS, INTRINSICS, LARGEST, METHODS
 from imgbuild.audit.main_path.values import (
     UNKNOWN,
     Bound,
@@ -178,6 +178,13 @@ class ExpressionValues(Interpreter):
         if isinstance(node.slice, ast.Slice):
             return self._slice(node.slice, owner, frame)
         key = self.value(node.slice, frame)
+        if owner == ModuleValue(DISTRIBUTIONS):
+            names = INTRINSICS[f"{DISTRIBUTIONS}.get"](self, (key,), {})
+            if names is None:
+                raise Raised("KeyError")
+            if names == UNKNOWN:
+                self.may_raise()
+            return names
         if not solid(key) or not isinstance(owner, (str, tuple, list, dict)):
             self.may_raise()
             return UNKNOWN

@@ -17,6 +17,7 @@ from packaging import version
 
 MIN_KERNELS = "0.17"
 OPERATORS = {">=": op.ge, "<": op.lt}
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
 try:
     import accelerate.hooks
     _has_accelerate = True
@@ -63,6 +64,15 @@ def required_torch_version(min_version=None, max_version=None):
 
 def compare(name, sign, wanted):
     return OPERATORS[sign](version.parse(importlib.metadata.version(name)), version.parse(wanted))
+
+
+def is_new(package, least):
+    try:
+        names = DISTRIBUTIONS[package]
+        found = importlib.metadata.version(package if package in names else names[0])
+    except KeyError:
+        return False
+    return version.parse(found) >= version.parse(least)
 
 
 def has_accelerate():
@@ -140,6 +150,9 @@ def packages(**versions: str) -> SourceModules:
         ("compare('torch', '>=', '2.4')", {"torch": "2.4.0"}, True),
         ("compare('torch', '<', '2.4')", {"torch": "2.4.0"}, False),
         ("compare('torch', ..., '2.4')", {"torch": "2.4.0"}, None),
+        ("is_new('torch', '2.4')", {"torch": "2.4.0"}, True),
+        ("is_new('torch', '2.5')", {"torch": "2.4.0"}, False),
+        ("is_new('torch', '2.5')", {}, False),
         ("has_accelerate()", {"accelerate": "1"}, True),
         ("has_accelerate()", {}, False),
         ("of_environment()", {}, None),
