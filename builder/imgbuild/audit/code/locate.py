@@ -167,7 +167,8 @@ def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr
     """The part of `node` that the finding concerns: a keyword, an imported name, an attribute."""
     match relation:
         case Relation.KEYWORD if isinstance(node, ast.Call) and _callee(node) == name:
-            return next((word for word in node.keywords if word.arg == inner), None)  # type: ignore[return-value]
+            # In the call itself if the keyword is in a dictionary.
+            return next((word for word in node.keywords if word.arg == inner), node)  # type: ignore[return-value]
         case Relation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
             return node
         case Relation.MODULE | Relation.PACKAGE if isinstance(node, (ast.Import, ast.ImportFrom)):
