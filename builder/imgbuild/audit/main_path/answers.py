@@ -73,9 +73,16 @@ def _place(lookup: LookupResult) -> str:
 
 
 def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
-    ended = memory.outcomes(lambda run: run.value(node, frame))
-    states = {truth(end.value) for end in ended if not end.raised}
-    return states.pop() if len(states) == 1 else None
+    state = None
+    for end in memory.each_outcome(lambda run: run.value(node, frame)):
+        if end is not None and end.raised:
+            continue
+        # Most are unknown after their first outcome.
+        value = truth(end.value) if end is not None else None
+        if value is None or (state is not None and value != state):
+            return None
+        state = value
+    return state
 
 
 def expression(text: str) -> ast.expr | None:

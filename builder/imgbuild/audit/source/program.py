@@ -1,4 +1,4 @@
-"""A user's program, rewritten into statements of which more facts are read (separate: one input).
+"""A user's program, rewritten into statements of which more facts are read.
 
 The rewritten statements do the same: `f(**options)` has the keywords of the dictionary `options`,
 `partial(f, x=1)` also contains the call `f(x=1)`, and a name that successive statements bind to
