@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import msgspec
 
-from imgbuild.audit.code import overrides, shell
+from imgbuild.audit.code import overrides
+from imgbuild.audit.code.commands import commands_of, names_in
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
@@ -72,11 +73,11 @@ def load() -> tuple[PackageProgram, ...]:
 
 
 def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFinding]:
-    """Options, subcommands and values in scripts and notebooks that programs do not accept."""
+    """Options, subcommands and values in commands that programs do not accept."""
     lines = _CommandLines(sources, texts)
+    names = names_in([*_by_name(), "verl"])
     for text in texts:
-        source = text.source if text.kind == "shell" else text.commands
-        for command in shell.commands(source.decode(errors="replace")):
+        for command in commands_of(text, names):
             for word, code, message, instead, severity in lines.problems(command):
                 yield text.finding(
                     word.line,

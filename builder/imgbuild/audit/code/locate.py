@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
+from collections.abc import Iterator
 from functools import cached_property
 
 from imgbuild.audit.code.code_set import CODE, CodeSet
@@ -32,24 +34,33 @@ class CodeTree:
         return text.startswith((b"import ", b"from "))
 
     @cached_property
-    def _nodes(self) -> dict[int, list[ast.AST]]:
-        """Line → the nodes that start on it, outer ones first."""
-        nodes: dict[int, list[ast.AST]] = {}
-        for node in self._all:
-            nodes.setdefault(node.lineno, []).append(node)  # type: ignore[attr-defined]
-        return nodes
+    def _tree(self) -> ast.Module:
+        return parse_source(self._text.source)
+
+    def _nodes(self, line: int) -> Iterator[ast.AST]:
+        """The nodes that start on a line, outer ones first."""
+        waiting: deque[ast.AST] = deque([self._tree])
+        while waiting:
+            for node in ast.iter_child_nodes(waiting.popleft()):
+                decorators = getattr(node, "decorator_list", ())  # on lines before the node's
+                start = getattr(node, "lineno", 0)
+                first = decorators[0].lineno if decorators else start
+                if not start or first <= line <= (getattr(node, "end_lineno", 0) or start):
+                    waiting.append(node)
+                    if start == line:
+                        yield node
 
     @cached_property
-    def _all(self) -> list[ast.AST]:
-        """All nodes that have a place, in the order of `ast.walk`, which is slower."""
-        nodes: list[ast.AST] = [parse_source(self._text.source)]
-        for node in nodes:
-            for value in node.__dict__.values():
-                if isinstance(value, list):
-                    nodes += [item for item in value if isinstance(item, ast.AST)]
-                elif isinstance(value, ast.AST) and value._fields:
-                    nodes.append(value)
-        return [node for node in nodes if hasattr(node, "lineno")]
+    def _all(self) -> list[ast.stmt]:
+        """All statements."""
+        found: list[ast.stmt] = [*self._tree.body]
+        for statement in found:
+            for name in ("body", "orelse", "finalbody"):
+                found += getattr(statement, name, ())
+            for name in ("handlers", "cases"):
+                for part in getattr(statement, name, ()):
+                    found += part.body
+        return found
 
     @cached_property
     def _conditional(self) -> list[tuple[int, int]]:
@@ -129,7 +140,7 @@ class CodeTree:
             return evidence.line, 1
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
-        for node in self._nodes.get(evidence.line, ()):
+        for node in self._nodes(evidence.line):
             match = _named(node, evidence.relation, name, inner)
             if match is not None:
                 known = match.lineno <= len(self._lines)
@@ -167,7 +178,8 @@ def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr
     """The part of `node` that the finding concerns: a keyword, an imported name, an attribute."""
     match relation:
         case Relation.KEYWORD if isinstance(node, ast.Call) and _callee(node) == name:
-            return next((word for word in node.keywords if word.arg == inner), None)  # type: ignore[return-value]
+            # In the call itself if the keyword is in a dictionary.
+            return next((word for word in node.keywords if word.arg == inner), node)  # type: ignore[return-value]
         case Relation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
             return node
         case Relation.MODULE | Relation.PACKAGE if isinstance(node, (ast.Import, ast.ImportFrom)):

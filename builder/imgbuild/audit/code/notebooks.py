@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 from imgbuild.system.syntax import valid_source
@@ -11,6 +12,7 @@ from imgbuild.system.syntax import valid_source
 # Magics of a cell whose other lines are Python.
 _PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
 _SHELL_CELL = re.compile(r"%%(?:bash|sh|script)\b")
+_ENVIRONMENT = re.compile(r"\s*%(?:set_)?env\s+(\w+)[= ]\s*(\S.*)")
 _BLOCK = re.compile(
     r"(?P<head>\s*(?:if|elif|else|try|except|finally|for|with)\b.{0,400}:)\s*[!%].*"
 )
@@ -55,12 +57,14 @@ def _lines(cell: Any) -> list[str]:
 
 
 def _commands(lines: list[str]) -> list[str]:
-    """The lines of the commands in a cell; other lines are empty."""
+    """The lines of the commands in a cell, `%env` as assignments; other lines are empty."""
     if lines and _SHELL_CELL.match(lines[0]):
         return ["", *lines[1:]]
     commands = []
     continued = False
     for line in lines:
+        if match := _ENVIRONMENT.fullmatch(line):
+            line = f"!{'':{match.start(1) - 1}}{match[1]}={shlex.quote(match[2])}"  # noqa: PLW2901
         is_command = continued or line.lstrip().startswith("!")
         commands.append((line if continued else line.replace("!", " ", 1)) if is_command else "")
         continued = is_command and line.endswith("\\")

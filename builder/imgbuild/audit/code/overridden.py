@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from imgbuild.audit.code import other_sets
@@ -11,9 +12,8 @@ from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.other_sets import OtherSet
 from imgbuild.audit.main_path.guards import judge
 from imgbuild.audit.names import classes
-from imgbuild.audit.names.lookup import index
+from imgbuild.audit.names.lookup import SameFacts, index
 from imgbuild.audit.names.model import LookupResult
-from imgbuild.audit.names.scopes import scopes
 from imgbuild.audit.source.facts import Call, Class, Function, ModuleFacts
 from imgbuild.report import Severity
 
@@ -117,11 +117,22 @@ def _is_called(facts: ModuleFacts, chain: Sequence[LookupResult], method: str) -
     )
 
 
-def _calls(home: ModuleFacts, base: Class, method: str) -> Iterator[Call]:
+def _calls(home: ModuleFacts, base: Class, method: str) -> Sequence[Call]:
     """The calls of `self.METHOD` in the methods of a class."""
-    for scope, calls in scopes(home).calls.items():
-        if scope.startswith(f"{base.name}."):
-            yield from (call for call in calls if call.callee == f"self.{method}")
+    return _calls_of_self(SameFacts(home)).get((base.name, method), ())
+
+
+@lru_cache(maxsize=1024)
+def _calls_of_self(home: SameFacts) -> Mapping[tuple[str, str], Sequence[Call]]:
+    """Class and method → the calls of `self.METHOD` in the class."""
+    table: dict[tuple[str, str], list[Call]] = {}
+    for call in home.facts.calls:
+        owner, _, method = call.callee.partition(".")
+        around = call.scope
+        while owner == "self" and "." in around and "." not in method:
+            around = around.rpartition(".")[0]
+            table.setdefault((around, method), []).append(call)
+    return table
 
 
 def _removed_method(

@@ -79,7 +79,8 @@ class CodeFacts(Mapping[str, ModuleFacts]):
 
 def digest(text: CodeText) -> str:
     """The digest of a file's name, module and content."""
-    return sha256(f"{text.file}\0{text.module}\0".encode() + text.source)
+    content = (f"{text.file}\0{text.module}".encode(), text.source, text.commands)
+    return sha256(b"\0".join(content))
 
 
 def _read_all(texts: Sequence[CodeText]) -> dict[str, tuple[bytes, Summary]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from imgbuild.audit.code.code_set import CodeSet
@@ -11,6 +12,8 @@ from imgbuild.audit.main_path.guards import judge
 from imgbuild.audit.source.module import read_module
 from imgbuild.system.syntax import parse_source
 
+# A part of all conditions that the audit may recognize as false, or as being about packages.
+_CONDITION = re.compile(rb"version|has|avail|find_spec|support|signature|except", re.IGNORECASE)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -20,6 +23,8 @@ def unused_lines(code: CodeSet, text: CodeText) -> tuple[range, ...]:
     All their uses in the file are under conditions on versions that are false or unknown, such as
     `if version < "0.20"`, or in other such functions: implementations for other versions.
     """
+    if _CONDITION.search(text.source) is None:
+        return ()
     tree = parse_source(text.source)
     defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
     uses: dict[str, list[str]] = {}  # name → the names around its uses that run

@@ -1,10 +1,14 @@
-"""Commands of shell scripts: words with their positions. A simple parser without expansion."""
+"""Commands of shell scripts: words with their positions.
+
+A simple parser. Of expansions, it only replaces words such as `$ARGS` and `"${ARGS[@]}"` by the
+words that the script assigns to the variable.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -12,17 +16,27 @@ _ENDS = frozenset(";|&\n")
 _HEREDOC = re.compile(r"<<(-?)\s*(['\"]?)(\w+)\2")
 _REDIRECT = re.compile(r"\d*[<>]+&?\d*|&>>?")
 _KEYWORDS = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"))
+_ASSIGNMENT = re.compile(r"(\w+)(\+?)=")
+_DECLARE = frozenset(("export", "local", "readonly", "declare", "typeset", "-a", "-x", "-r"))
+_BINDING = frozenset(("for", "select", "read", "mapfile", "readarray", "unset", "getopts"))
+_EXPANSION = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?\})|\"\$\{(\w+)\[@\]\}\"")
 _SHELLS = frozenset(("bash", "sh", "zsh"))
 _NESTED = 3  # levels of `bash -c "…"` that are read
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word without its quotes; `literal` if it has nothing to expand."""
+    """A word without its quotes; `literal` if it has nothing to expand.
+
+    `variable` is the name in a word that is only an expansion of several words: `$NAME`,
+    `"${NAME[@]}"`. `items` are the words of an array, in `NAME=(…)`.
+    """
 
     text: str
     line: int
     column: int
     literal: bool = True
+    variable: str = ""
+    items: tuple[Word, ...] = ()
 
 
 Command = tuple[Word, ...]
@@ -30,18 +44,49 @@ Command = tuple[Word, ...]
 
 def commands(source: str, *, line: int = 1, depth: int = 0) -> Iterator[Command]:
     """The simple commands of a script, in order; `bash -c '…'` is followed by its commands."""
-    for words in _Reader(source, line).commands():
-        command = tuple(itertools.dropwhile(lambda word: word.text in _KEYWORDS, words))
-        if not command:
-            continue
-        yield command
-        names = [word.text.rpartition("/")[2] for word in command]
-        for at, word in enumerate(command[:-1]):
-            is_shell = not _SHELLS.isdisjoint(names[:at])
-            if depth < _NESTED and is_shell and re.fullmatch(r"-\w*c", word.text):
-                yield from commands(
-                    command[at + 1].text, line=command[at + 1].line, depth=depth + 1
-                )
+    read = list(_Reader(source, line).commands())
+    values = _values(read)
+    for words in read:
+        expanded = [each for word in words for each in values.get(word.variable, (word,))]
+        command = tuple(itertools.dropwhile(lambda word: word.text in _KEYWORDS, expanded))
+        if command:
+            yield command
+            yield from nested(command, depth)
+
+
+def nested(command: Command, depth: int = 0) -> Iterator[Command]:
+    """The commands in an argument of a shell: `bash -c '…'`."""
+    names = [word.text.rpartition("/")[2] for word in command]
+    for at, word in enumerate(command[:-1]):
+        is_shell = not _SHELLS.isdisjoint(names[:at])
+        if depth < _NESTED and is_shell and re.fullmatch(r"-\w*c", word.text):
+            yield from commands(command[at + 1].text, line=command[at + 1].line, depth=depth + 1)
+
+
+def _values(read: Iterable[Command]) -> dict[str, tuple[Word, ...]]:
+    """Variable → the words that a script assigns and appends to it.
+
+    Without variables that have several values.
+    """
+    values: dict[str, tuple[Word, ...]] = {}
+    others: set[str] = set()
+    for command in read:
+        words = list(itertools.dropwhile(lambda word: word.text in _DECLARE, command))
+        matches = [_ASSIGNMENT.match(word.text) for word in words]
+        if words and words[0].text in _BINDING:
+            others.update(word.text for word in words[1:])
+        for word, match in zip(words, matches, strict=True):
+            if match is None or None in matches:
+                continue  # variables before a command are for this command
+            name, appended = match[1], bool(match[2])
+            if name in values and not appended:
+                others.add(name)
+            added = word.items or tuple(
+                Word(text, word.line, word.column, word.literal)
+                for text in word.text[match.end() :].split()
+            )
+            values[name] = (*values.get(name, ()), *added)
+    return {name: words for name, words in values.items() if name not in others and words}
 
 
 class _Reader:
@@ -112,7 +157,8 @@ class _Reader:
         self._heredocs.clear()
 
     def _word(self) -> Word:
-        line, column = self._line, self._at - self._start + 1
+        line, column, start = self._line, self._at - self._start + 1, self._at
+        items: tuple[Word, ...] = ()
         parts: list[str] = []
         literal = True
         while self._at < len(self._source):
@@ -121,7 +167,7 @@ class _Reader:
                 break
             if character in "()":
                 if character == "(" and parts and parts[-1].endswith("="):
-                    self._skip("(", ")")  # an array
+                    items = self._array()
                     literal = False
                     continue
                 break
@@ -147,7 +193,29 @@ class _Reader:
                 self._at += 1
         if self._at - self._start + 1 == column and line == self._line:
             self._at += 1  # a character that begins no word
-        return Word("".join(parts), line, column, literal)
+        match = _EXPANSION.fullmatch(self._source, start, self._at)
+        variable = match[match.lastindex or 0] if match is not None else ""
+        return Word("".join(parts), line, column, literal, variable, items)
+
+    def _array(self) -> tuple[Word, ...]:
+        """The words of `(…)`."""
+        self._at += 1
+        words: list[Word] = []
+        while self._at < len(self._source) and self._source[self._at] != ")":
+            character = self._source[self._at]
+            if character == "\n":
+                self._newline()
+            elif character in " \t\r":
+                self._at += 1
+            elif character == "#":
+                end = self._source.find("\n", self._at)
+                self._at = len(self._source) if end < 0 else end
+            elif character in ";|&<>(":
+                self._at += 1  # not in a valid script
+            else:
+                words.append(self._word())
+        self._at += 1
+        return tuple(words)
 
     def _quoted(self) -> str:
         end = self._source.find("'", self._at + 1)

@@ -16,7 +16,7 @@ import msgspec
 from imgbuild.audit.code.variable_settings import FileVariables
 from imgbuild.audit.names.lookup import may_add_names
 from imgbuild.audit.source.facts import Assigned, Class, Function, Guard, Import, ModuleFacts
-from imgbuild.audit.source.module import PROGRAM
+from imgbuild.audit.source.program import PROGRAM
 from imgbuild.values import sha256
 
 _ROOT = re.compile(r"(?:not )?(\w+)")

@@ -74,18 +74,18 @@ def load() -> VariableTable:
 
 def variables_of(text: CodeText) -> FileVariables:
     """The variables of a file; none if it has no variable of the table."""
-    if not any(prefix.encode() in text.source for prefix in load().prefixes):
+    prefixes = [prefix.encode() for prefix in load().prefixes]
+    if not any(prefix in text.source or prefix in text.commands for prefix in prefixes):
         return FileVariables()
     if text.kind == "python":
-        if not _USES.search(text.source):
-            return FileVariables()
-        tree = valid_source(text.source)
-        return _of_python(tree, text.source) if tree is not None else FileVariables()
+        tree = valid_source(text.source) if _USES.search(text.source) else None
+        read, settings = _of_python(tree, text.source) if tree is not None else FileVariables()
+        return FileVariables(read, (*settings, *_of_shell(text.commands.decode(errors="replace"))))
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
-        read = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
-        settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
-        return FileVariables(frozenset(read), tuple(settings))
+        reads = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
+        found = _of_shell(source) if text.kind == "shell" else _of_lines(source)
+        return FileVariables(frozenset(reads), tuple(found))
     return FileVariables(settings=tuple(_of_lines(source)))
 
 

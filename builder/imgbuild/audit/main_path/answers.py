@@ -59,9 +59,7 @@ def _answer(memory: Evaluator, subject: str) -> bool | None:
     key = f"{' '.join(places)} {text}"
     if key not in memory.answers:  # a thousand modules have the same condition
         memory.answers[key] = None
-        ended = memory.outcomes(lambda run: run.value(node, frame))
-        states = {truth(end.value) for end in ended if not end.raised}
-        memory.answers[key] = states.pop() if len(states) == 1 else None
+        memory.answers[key] = _truth(memory, node, frame)
     return memory.answers[key]
 
 
@@ -72,6 +70,19 @@ def _place(lookup: LookupResult) -> str:
         return definition.module
     line = definition.line if isinstance(definition, (Class, Function)) else 0
     return f"{home.module}:{line}" if home is not None and line else ""
+
+
+def _truth(memory: Evaluator, node: ast.expr, frame: CallFrame) -> bool | None:
+    state = None
+    for end in memory.each_outcome(lambda run: run.value(node, frame)):
+        if end is not None and end.raised:
+            continue
+        # Most are unknown after their first outcome.
+        value = truth(end.value) if end is not None else None
+        if value is None or (state is not None and value != state):
+            return None
+        state = value
+    return state
 
 
 def expression(text: str) -> ast.expr | None:

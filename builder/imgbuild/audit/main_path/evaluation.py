@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from weakref import ref
 
 from imgbuild.audit.main_path.execution import Execution, ReturnSignal
@@ -83,31 +83,35 @@ class Evaluator:
         self, run: Callable[[Evaluation], object], *, strict: bool = False
     ) -> tuple[Outcome, ...]:
         """Every possible outcome of `run`; empty if it cannot be determined."""
+        outcomes = tuple(self.each_outcome(run, strict=strict))
+        return () if None in outcomes else tuple(each for each in outcomes if each is not None)
+
+    def each_outcome(
+        self, run: Callable[[Evaluation], object], *, strict: bool = False
+    ) -> Iterator[Outcome | None]:
+        """The possible outcomes of `run`; None, and no more, if they cannot be determined."""
         answers: list[bool] = []
-        outcomes: list[Outcome] = []
-        while len(outcomes) < _MOST_OUTCOMES:
+        for _ in range(_MOST_OUTCOMES):
             evaluation = Evaluation(self, answers, strict=strict)
             try:
                 value = run(evaluation)
-                outcomes.append(Outcome(value=value, causes=frozenset(evaluation.causes)))
+                yield Outcome(value=value, causes=frozenset(evaluation.causes))
             except Raised as error:
-                outcomes.append(
-                    Outcome(
-                        raised=error.name or "Exception",
-                        line=error.line,
-                        module=error.module,
-                        certain=error.certain,
-                        causes=frozenset(evaluation.causes),
-                    )
+                yield Outcome(
+                    raised=error.name or "Exception",
+                    line=error.line,
+                    module=error.module,
+                    certain=error.certain,
+                    causes=frozenset(evaluation.causes),
                 )
             except (UnsupportedCodeError, RecursionError, ReturnSignal, MemoryError):
-                return ()
+                break
             while answers and answers[-1]:
                 answers.pop()
             if not answers:
-                return tuple(outcomes)
+                return
             answers[-1] = True
-        return ()
+        yield None
 
     def source(self, module: str) -> ModuleTree | None:
         """The source of a module, if it can be read."""

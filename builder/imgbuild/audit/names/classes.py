@@ -184,6 +184,9 @@ def class_of(
     if not receiver.endswith("()"):
         return _instance(_as_class(modules, resolve(modules, facts, receiver, scope=scope)))
     callee = receiver[:-2]
+    inner, chained, method = callee.rpartition("().")
+    if chained:
+        return _returned(modules, class_of(modules, facts, f"{inner}()", scope=scope), method)
     lookup_result = follow(modules, resolve(modules, facts, callee, scope=scope))
     definition = lookup_result.definition
     if isinstance(definition, Class):
@@ -196,13 +199,33 @@ def class_of(
         or lookup_result.home is None
     ):
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    if definition.returns.strip("\"'") in ("Self", "typing.Self") and "." in callee:
+    if _returns_self(definition) and "." in callee:
         return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
-    if not definition.returns or any("contextmanager" in text for text in definition.decorators):
+    return _annotated(modules, lookup_result, definition)
+
+
+def _returned(modules: Modules, holder: LookupResult, method: str) -> LookupResult:
+    """The class of the result of a method of an object of the class `holder`."""
+    if holder.state != "defined":
+        return holder
+    lookup_result = member(modules, holder, method)
+    definition = lookup_result.definition
+    if not isinstance(definition, Function) or lookup_result.ambiguous:
         return LookupResult(state="unknown", trace=lookup_result.trace)
-    return _instance(
-        _as_class(modules, resolve(modules, lookup_result.home, definition.returns.strip("\"'")))
-    )
+    return holder if _returns_self(definition) else _annotated(modules, lookup_result, definition)
+
+
+def _returns_self(function: Function) -> bool:
+    return function.returns.strip("\"'") in ("Self", "typing.Self")
+
+
+def _annotated(modules: Modules, lookup_result: LookupResult, definition: Function) -> LookupResult:
+    """The class that the annotation of a function's result names."""
+    home = lookup_result.home
+    is_manager = any("contextmanager" in text for text in definition.decorators)
+    if home is None or not definition.returns or is_manager:
+        return LookupResult(state="unknown", trace=lookup_result.trace)
+    return _instance(_as_class(modules, resolve(modules, home, definition.returns.strip("\"'"))))
 
 
 def _instance(lookup_result: LookupResult) -> LookupResult:

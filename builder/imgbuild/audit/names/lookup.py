@@ -321,6 +321,10 @@ def _lazy(
         module, _, other = target.partition(":")
         if not other and module.rpartition(".")[2] == name:
             lookup_result = module_found(modules, module, path)
+            inner = lookup_result.home
+            if inner is not None and name in index(inner).top:
+                # The table may mean the name in the submodule, as huggingface_hub.utils.tqdm.
+                return LookupResult(state="unknown", trace=path)
         else:
             lookup_result = _search(modules, module, other or name, path)
         return (

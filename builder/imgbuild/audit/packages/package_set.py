@@ -307,22 +307,29 @@ class Injections:
         Such as f"{__name__}.models.{model}.{module}_fast", of the files that it globs.
         """
         head, _, last = name.removeprefix(self._module).rpartition(".")
-        globs = [text.decode() for text in _GLOB.findall(self._source)]
         return self._computed and any(
-            re.fullmatch(form, f"{head}.{last}")
-            and (not globs or any(fnmatchcase(last, f"{text}{end}") for text in globs))
-            for form, end in self._forms()
+            form.fullmatch(f"{head}.{last}")
+            and (not self._globs or any(fnmatchcase(last, f"{text}{end}") for text in self._globs))
+            for form, end in self._forms
         )
 
-    def _forms(self) -> Iterator[tuple[str, str]]:
-        """A pattern of computed names, and their end."""
+    @cached_property
+    def _globs(self) -> list[str]:
+        return [text.decode() for text in _GLOB.findall(self._source)]
+
+    @cached_property
+    def _forms(self) -> list[tuple[re.Pattern[str], str]]:
+        """Patterns of computed names, and the ends of these."""
+        return list(self._read_forms())
+
+    def _read_forms(self) -> Iterator[tuple[re.Pattern[str], str]]:
         for text in _COMPUTED.findall(self._source):
             *parts, end = re.split(r"\{\w+\}", text.decode())
             if parts and end:
-                yield r"\w+".join(map(re.escape, (*parts, end))), end
+                yield re.compile(r"\w+".join(map(re.escape, (*parts, end)))), end
         for text in _PATTERN.findall(self._source):
             with contextlib.suppress(re.error):
-                yield re.compile(text.decode()).pattern, ""
+                yield re.compile(text.decode()), ""
 
     def may_create(self, name: str) -> bool:
         """Whether the module may create `name`."""

@@ -15,7 +15,7 @@ import msgspec
 from imgbuild.audit.source.conditions import Conditions
 from imgbuild.audit.source.facts import Guard
 from imgbuild.audit.source.name_values import Guards
-from imgbuild.audit.source.scopes import NONE, LocalTypes, Scope
+from imgbuild.audit.source.scopes import CALLED, NONE, LocalTypes, Scope
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import dotted, string
 
@@ -49,6 +49,7 @@ class Expressions:
         self.names = conditions.names
         self.scope = Scope("", "module", None)
         self.guards: Guards = ()
+        self.chains = False  # whether results of methods of local names and of results have types
         self.lazy_annotations = False  # `from __future__ import annotations`
         self.records: list[NameUse] = []
         # Attributes that the module itself assigns: reading them does not require that they exist.
@@ -95,6 +96,8 @@ class Expressions:
         if isinstance(node, ast.Call):
             name = dotted(node.func)
             first = name.partition(".")[0]
+            if self.chains and (not name or self.local_types(first) is not None):
+                return self._result_of(node, name)
             is_global = first and self.local_types(first) is None and not self.is_self(first)
             return f"{name}()" if is_global and first not in ("super", "cls") else ""
         if isinstance(node, ast.Name):
@@ -103,6 +106,26 @@ class Expressions:
         if isinstance(node, ast.Constant) and node.value is None:
             return NONE
         return ""
+
+    def _result_of(self, node: ast.Call, name: str) -> str:
+        """The type of the result of `name.method()`, or of a method of a call's result."""
+        if not name:
+            callee = self._callee(node)
+            return f"{callee}()" if callee else ""
+        first, _, method = name.partition(".")
+        here = self.local_types(first) is self.scope.locals
+        return f"{CALLED}{name}()" if here and method and "." not in method else ""
+
+    def _callee(self, node: ast.Call) -> str:
+        """What a call calls, "a.b" or "a.b().c"; "" if its first name is local or unknown."""
+        name = dotted(node.func)
+        if not name and self.chains and isinstance(node.func, ast.Attribute):
+            inner = node.func.value
+            callee = self._callee(inner) if isinstance(inner, ast.Call) else ""
+            return f"{callee}().{node.func.attr}" if callee not in ("", "super", "cls") else ""
+        first = name.partition(".")[0]
+        is_global = first and self.local_types(first) is None and not self.is_self(first)
+        return name if is_global else ""
 
     def local_types(self, name: str) -> LocalTypes | None:
         """The types of the function in which a name is bound, None if the module binds it."""
@@ -169,8 +192,9 @@ class Expressions:
                 self._add(f"super().{func.attr}", node, call=node)
         else:
             self.visit(inner)
-            first = callee.partition(".")[0]
-            if first and self.local_types(first) is None and not self.is_self(first):
+            callee = self._callee(inner)
+            if callee:
+                first = callee.partition(".")[0].removesuffix("()")
                 root = "" if self._imported_here(first) else first
                 receiver = f"{callee}()"
                 self._add(f"{callee}().{func.attr}", node, root=root, receiver=receiver, call=node)

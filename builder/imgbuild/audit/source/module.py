@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 
 import msgspec
@@ -21,16 +20,15 @@ from imgbuild.audit.source.facts import (
 )
 from imgbuild.audit.source.lazy_names import LazyNames
 from imgbuild.audit.source.name_values import NameValues
-from imgbuild.audit.source.scopes import NONE
+from imgbuild.audit.source.program import rewrite
+from imgbuild.audit.source.scopes import CALLED, NONE, LocalTypes
 from imgbuild.audit.source.statements import Statements
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import BUILTINS, SourceText, dotted, string
 from imgbuild.system.collector import paused
 from imgbuild.system.syntax import parse_source
 
-# The function that holds the statements of a program: see `read_module`.
-PROGRAM = "__main__"
-_GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
+_CHAIN = 8  # methods whose results are followed
 
 
 def read_module(
@@ -58,9 +56,10 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
         warnings.simplefilter("ignore")
         tree = parse_source(source)
     if program:
-        tree.body.append(_program(tree, source))
+        rewrite(tree, source)
     names = NameValues(tree.body, source)
     statements = Statements(Conditions(SourceText(source), module, names), package=package)
+    statements.expressions.chains = program
     refusals: list[Window] = []
 
     def _raise(node: ast.Raise) -> None:
@@ -95,26 +94,6 @@ def _read(source: bytes, module: str, file: str, *, package: bool, program: bool
         deleted=tuple(assignments.deleted),
         dynamic=more.dynamic,
         refusals=tuple(refusals),
-    )
-
-
-def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
-    """The statements of a program as a function, including those under `if __name__ == …`."""
-    body: list[ast.stmt] = []
-    nodes = ast.walk(tree) if _GLOBAL.search(source) is not None else ()
-    names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
-    if names:
-        body.append(ast.Global(sorted(names), lineno=1, col_offset=0))
-    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    for node in tree.body:
-        is_main = isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
-        if is_main and isinstance(node, ast.If):
-            body += node.body
-        elif not isinstance(node, definitions):
-            body.append(node)
-    nothing = ast.arguments([], [], None, [], [], None, [])
-    return ast.FunctionDef(
-        PROGRAM, nothing, body or [ast.Pass(lineno=1, col_offset=0)], [], lineno=1, col_offset=0
     )
 
 
@@ -162,11 +141,23 @@ def _receiver(record: NameUse, bound: set[str], *, stars: bool) -> str | None:
         root = record.root
         is_bound = not root or root in bound or (stars and root not in BUILTINS)
         return record.receiver if is_bound else None
-    kind = record.types.names.get(record.key, "")
+    kind = _result_type(record.types, record.types.names.get(record.key, ""))
     if not kind or kind == NONE:
         return None
     root = kind.partition(".")[0].removesuffix("()")
     return kind if root in bound or (stars and root not in BUILTINS) else None
+
+
+def _result_type(types: LocalTypes, kind: str) -> str:
+    """The type of the result of a method of a local name: "LLM().clone()"; others unchanged."""
+    methods = ""
+    for _ in range(_CHAIN):
+        if not kind.startswith(CALLED):
+            return f"{kind}{methods}" if kind.endswith("()") or not methods else ""
+        name, _, method = kind.removeprefix(CALLED).partition(".")
+        methods = f".{method}{methods}"
+        kind = types.names.get(name, "")
+    return ""
 
 
 def _requires_attribute(record: NameUse, stored: set[str], imported: set[str]) -> bool:

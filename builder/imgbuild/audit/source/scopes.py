@@ -16,6 +16,7 @@ from imgbuild.audit.source.facts import Field
 # The type of a local name that is unknown or ambiguous.
 UNTYPED = ""
 NONE = "None"
+CALLED = "result of "  # begins the type of what a method of a local name returns
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 # The fields of a node that bind names in its scope, in a module without `:=`.

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.reading import digest
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.audited_code import Findings, shown
@@ -127,6 +129,59 @@ def test_existing_or_possible_options_are_not_reported(audit: Findings, line: st
     assert audit({"run.sh": f"{line}\n"}, PACKAGES) == []
 
 
+OVERRIDES = "python -m verl.trainer.main_ppo"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (f"A='trainer.epochs=1 trainer.epoch=2'\n{OVERRIDES} $A", "IMG401 1:1 trainer.epochs"),
+        (f'export A="trainer.epoch=2"\n{OVERRIDES} ${{A}}', "IMG401 1:8 trainer.epochs"),
+        (f'args=(\n  trainer.epochs=1 # one\n  trainer.epoch=$N)\n{OVERRIDES} "${{args[@]}}"',
+         "IMG401 3:3 trainer.epochs"),
+        (f"a=()\na+=(trainer.epoch=1)\n{OVERRIDES} ${{a[@]}}", "IMG401 2:5 trainer.epochs"),
+        ("RUN='vllm serve'\n$RUN m --nothing", "IMG301 2:8"),
+        (f"ARGS=trainer.epoch=1\nARGS=trainer.epochs=1\n{OVERRIDES} $ARGS", None),
+        (f"ARGS=trainer.epoch=1\nread ARGS\n{OVERRIDES} $ARGS", None),
+        (f"for A in x y; do {OVERRIDES} $A; done\nA=trainer.epoch=1", None),
+        (f'ARGS="trainer.epoch=1 x"\n{OVERRIDES} "$ARGS" $MORE', None),
+        (f"ARGS=trainer.epoch=1 other\n{OVERRIDES} $ARGS", None),
+    ],
+)  # fmt: skip
+def test_variables_with_options_are_expanded(
+    audit: Findings, script: str, expected: str | None
+) -> None:
+    assert shown(audit({"run.sh": f"{script}\n"}, PACKAGES)) == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "expected"),
+    [
+        ("a.py", 'import subprocess\nsubprocess.run(["vllm", "serve", m, "--nothing"])\n',
+         "IMG301 2:37"),
+        ("a.py", 'import subprocess\ncmd = ["vllm", "srve", m]\nsubprocess.Popen(cmd)\n',
+         "IMG302 2:16 serve"),
+        ("a.py", 'import subprocess\ncmd = ["ray", "vllm", "srve"]\nprint(cmd)\n', None),
+        ("a.py", 'import os\nos.system(f"cd {x} && vllm serve {m} --nothing")\n', "IMG301 2:11"),
+        ("a.yaml", 'services:\n  a:\n    command: [vllm, serve, m,\n      "--nothing"]\n',
+         "IMG301 4:7"),
+        ("a.yaml", "command: [bash, -c, 'vllm srve m']\n", "IMG302 1:6 serve"),
+        ("a.yaml", "command: [vllm, serve]\nargs:\n- m\n- --nothing\n", "IMG301 4:3"),
+        ("a.yaml", "run: |\n  export A=1\n  vllm srve m\n", "IMG302 3:6 serve"),
+        ("a.yaml", "parameters: [vllm, srve, m]\nargs: [vllm, srve]\n", None),
+        ("Dockerfile", 'FROM x\nENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--nothing"]\n',
+         "IMG301 3:1"),
+        ("Dockerfile", "FROM x\nRUN --mount=type=cache a && \\\n# c\n vllm srve m\n",
+         "IMG302 4:7 serve"),
+        ("Dockerfile", "FROM x\nLABEL vllm srve\nCMD $X\n", None),
+    ],
+)  # fmt: skip
+def test_commands_in_other_files_are_compared(
+    audit: Findings, file: str, source: str, expected: str | None
+) -> None:
+    assert shown(audit({file: source}, PACKAGES)) == ([expected] if expected else [])
+
+
 def test_program_of_missing_package_is_a_warning(audit: Findings) -> None:
     script = "deepspeed train.py\nif true; then python -m sglang.launch_server; fi\ncd deepspeed\n"
     findings = audit({"run.sh": script}, PACKAGES)
@@ -136,10 +191,24 @@ def test_program_of_missing_package_is_a_warning(audit: Findings) -> None:
 
 def test_notebook_commands_are_reported_by_cell(audit: Findings) -> None:
     cells = ["import os\n!vllm serve m \\\n  --nothing", "%%bash\nvllm srve m", "!ls\n%time x = 1"]
+    cells.append("%env VLLM_USE_V2=a b\n%set_env VLLM_USE_V3 1")
     code = [{"cell_type": "code", "source": cell} for cell in cells]
     findings = audit({"a.ipynb": json.dumps({"cells": code})}, PACKAGES)
-    assert shown(findings) == ["IMG301 3:3", "IMG302 2:6 serve"]
-    assert [each.cell for each in findings] == [1, 2]
+    assert shown(findings) == [
+        "IMG301 3:3",
+        "IMG302 2:6 serve",
+        "IMG201 1:6 VLLM_USE_V1",
+        "IMG201 2:10 VLLM_USE_V1",
+    ]
+    assert [each.cell for each in findings] == [1, 2, 4, 4]
+
+
+def test_a_notebook_is_checked_again_if_only_its_commands_change() -> None:
+    first, second = (
+        digest(CodeText(file="a.ipynb", kind="python", source=b"\n", commands=commands))
+        for commands in (b"vllm serve m", b"vllm serve n")
+    )
+    assert first != second
 
 
 def test_variables_in_python_yaml_and_dockerfiles_are_checked(audit: Findings) -> None:

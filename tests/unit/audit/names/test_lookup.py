@@ -46,10 +46,14 @@ MODULES |= {
     "sys.modules[__name__].__class__ = Lazy\n",
     "hub.tqdm": "class tqdm: ...\n",
     "hub.other": "x = 1\n",
+    "table": "_import_structure = {'bar': ['bar', 'other'], 'plain': ['plain_bar']}\n"
+    "sys.modules[__name__] = _LazyModule(__name__, __file__, _import_structure)\n",
+    "table.bar": "class bar: ...\n",
+    "table.plain": "def plain_bar(): ...\n",
     "service_pb2": "from google.protobuf.internal import builder as _builder\n"
     "_builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())\n",
 }
-PACKAGES = {"hub", "pkg", "lazy", "lazy.models", "six", "named"}
+PACKAGES = {"hub", "table", "pkg", "lazy", "lazy.models", "six", "named"}
 
 
 class Modules:
@@ -128,6 +132,8 @@ class Searched(Modules):
         ("lazy", "LlamaFast", "unknown", ""),
         ("hub", "tqdm", "unknown", ""),
         ("hub", "other", "defined", "hub.other"),
+        ("table", "bar", "unknown", ""),
+        ("table", "plain", "defined", "table.plain"),
         ("service_pb2", "State", "unknown", ""),
     ],
 )

@@ -1,0 +1,207 @@
+"""The commands in files other than scripts: Python, YAML, Dockerfiles (separate: their formats).
+
+In Python these are the lists and strings that `subprocess` and `os.system` run, in YAML the values
+of `command`, `args`, `entrypoint` and `run`, of Compose, Kubernetes and schedulers.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import yaml
+
+from imgbuild.audit.code import shell
+from imgbuild.audit.code.model import CodeText
+from imgbuild.audit.code.shell import Command, Word
+from imgbuild.audit.source.text import dotted, string
+from imgbuild.system.syntax import parse_source
+
+_RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
+_SPAWNERS = frozenset(("create_subprocess_exec", "create_subprocess_shell", "system", "popen"))
+_RUNS = re.compile(rb"subprocess|os\.system|os\.popen")
+_SETTINGS = re.compile(
+    rb"^[\s-]*[\"']?(?:command|args|entrypoint|run|setup)[\"']?\s*:", re.MULTILINE
+)
+_INSTRUCTION = re.compile(r"\s*(RUN|CMD|ENTRYPOINT)\s+(.*)", re.DOTALL | re.IGNORECASE)
+_MOUNT = re.compile(r"(?:--\w+=\S+\s+)*")
+_UNKNOWN = "$unknown"
+
+
+def commands_of(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
+    """The commands in a file that contains one of the `names`, with positions in its `source`."""
+    if text.kind == "shell":
+        yield from shell.commands(text.source.decode(errors="replace"))
+        return
+    if text.commands:
+        yield from shell.commands(text.commands.decode(errors="replace"))
+    if names.search(text.source) is None:
+        return
+    if text.kind == "python" and _RUNS.search(text.source):
+        yield from _of_python(text.source)
+    elif text.kind == "yaml" and _SETTINGS.search(text.source):
+        yield from _of_yaml(text.source)
+    elif text.kind == "dockerfile":
+        yield from _of_dockerfile(text.source.decode(errors="replace"))
+
+
+def _with_nested(command: Command) -> Iterator[Command]:
+    if command:
+        yield command
+        yield from shell.nested(command)
+
+
+# -- Python
+
+
+def _of_python(source: bytes) -> Iterator[Command]:
+    try:
+        tree = parse_source(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    lists: dict[str, list[ast.List]] = {}
+    run: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    lists.setdefault(target.id, []).append(node.value)
+        elif isinstance(node, ast.Call) and node.args and _is_runner(dotted(node.func)):
+            first = node.args[0]
+            is_plain = string(first) is not None and len(node.args) > 1
+            run.append(ast.List(list(node.args), ast.Load()) if is_plain else first)
+    for given in run:
+        value = given.value if isinstance(given, ast.Starred) else given
+        named = lists.get(value.id, []) if isinstance(value, ast.Name) else [value]
+        for each in named:
+            if isinstance(each, (ast.List, ast.Tuple)):
+                yield from _with_nested(tuple(map(_word, each.elts)))
+            elif isinstance(each, (ast.Constant, ast.JoinedStr)):
+                word = _word(each)
+                for command in shell.commands(word.text, line=word.line):
+                    yield tuple(
+                        msgspec.structs.replace(each, column=word.column) for each in command
+                    )
+
+
+def _is_runner(callee: str) -> bool:
+    owner, _, name = callee.rpartition(".")
+    return (name in _RUNNERS and owner in ("", "subprocess", "sp")) or name in _SPAWNERS
+
+
+def _word(node: ast.expr) -> Word:
+    """An element of a command; what is not a literal is an expansion."""
+    line, column = node.lineno, node.col_offset + 1
+    text = string(node)
+    if text is not None:
+        return Word(text, line, column)
+    if isinstance(node, ast.JoinedStr):
+        parts = [string(part) or _UNKNOWN for part in node.values]
+        return Word("".join(parts), line, column, literal=False)
+    return Word("", line, column, literal=False)
+
+
+# -- YAML
+
+
+def _of_yaml(source: bytes) -> Iterator[Command]:
+    try:
+        documents = list(yaml.compose_all(source, yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return
+    for document in documents:
+        for mapping in _mappings(document):
+            yield from _of_mapping(mapping)
+
+
+def _mappings(document: yaml.Node | None) -> Iterator[dict[str, yaml.Node]]:
+    """The mappings in a document, each once."""
+    left, seen = [document], set()
+    while left:
+        node = left.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            yield {key.value: value for key, value in node.value if isinstance(key.value, str)}
+            left += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
+
+
+def _of_mapping(mapping: dict[str, yaml.Node]) -> Iterator[Command]:
+    for name in ("run", "setup", "command", "entrypoint"):
+        node = mapping.get(name)
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":str"):
+            block = node.style in ("|", ">")
+            yield from shell.commands(node.value, line=node.start_mark.line + 1 + block)
+    start = [*_items(mapping.get("entrypoint")), *_items(mapping.get("command"))]
+    if start:
+        yield from _with_nested((*start, *_items(mapping.get("args"))))
+
+
+def _items(node: yaml.Node | None) -> list[Word]:
+    """The words of a list of strings; empty for other values."""
+    items = node.value if isinstance(node, yaml.SequenceNode) else []
+    if not all(isinstance(item, yaml.ScalarNode) for item in items):
+        return []
+    return [
+        Word(
+            item.value, item.start_mark.line + 1, item.start_mark.column + 1, "$" not in item.value
+        )
+        for item in items
+    ]
+
+
+# -- Dockerfiles
+
+
+def _of_dockerfile(source: str) -> Iterator[Command]:
+    """The commands of RUN, and ENTRYPOINT and CMD as one command if both are lists."""
+    start: Sequence[Word] = ()
+    for line, text in _instructions(source):
+        match = _INSTRUCTION.match(text)
+        if match is None:
+            if text.lstrip().upper().startswith("FROM "):
+                start = ()
+            continue
+        kind, rest = match[1].upper(), match[2]
+        words = _listed(rest, line)
+        if words is None:
+            rest = rest[_MOUNT.match(rest).end() :]  # type: ignore[union-attr]
+            yield from shell.commands(rest, line=line)
+        elif kind == "ENTRYPOINT":
+            start = words
+            yield from _with_nested(tuple(words))
+        else:
+            yield from _with_nested((*(start if kind == "CMD" else ()), *words))
+
+
+def _instructions(source: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each instruction, with its continued lines."""
+    lines: list[str] = []
+    for number, line in enumerate(source.split("\n"), 1):
+        comment = line.lstrip().startswith("#")
+        lines.append("\\" if comment else line)
+        if not comment and not line.rstrip().endswith("\\"):
+            yield number - len(lines) + 1, "\n".join(lines)
+            lines = []
+
+
+def _listed(text: str, line: int) -> list[Word] | None:
+    """The words of a JSON list; None for other texts."""
+    try:
+        items = json.loads(text) if text.startswith("[") else None
+    except ValueError:
+        return None
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        return None
+    return [Word(item, line, 1, "$" not in item) for item in items]
+
+
+def names_in(names: Iterable[str]) -> re.Pattern[bytes]:
+    """A pattern of the names of programs and modules, for `commands_of`."""
+    return re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(name.encode()) for name in names))

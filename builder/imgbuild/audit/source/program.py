@@ -1,0 +1,262 @@
+"""A user's program, rewritten into statements of which more facts are read.
+
+The rewritten statements do the same: `f(**options)` has the keywords of the dictionary `options`,
+`partial(f, x=1)` also contains the call `f(x=1)`, and a name that successive statements bind to
+different values has a name for each value.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
+
+from imgbuild.audit.source.scopes import binding_sites
+from imgbuild.audit.source.text import dotted, string
+
+# The function that holds the statements of a program: see `module.read_module`.
+PROGRAM = "__main__"
+_GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
+_REWRITTEN = re.compile(rb"\*\*[ \t]*[\w{]|\bpartial\(")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+_CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
+# Methods of a dictionary that do not remove keys.
+_KEEP = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
+_ADD = frozenset(("setdefault", "update"))
+_VERSION = "·"  # between a name and a number; valid in names, and not in use
+
+
+def rewrite(tree: ast.Module, source: bytes) -> None:
+    """Rewrite the statements of a program, and add those at its top as the function PROGRAM."""
+    if _REWRITTEN.search(source) is not None:
+        _expand(tree)
+    functions = list(_functions(tree.body))
+    tree.body.append(_program(tree, source))
+    for function in functions:
+        given = function.args
+        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        _rename(function.body, {each.arg for each in arguments if each is not None})
+
+
+def _functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions among statements and the blocks in them."""
+    for statement in body:
+        if isinstance(statement, _FUNCTIONS):
+            yield statement
+        for block in ("body", "orelse", "finalbody"):
+            yield from _functions(getattr(statement, block, ()))
+        for handler in getattr(statement, "handlers", ()):
+            yield from _functions(handler.body)
+
+
+def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
+    """The statements of a program as a function, including those under `if __name__ == …`."""
+    body: list[ast.stmt] = []
+    nodes = ast.walk(tree) if _GLOBAL.search(source) is not None else ()
+    names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    for node in tree.body:
+        is_main = isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
+        if is_main and isinstance(node, ast.If):
+            body += node.body
+        elif not isinstance(node, (ast.Import, ast.ImportFrom, *_FUNCTIONS, ast.ClassDef)):
+            body.append(node)
+    _rename(body, names, shared=True)
+    if names:
+        body.insert(0, ast.Global(sorted(names), lineno=1, col_offset=0))
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    return ast.FunctionDef(
+        PROGRAM, nothing, body or [ast.Pass(lineno=1, col_offset=0)], [], lineno=1, col_offset=0
+    )
+
+
+# -- keywords
+
+
+class _Tree:
+    """Parent nodes, calls, and the names used in each function and in the module."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.calls: list[ast.Call] = []
+        self.uses: dict[_Scope, list[ast.Name]] = {tree: []}
+        left: list[tuple[ast.AST, tuple[_Scope, ...]]] = [(tree, (tree,))]
+        while left:
+            node, around = left.pop()
+            if isinstance(node, _FUNCTIONS):
+                around = (*around, node)
+                self.uses[node] = []
+            elif isinstance(node, ast.Name):
+                for scope in around:
+                    self.uses[scope].append(node)
+            elif isinstance(node, ast.Call):
+                self.calls.append(node)
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                left.append((child, around))
+
+
+def _expand(tree: ast.Module) -> None:
+    """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`."""
+    nodes = _Tree(tree)
+    for call in nodes.calls:
+        if any(word.arg is None for word in call.keywords):
+            call.keywords = [each for word in call.keywords for each in _inlined(word)]
+    for scope in nodes.uses:
+        _expand_scope(scope, nodes)
+    for call in nodes.calls:
+        if dotted(call.func).rpartition(".")[2] == "partial" and call.args:
+            _add_call(call)
+
+
+def _inlined(word: ast.keyword) -> list[ast.keyword]:
+    """The keywords of `**{…}` and `**dict(…)`; others unchanged."""
+    names = _keys(word.value) if word.arg is None else None
+    return [word] if names is None else [_keyword(name, word) for name in names]
+
+
+def _keyword(name: str, place: ast.keyword) -> ast.keyword:
+    value = ast.copy_location(ast.Constant(None), place.value)
+    return ast.copy_location(ast.keyword(name, value), place)
+
+
+def _keys(node: ast.expr) -> list[str] | None:
+    """The keys of a literal dictionary; None for others."""
+    if isinstance(node, ast.Dict):
+        keys = [string(key) for key in node.keys]
+        return None if None in keys else [key for key in keys if key is not None]
+    if isinstance(node, ast.Call) and dotted(node.func) == "dict" and not node.args:
+        names = [word.arg for word in node.keywords]
+        return None if None in names else [name for name in names if name is not None]
+    return None
+
+
+def _expand_scope(scope: _Scope, nodes: _Tree) -> None:
+    """Replace `**name` where the scope binds the name once, to a dictionary that keeps its keys."""
+    by_name: dict[str, list[ast.Name]] = {}
+    for use in nodes.uses[scope]:
+        by_name.setdefault(use.id, []).append(use)
+    sites = None
+    for name, uses in by_name.items():
+        starred = [word for use in uses if (word := nodes.parents.get(use)) and _is_starred(word)]
+        stores = [use for use in uses if not isinstance(use.ctx, ast.Load)]
+        if not starred or len(stores) != 1:
+            continue
+        bound = nodes.parents[stores[0]]
+        keys = _keys(bound.value) if isinstance(bound, ast.Assign) else None
+        sites = binding_sites(scope.body) if sites is None else sites
+        others = {_use(nodes.parents, use) for use in uses if use is not stores[0]}
+        if keys is None or "other" in others or len(sites.get(name, ())) != 1:
+            continue
+        later = [line for use in uses if (line := _set_key(nodes.parents, use, bound))]
+        for word in starred:
+            added = [*keys, *(key for key, line in later if line < word.value.lineno)]
+            _replace(nodes.parents[word], word, added, more="add" in others)
+
+
+def _is_starred(node: ast.AST) -> TypeGuard[ast.keyword]:
+    """Whether a node is `**value` in a call."""
+    return isinstance(node, ast.keyword) and node.arg is None
+
+
+def _set_key(
+    parents: Mapping[ast.AST, ast.AST], use: ast.Name, bound: ast.AST
+) -> tuple[str, int] | None:
+    """Key and line of `name["key"] = …` in the block that binds the name; None for other uses."""
+    item = parents[use]
+    statement = parents[item]
+    key = string(item.slice) if isinstance(item, ast.Subscript) and item.value is use else None
+    if key is None or not isinstance(statement, ast.Assign) or item not in statement.targets:
+        return None
+    return (key, use.lineno) if parents[statement] is parents[bound] else None
+
+
+def _replace(call: ast.AST, word: ast.keyword, keys: Sequence[str], *, more: bool) -> None:
+    """Replace `**name` in a call by keywords; with `more` it may have others too."""
+    if isinstance(call, ast.Call) and word in call.keywords:
+        given = {each.arg for each in call.keywords}
+        added = [_keyword(key, word) for key in dict.fromkeys(keys) if key not in given]
+        at = call.keywords.index(word)
+        call.keywords[at : at + 1] = [*added, *([word] if more else [])]
+
+
+def _use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
+    """What a use does with the keys of a dictionary: "keep" or "add" them, or "other"."""
+    parent = parents[use]
+    if isinstance(parent, ast.Subscript) and parent.value is use:
+        kinds = {ast.Load: "keep", ast.Store: "add"}
+        return kinds.get(type(parent.ctx), "other")
+    if isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call):
+        kept = "keep" if parent.attr in _KEEP else "other"
+        return "add" if parent.attr in _ADD else kept
+    return "keep" if _is_starred(parent) else "other"
+
+
+def _add_call(node: ast.Call) -> None:
+    """Make `f(x=1)` an argument of `partial(f, x=1)`; further arguments are unknown."""
+    function, *rest = node.args
+    if not dotted(function):
+        return
+    unknown = ast.copy_location(ast.Constant(None), function)
+    call = ast.Call(
+        function,
+        [*rest, ast.copy_location(ast.Starred(unknown, ast.Load()), function)],
+        [*node.keywords, ast.copy_location(ast.keyword(None, unknown), function)],
+    )
+    node.args, node.keywords = [ast.copy_location(call, node)], []
+
+
+# -- names
+
+
+def _rename(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
+    """Give each value of a name its own name, in statements that bind it one after another.
+
+    `bound` are names with a value before. Statements that are `shared` with other code are copied.
+    """
+    plain: dict[str, list[int]] = {}
+    for at, statement in enumerate(body):
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            if isinstance(target, ast.Name):
+                plain.setdefault(target.id, []).append(at)
+    several = {
+        name: places
+        for name, places in plain.items()
+        if len(places) > 1 and name not in bound and any(_is_call(body[at]) for at in places)
+    }
+    if not several:
+        return
+    sites = binding_sites(body)
+    closed = {node.id for each in body for node, inner in _names(each) if inner}
+    for name, places in plain.items():
+        if name in closed or len(sites.get(name, ())) != len(places):
+            several.pop(name, None)
+    for at, statement in enumerate(body):
+        numbers = {name: sum(place < at for place in places) for name, places in several.items()}
+        used = {node.id for node, _ in _names(statement)} & several.keys() if several else set()
+        if any(numbers[name] > 1 or at in several[name] for name in used):
+            if shared:
+                body[at] = copy.deepcopy(statement)
+            for node, _ in _names(body[at]):
+                stored = not isinstance(node.ctx, ast.Load)
+                number = numbers.get(node.id, 0) + stored
+                if number > 1 and node.id in several:
+                    node.id = f"{node.id}{_VERSION}{number}"
+
+
+def _is_call(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+
+
+def _names(statement: ast.stmt) -> Iterator[tuple[ast.Name, bool]]:
+    """The names in a statement, and whether each is in a function or class of its own."""
+    left: list[tuple[ast.AST, bool]] = [(statement, False)]
+    while left:
+        node, closed = left.pop()
+        if isinstance(node, ast.Name):
+            yield node, closed
+        closed = closed or isinstance(node, _CLOSURES)
+        left.extend((child, closed) for child in ast.iter_child_nodes(node))

@@ -1,0 +1,82 @@
+"""What is read of a user's program: keywords in dictionaries, names with several values."""
+
+from __future__ import annotations
+
+import pytest
+
+from imgbuild.audit.source.module import read_module
+
+
+def _calls(source, callee):
+    facts = read_module(source.encode(), "train", "train.py", package=False, program=True)
+    assert not facts.broken
+    return [call for call in facts.calls if call.callee.rpartition(".")[2] == callee]
+
+
+@pytest.mark.parametrize(
+    ("before", "call", "keywords", "more"),
+    [
+        ("", "f(**{'a': 1}, b=2)", {"a", "b"}, False),
+        ("", "f(**dict(a=1))", {"a"}, False),
+        ("kw = {'a': 1}", "f(**kw)", {"a"}, False),
+        ("kw = dict(a=1)\nkw['b'] = 2", "f(**kw)", {"a", "b"}, True),
+        ("kw = {'a': 1}\nif x:\n    kw['b'] = 2", "f(**kw)", {"a"}, True),
+        ("kw = {'a': 1}\nkw.update(x)\nprint(kw['a'])", "f(**kw)", {"a"}, True),
+        ("", "f(**kw)\nkw = {'a': 1}\nkw['b'] = 2", {"a"}, True),
+        ("kw = {'a': 1}\nkw.pop('a')", "f(**kw)", set(), True),
+        ("kw = {'a': 1}\ndel kw['a']", "f(**kw)", set(), True),
+        ("kw = {'a': 1}\nchange(kw)", "f(**kw)", set(), True),
+        ("kw = {'a': 1}\nkw = {}", "f(**kw)", set(), True),
+        ("kw = {'a': 1, **x}", "f(**kw)", set(), True),
+        ("kw = {'a': 1} if x else {}", "f(**kw)", set(), True),
+        ("", "partial(f, 1, a=1)", {"a"}, True),
+        ("", "functools.partial(f, **{'a': 1})", {"a"}, True),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_keywords_of_a_call(before, call, keywords, more, inside):
+    body = f"{before}\n{call}\n"
+    if inside:
+        body = "def main(x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
+    for fact in _calls(f"from package import f\nimport functools\n{body}", "f"):
+        assert (set(fact.keywords), fact.double_star) == (keywords, more)
+        assert "partial" not in call or fact.star
+
+
+RECEIVERS = [
+    ("x = A()\nx = x.first()\nx.m()", "A().first()"),
+    ("x = A()\nx.m()\nx = B()", "A()"),
+    ("x = A()\ny = x.first().second()\ny.m()", None),
+    ("x = A()\ny = x.first()\nz = y.second()\nz.m()", "A().first().second()"),
+    ("A().first().m()", "A().first()"),
+    ("x = A()\nfor i in j:\n    x = B()\nx.m()", None),
+    ("x = A()\ny = x.first()\nfor i in j:\n    x = B()\ny.m()", None),
+    ("x = A()\nx = B()\ndef g():\n    x.m()", None),
+    ("x = A()\nif x.m():\n    pass\nx = 1", "A()"),
+]
+
+
+@pytest.mark.parametrize(("body", "receiver"), RECEIVERS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_receiver_of_a_method(body, receiver, inside):
+    if inside:
+        body = "def main(j):\n" + "".join(f"    {line}\n" for line in body.splitlines())
+    calls = _calls(f"from package import A, B\n{body}\n", "m")
+    assert {call.receiver for call in calls if call.receiver} == ({receiver} if receiver else set())
+
+
+def test_names_of_other_modules_are_kept():
+    facts = read_module(
+        b"from package import A, B\nx = A()\nx = B()\n",
+        "train",
+        "train.py",
+        package=False,
+        program=True,
+    )
+    assert [entry.name for entry in facts.assigned] == ["x", "x"]
+
+
+def test_packages_are_read_as_written():
+    source = b"from package import f\nkw = {'a': 1}\nf(**kw)\n"
+    facts = read_module(source, "train", "train.py", package=False)
+    assert [(call.keywords, call.double_star) for call in facts.calls] == [((), True)]
