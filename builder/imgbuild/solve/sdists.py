@@ -186,10 +186,22 @@ class SdistWheels:
         stored = self._store.fact(FACT, f"{fingerprint(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
 
-    @property
-    def packages(self) -> Collection[str]:
-        """The packages that may be built."""
-        return self._sdists.keys()
+    def without_builds(self, catalogue: Catalogue) -> tuple[Catalogue, Collection[str]]:
+        """`catalogue`, in which wheels that would have to be built have no requirements.
+
+        The packages of such wheels are added to the second value when the first is used.
+        """
+        unbuilt: set[str] = set()
+
+        def _metadata(package: str, sdist: IndexFile) -> bytes:
+            if self.earlier(package, sdist) is not None:
+                return self.metadata(package, sdist)
+            unbuilt.add(package)
+            head = f"Metadata-Version: 2.1\nName: {package}\nVersion: {sdist.version}\n\n"
+            return head.encode()
+
+        builders = dict.fromkeys(self._sdists.keys() - catalogue.locked.keys(), _metadata)
+        return catalogue.with_builders(builders), unbuilt
 
     @property
     def python(self) -> str:

@@ -22,7 +22,7 @@ from imgbuild.errors import InputError, IntegrityError, NoSolution, Problem
 from imgbuild.index import cuda_releases
 from imgbuild.index.candidates import Rules
 from imgbuild.index.catalogue import Amend, Catalogue, OfferedFile, SdistBuilder
-from imgbuild.index.pages import IndexFile, Indexes, places
+from imgbuild.index.pages import Indexes, places
 from imgbuild.index.remote_wheel import LookedUp, lock_wheel
 from imgbuild.lock.lock_file import requirements
 from imgbuild.lock.project_requirements import editable_packages
@@ -434,42 +434,22 @@ def choose_packages(
     excluded by other requirements of the project are reported to `warn`, else by the reporter.
     Sdists are built only if there is a solution without the requirements of their wheels.
     """
-    unbuilt: set[str] = set()
+    early, unbuilt = prepared.sdist_wheels.without_builds(prepared.catalogue)
     warnings: list[str] = []
-    chosen = _choose(_without_builds(prepared, unbuilt), learned, warnings.append)
+    chosen = _choose(msgspec.structs.replace(prepared, catalogue=early), learned, warnings.append)
+    warn = warn or prepared.problem.context.reporter.warn
     if unbuilt:
-        warnings.clear()
-        chosen = _choose(prepared, learned, warnings.append)
+        return _choose(prepared, learned, warn)
     for warning in warnings:
-        (warn or prepared.problem.context.reporter.warn)(warning)
+        warn(warning)
     return chosen
-
-
-def _without_builds(prepared: PreparedTarget, unbuilt: set[str]) -> PreparedTarget:
-    """`prepared`, in which a wheel that would have to be built now has no requirements.
-
-    The packages of such wheels are added to `unbuilt`.
-    """
-
-    def _metadata(package: str, sdist: IndexFile) -> bytes:
-        if prepared.sdist_wheels.earlier(package, sdist) is not None:
-            return prepared.sdist_wheels.metadata(package, sdist)
-        unbuilt.add(package)
-        return f"Metadata-Version: 2.1\nName: {package}\nVersion: {sdist.version}\n\n".encode()
-
-    published = prepared.published_wheels
-    built_before = published.packages if published is not None else ()
-    builders = dict.fromkeys({*prepared.sdist_wheels.packages} - {*built_before}, _metadata)
-    catalogue = prepared.catalogue.with_builders(builders)
-    return msgspec.structs.replace(prepared, catalogue=catalogue)
 
 
 def _choose(
     prepared: PreparedTarget, learned: Sequence[Constraint], warn: Callable[[str], None]
 ) -> tuple[uv.ChosenPackage, ...]:
-    problem = prepared.problem
-    specs = problem.requirements.versions
-    expected = {*_preferred(problem).items()}
+    specs = prepared.problem.requirements.versions
+    expected = {*_preferred(prepared.problem).items()}
     if prepared.published is not None:
         expected |= {*prepared.published.versions.items()}
     chosen = _resolve_closed(prepared, learned)
