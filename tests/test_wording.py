@@ -110,16 +110,12 @@ def test_comments_are_read(tmp_path):
     assert list(_prose(file)) == [("A page.", 1), ("# the testimony", 3)]
 
 
-@each_row(
-    "text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "inclusion proof"]
-)
+@each_row("text", ["TESTIMONY_SIZE", "testimonyless", "my_testimony", "inclusion proof"])
 def test_identifiers_are_not_checked_as_words(text: str):
     assert not _banned().search(text)
 
 
-@each_row(
-    "text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks", "a proof"]
-)
+@each_row("text", ["Goes out: a lock", "the testimony", "X is no day", "How it speaks", "a proof"])
 def test_idioms_are_detected(text: str):
     assert _banned().search(text)
 

@@ -308,9 +308,7 @@ def test_sizes_have_a_limit():
         codec.decode(json.dumps(document | {"size": (1 << 40) + 1}).encode(), Descriptor, file="x")
 
 
-@each_row(
-    ("place", "value"), [("groups", 0), ("groups", -1), ("limit", 0), ("own_from", -1)]
-)
+@each_row(("place", "value"), [("groups", 0), ("groups", -1), ("limit", 0), ("own_from", -1)])
 def test_locks_with_impossible_layers_are_refused(place, value):
     document = json.loads(codec.encode(samples.lock()))
     document["layers"][place] = value

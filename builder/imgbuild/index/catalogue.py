@@ -82,6 +82,18 @@ class Catalogue:
         self.locked = dict(locked or {})
         self._offers = {package: [offer] for package, offer in self.locked.items()}
 
+    def with_builders(self, builders: Mapping[str, SdistBuilder]) -> Catalogue:
+        """The same files, with other builders of sdists."""
+        return Catalogue(
+            self.indexes,
+            self.rules,
+            self.ranges,
+            self._facts,
+            sdists={**self._sdists, **builders},
+            hide=self._hide,
+            locked=self.locked,
+        )
+
     def offers(self, package: str) -> list[OfferedFile]:
         """Every file of `package` that may be used. FetchFailed if its index does not respond."""
         if package not in self._offers:

@@ -44,7 +44,7 @@ PROJECT = "project"  # the index name of the user's packages, whose wheels are b
 GIT_ADDRESS = "git+"  # prefix of the URL of a git tree
 
 
-class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
+class IndexFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One file that an index lists. Missing values are None; `size` in bytes.
 
     `editable`: the wheel of a package of the user's project, built by imgbuild.

@@ -395,7 +395,7 @@ class Chooser:
     def _required(
         self, facts: LockedFacts, asked: Sequence[PackageDemand]
     ) -> list[tuple[PackageDemand, list[Requirement]]]:
-        """The pins missing in the target, with the requirements in their METADATA."""
+        """The pins missing in the target, up to the lookup limit, and what METADATA requires."""
         tags = self._tags(facts.python)
         pins = [
             demand
@@ -405,6 +405,7 @@ class Chooser:
             and not demand.source
             and not _is_satisfied(demand, facts)
         ]
+        pins = sorted(pins, key=lambda each: _weight(each.package))[:PAGES]
         texts = threads.each(pins, lambda each, _: self._metadata(each, facts.python), threads=8)
         return [
             (demand, engine_torch.required(demand, text, tags.markers))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -112,17 +114,29 @@ def read_line(reading: Reading, line: str, place: Place, scope: LineScope) -> Li
 
 def _options(line: str) -> tuple[Any, list[str], str]:
     """The options of a line, its other words, and its requirement; None for an unknown option."""
-    from pip_requirements_parser import break_args_options, build_parser
+    from pip_requirements_parser import break_args_options
+
+    requirement, option_text = break_args_options(line)
+    try:
+        options, words = _parser().parse_args(shlex.split(option_text), _new_values())
+    except Exception:  # noqa: BLE001 - its parser has errors of several kinds
+        return None, [], requirement.strip()
+    return options, words, requirement.strip()
+
+
+@functools.cache  # building it takes longer than parsing a line
+def _parser() -> Any:
+    from pip_requirements_parser import build_parser
 
     parser = build_parser()
     for option in ("--no-deps", "--no-build-isolation"):
         parser.add_option(option, action="store_true")
-    requirement, option_text = break_args_options(line)
-    try:
-        options, words = parser.parse_args(shlex.split(option_text))
-    except Exception:  # noqa: BLE001 - its parser has errors of several kinds
-        return None, [], requirement.strip()
-    return options, words, requirement.strip()
+    return parser
+
+
+def _new_values() -> Any:
+    """The values before parsing; the parser appends to the lists among its defaults."""
+    return copy.deepcopy(_parser().get_default_values())
 
 
 def _hashes(options: Any) -> list[str]:

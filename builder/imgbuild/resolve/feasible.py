@@ -80,6 +80,7 @@ class IndexPages:
         self._addresses, self._assigned = addresses, assigned
         self._wheels: dict[tuple[str, str, Tags], list[IndexFile]] = {}
         self._allowed: dict[tuple[str, str], list[IndexFile]] = {}
+        self._metadata: dict[IndexFile, bytes] = {}
 
     @functools.cached_property
     def _indexes(self) -> Indexes:
@@ -106,7 +107,9 @@ class IndexPages:
 
     def metadata(self, wheel: IndexFile) -> bytes:
         """METADATA of a wheel."""
-        return metadata(wheel, self.context.http, self.context.store)
+        if wheel not in self._metadata:
+            self._metadata[wheel] = metadata(wheel, self.context.http, self.context.store)
+        return self._metadata[wheel]
 
     def allowed(self, demand: PackageDemand) -> list[IndexFile]:
         """The files of the versions that `demand` allows."""

@@ -1,9 +1,9 @@
 """Packages that additions without an exact version require in another version than a target's.
 
-A target is extended only if some version of each addition fits it. Only the newest versions and the
-newest ones before the target's date are examined, not every release. Of their dependencies those
-with an exact version are examined, too. `contradictions` finds pins of a project that require
-versions excluded by its other lines, from METADATA alone.
+A target is extended only if some version of each addition fits it, and of the dependencies that the
+target lacks. Only the newest versions and the newest ones before the target's date are examined,
+not every release. `contradictions` finds pins of a project that require versions excluded by its
+other lines, from METADATA alone.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from packaging.requirements import Requirement
 
 from imgbuild.errors import ImgbuildError
+from imgbuild.index.pages import IndexFile
 from imgbuild.project import agreement
 from imgbuild.project.model import Declared
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle
-from imgbuild.system import threads
+from imgbuild.resolve.source_only import LEVELS, levels
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
 
 VERSIONS = 4  # of an addition, and as many from before the target's day
-THREADS = 8
-PINS = 3  # levels of dependencies with exact versions
+PACKAGES = 200  # that are examined, dependencies included
 
 
 def range_conflicts(
@@ -35,12 +35,12 @@ def range_conflicts(
 ) -> list[TargetChange]:
     """The changes that the newest version of each of `additions` requires, if no version fits."""
     open_ranges = [each for each in additions if not each.pin and not each.source]
-    pages.read(each.package for each in open_ranges)
+    for _ in levels(open_ranges, facts.versions, pages, tags):
+        pass  # fetched in threads; the walk has one thread, so that its result does not vary
+    walk = _Walk(facts, pages, tags)
     changes: dict[str, TargetChange] = {}
-    for each in threads.each(
-        open_ranges, lambda item, _: _of(item, facts, pages, tags), threads=THREADS
-    ):
-        for change in each:
+    for each in open_ranges:
+        for change in walk.changes(each):
             changes.setdefault(change.package, change)
     return list(changes.values())
 
@@ -63,61 +63,66 @@ def changes_for(
     ]
 
 
-def _of(
-    demand: PackageDemand, facts: LockedFacts, pages: IndexPages, tags: Tags
-) -> list[TargetChange]:
-    newest: list[TargetChange] = []
-    versions, wheels = facts.versions, pages.wheels(demand, tags)
-    day = datetime.date.fromisoformat(facts.as_of)
-    older = [each for each in wheels if each.uploaded is not None and each.uploaded.date() <= day]
-    for wheel in dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS])):
+class _Walk:
+    """Examines the additions to one target, and each of their dependencies once."""
+
+    def __init__(self, facts: LockedFacts, pages: IndexPages, tags: Tags) -> None:
+        self._facts, self._pages, self._tags = facts, pages, tags
+        self._known: dict[tuple[str, str, tuple[str, ...]], list[TargetChange]] = {}
+
+    def changes(self, demand: PackageDemand, depth: int = LEVELS) -> list[TargetChange]:
+        """The changes for the newest version that meets `demand`; none if some version fits."""
+        key = (demand.package, demand.spec, demand.extras)
+        if key not in self._known:
+            if len(self._known) >= PACKAGES:
+                return []
+            self._known[key] = []  # for cycles
+            self._known[key] = self._read(demand, depth)
+        return self._known[key]
+
+    def _read(self, demand: PackageDemand, depth: int) -> list[TargetChange]:
+        newest: list[TargetChange] = []
         try:
-            text = pages.metadata(wheel)
+            for wheel in self._versions(demand):
+                text = self._pages.metadata(wheel)
+                required = engine_torch.required(demand, text, self._tags.markers)
+                required += self._facts.requirements_of(demand.package, str(wheel.version))
+                has = self._facts.versions
+                changes = changes_for(demand, str(wheel.version), required, has)
+                changes = changes or self._of_dependencies(demand, required, depth)
+                if not changes:
+                    return []
+                newest = newest or changes
         except ImgbuildError as error:  # the solver reports it if it matters
-            pages.context.reporter.detail(f"{wheel.name}: {error.message}")
+            self._pages.context.reporter.detail(f"{demand}: {error.message}")
             return []
-        required = engine_torch.required(demand, text, tags.markers)
-        required += facts.requirements_of(demand.package, str(wheel.version))
-        changes = changes_for(demand, str(wheel.version), required, versions)
-        changes = changes or _of_pins(demand, required, facts, pages, tags, PINS)
-        if not changes:
-            return []
-        newest = newest or changes
-    return newest
+        return newest
 
+    def _versions(self, demand: PackageDemand) -> Iterable[IndexFile]:
+        wheels = self._pages.wheels(demand, self._tags)
+        day = datetime.date.fromisoformat(self._facts.as_of)
+        older = [
+            each for each in wheels if each.uploaded is not None and each.uploaded.date() <= day
+        ]
+        return dict.fromkeys((*wheels[:VERSIONS], *older[:VERSIONS]))
 
-def _of_pins(
-    demand: PackageDemand,
-    required: Iterable[Requirement],
-    facts: LockedFacts,
-    pages: IndexPages,
-    tags: Tags,
-    levels: int,
-) -> list[TargetChange]:
-    """The changes that dependencies with an exact version require, which is the only choice."""
-    for needed in required:
-        package = normalize(needed.name)
-        pinned = PackageDemand(
-            package=package,
-            spec=str(needed.specifier),
-            places=demand.places,
-            extras=tuple(sorted(needed.extras)),
-        )
-        if pinned.pin is None or needed.url or package in facts.versions:
-            continue
-        try:
-            wheel = pages.pinned(pinned, tags)
-            text = pages.metadata(wheel) if wheel is not None else b""
-        except ImgbuildError as error:  # as above
-            pages.context.reporter.detail(f"{pinned}: {error.message}")
-            continue
-        inner = engine_torch.required(pinned, text, tags.markers)
-        changes = changes_for(pinned, str(pinned.pin), inner, facts.versions)
-        if not changes and levels > 1:
-            changes = _of_pins(pinned, inner, facts, pages, tags, levels - 1)
-        if changes:
-            return changes
-    return []
+    def _of_dependencies(
+        self, demand: PackageDemand, required: Iterable[Requirement], depth: int
+    ) -> list[TargetChange]:
+        """The changes that one of the dependencies that the target lacks requires."""
+        for needed in required if depth > 1 else ():
+            package = normalize(needed.name)
+            if needed.url or package in self._facts.versions:
+                continue
+            dependency = PackageDemand(
+                package=package,
+                spec=str(needed.specifier),
+                places=demand.places,
+                extras=tuple(sorted(needed.extras)),
+            )
+            if changes := self.changes(dependency, depth - 1):
+                return changes
+        return []
 
 
 def contradictions(

@@ -8,7 +8,7 @@ machine. `required_sdists` are those that do not compile.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 from packaging.version import Version
@@ -235,10 +235,25 @@ def required_sdists(
     This excludes the packages `have`, the additions themselves, and sdists that compile code: the
     solver has to find versions of additions that do not need them.
     """
+    return [
+        each
+        for level in levels(additions, have, pages, tags)
+        for each in obstacles(level, pages, tags)
+        if each.cause == "source" and sdist_code.code_of(each, pages) == "python"
+    ]
+
+
+def levels(
+    additions: Sequence[PackageDemand], have: Collection[str], pages: IndexPages, tags: Tags
+) -> Iterator[list[PackageDemand]]:
+    """The requirements of the newest versions of `additions`, then the requirements of those.
+
+    This excludes the packages `have` and the additions. Pages and METADATA are fetched in threads.
+    """
     level = [each for each in additions if each.installed and not each.source][:PACKAGES]
     seen = {*have, *(each.package for each in additions)}
-    built: list[Obstacle] = []
     for _ in range(LEVELS):
+        pages.read(each.package for each in level)
         texts = threads.each(level, lambda each, _: _metadata(each, pages, tags), threads=THREADS)
         needed = {
             name: PackageDemand(
@@ -249,15 +264,10 @@ def required_sdists(
             if (name := normalize(item.name)) not in seen and item.url is None
         }
         if not needed:
-            break
+            return
         seen |= needed.keys()
         level = list(needed.values())[:PACKAGES]
-        built += [
-            each
-            for each in obstacles(level, pages, tags)
-            if each.cause == "source" and sdist_code.code_of(each, pages) == "python"
-        ]
-    return built
+        yield level
 
 
 def _metadata(demand: PackageDemand, pages: IndexPages, tags: Tags) -> bytes:

@@ -8,7 +8,7 @@ does the build. Fetching from a lock builds the same wheel again if the cache la
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -89,6 +89,23 @@ class SdistWheels:
             self._made[sdist.name] = self._built(package, sdist, str(sdist.version))
         return self._made[sdist.name]
 
+    def earlier(self, package: str, sdist: IndexFile) -> BuiltWheel | None:
+        """The wheel of `sdist` if an earlier build made it; no file is fetched or built."""
+        path = self._store.file(sdist.sha256) if sdist.sha256 else None
+        if sdist.name in self._made or path is None:
+            return self._made.get(sdist.name)
+        recipe = self._recipe(package, sdist, str(sdist.version))
+        lines = [*sdist_wheel.system(path, sdist.name).requires, *self._of_same_lock(package)]
+        more: Sequence[str] = lines
+        while more:
+            recipe = msgspec.structs.replace(recipe, requires=self._resolve(package, lines))
+            more = [each for each in self._lacking_requirements(recipe) if each not in lines]
+            lines += more
+        wheel = remembered(recipe, self.python, self._store)
+        if wheel is not None:
+            self._made[sdist.name] = msgspec.structs.replace(recipe, wheel=wheel)
+        return self._made.get(sdist.name)
+
     def identified(self, package: str, sdist: IndexFile) -> BuiltWheel:
         """Build an sdist without a version in its name; the version is that of the wheel."""
         built = self._built(package, sdist, "")
@@ -98,8 +115,8 @@ class SdistWheels:
         self._made[name] = msgspec.structs.replace(built, version=version, sdist=locked)
         return self._made[name]
 
-    def _built(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
-        recipe = BuiltWheel(
+    def _recipe(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
+        return BuiltWheel(
             package=package,
             version=version,
             index=self._catalogue.indexes.place(package).name,
@@ -108,6 +125,9 @@ class SdistWheels:
             requires=(),
             wheel=LockedFile(file="", size=0, sha256="0" * 64),
         )
+
+    def _built(self, package: str, sdist: IndexFile, version: str) -> BuiltWheel:
+        recipe = self._recipe(package, sdist, version)
         wants = [FileRequest(locked=recipe.sdist, urls=partial(_single_url, sdist.url))]
         paths = fetch_all(wants, self._context, title=f"fetching {sdist.name}")
         lines = list(sdist_wheel.system(paths[recipe.sdist.sha256], sdist.name).requires)
@@ -165,6 +185,23 @@ class SdistWheels:
         """The dynamic requirements that an earlier build of this recipe reported."""
         stored = self._store.fact(FACT, f"{fingerprint(recipe, self.python)}-lacking")
         return () if stored is None else msgspec.json.decode(stored, type=tuple[str, ...])
+
+    def without_builds(self, catalogue: Catalogue) -> tuple[Catalogue, Collection[str]]:
+        """`catalogue`, in which wheels that would have to be built have no requirements.
+
+        The packages of such wheels are added to the second value when the first is used.
+        """
+        unbuilt: set[str] = set()
+
+        def _metadata(package: str, sdist: IndexFile) -> bytes:
+            if self.earlier(package, sdist) is not None:
+                return self.metadata(package, sdist)
+            unbuilt.add(package)
+            head = f"Metadata-Version: 2.1\nName: {package}\nVersion: {sdist.version}\n\n"
+            return head.encode()
+
+        builders = dict.fromkeys(self._sdists.keys() - catalogue.locked.keys(), _metadata)
+        return catalogue.with_builders(builders), unbuilt
 
     @property
     def python(self) -> str:

@@ -432,11 +432,24 @@ def choose_packages(
 
     Also NoSolution if a required package is resolvable only in a version far behind. Versions
     excluded by other requirements of the project are reported to `warn`, else by the reporter.
+    Sdists are built only if there is a solution without the requirements of their wheels.
     """
-    problem = prepared.problem
-    warn = warn or problem.context.reporter.warn
-    specs = problem.requirements.versions
-    expected = {*_preferred(problem).items()}
+    early, unbuilt = prepared.sdist_wheels.without_builds(prepared.catalogue)
+    warnings: list[str] = []
+    chosen = _choose(msgspec.structs.replace(prepared, catalogue=early), learned, warnings.append)
+    warn = warn or prepared.problem.context.reporter.warn
+    if unbuilt:
+        return _choose(prepared, learned, warn)
+    for warning in warnings:
+        warn(warning)
+    return chosen
+
+
+def _choose(
+    prepared: PreparedTarget, learned: Sequence[Constraint], warn: Callable[[str], None]
+) -> tuple[uv.ChosenPackage, ...]:
+    specs = prepared.problem.requirements.versions
+    expected = {*_preferred(prepared.problem).items()}
     if prepared.published is not None:
         expected |= {*prepared.published.versions.items()}
     chosen = _resolve_closed(prepared, learned)

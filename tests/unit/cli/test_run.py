@@ -194,9 +194,7 @@ def test_volumes_that_are_refused(text: str) -> None:
         container_request(volume=[text])
 
 
-@each_row(
-    "port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"]
-)
+@each_row("port", ["80", "8080:80", "127.0.0.1:8080:80/udp", "[::1]:80:80", "1-3:1-3"])
 def test_ports(port: str) -> None:
     assert container_request(publish=[port]).ports == (port,)
 

@@ -147,9 +147,7 @@ def test_versions_in_evidence_are_used(tmp_path, relation):
         assert learned.spec == ">=1.2,<1.5"
 
 
-@each_row(
-    "relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW]
-)
+@each_row("relation", [Relation.SYMBOL, Relation.ABI, Relation.LIBRARY, Relation.WINDOW])
 def test_evidence_without_name_excludes_only_this_version(tmp_path, relation):
     with package_set(tmp_path) as (release_catalogue, _):
         clash = finding(relation, "_Z1fv", version="1.7", other_version="1.9+cu124")

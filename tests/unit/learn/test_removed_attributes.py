@@ -1,6 +1,5 @@
 """Attributes that existed when their reader was released, on a class with __getattr__."""
 
-
 from imgbuild.audit.main_path.closure import main_path
 from imgbuild.learn.removed_attributes import check, defines_name, parts
 from imgbuild.report import Relation, Severity

@@ -155,9 +155,7 @@ def test_fewer_than_two_packages_are_not_read(tmp_path, packages):
     assert looked(tmp_path, *packages) == QuickAudit()
 
 
-@each_row(
-    "constraint", [entry for entry, _ in ENTRIES[:4]], ids=lambda entry: entry.name
-)
+@each_row("constraint", [entry for entry, _ in ENTRIES[:4]], ids=lambda entry: entry.name)
 def test_an_entry_is_widened_to_the_releases_that_make_the_same_call(tmp_path, constraint):
     with release_index.release_catalogue(tmp_path, index()) as (release_catalogue, _):
         http = Http(attempts=1)

@@ -1,4 +1,4 @@
-"""Conflicts of additions with a target, in their requirements and those of exact dependencies."""
+"""Conflicts of additions with a target, in their requirements and those of their dependencies."""
 
 from __future__ import annotations
 
@@ -30,19 +30,24 @@ FACTS = LockedFacts(
         (["six<1.17"], [], ["six 1.17.0 -> <1.17 (metrics 1.0)"]),
         (["repro==0.1"], ["six==1.16.0"], ["six 1.17.0 -> ==1.16.0 (repro 0.1)"]),
         (["middle==1"], ["six==1.16.0"], ["six 1.17.0 -> ==1.16.0 (repro 0.1)"]),
-        (["repro"], ["six==1.16.0"], []),  # the solver may choose another version
+        (["repro"], ["six==1.16.0"], ["six 1.17.0 -> ==1.16.0 (repro 0.1)"]),
+        (["repro[more]"], [], ["six 1.17.0 -> <1.0 (deep 1)"]),
+        (["several"], [], []),  # the solver may choose another version
         (["repro==0.1"], ["six>=1.16.0"], []),
         (["circle==1"], [], []),
         (["absent==1"], [], []),
     ],
 )
-def test_exact_dependencies_of_an_addition_are_examined(
+def test_dependencies_of_an_addition_are_examined(
     tmp_path: Path, metrics: list[str], repro: list[str], expected: list[str]
 ) -> None:
     index = LocalIndex()
     index.wheel("metrics", "1.0", metrics)
     index.wheel("middle", "1", ["repro==0.1"])
-    index.wheel("repro", "0.1", repro)
+    index.wheel("repro", "0.1", [*repro, 'deep ; extra == "more"'])
+    index.wheel("deep", "1", ["six<1.0"])
+    index.wheel("several", "2", ["six==1.16.0"])
+    index.wheel("several", "1", [])
     index.wheel("circle", "1", ["circle==1"])
     matrix = folder_index.catalogue_with(index, tmp_path / "index")
     context = Context.open(root=tmp_path / "cache")

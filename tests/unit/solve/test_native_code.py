@@ -1,6 +1,5 @@
 """The code that a package compiles, by its build files."""
 
-
 from imgbuild.solve import native_code
 from tests.support.rows import each_row
 

@@ -85,9 +85,7 @@ def test_unexpected_file_type_is_an_error(tmp_path, part, kind, change):
     assert os.path.lexists(folder / part)
 
 
-@each_row(
-    "name", ["/etc/passwd", "../x", "a/../../x", "..", "", "a//b", "./a", "a\0"]
-)
+@each_row("name", ["/etc/passwd", "../x", "a/../../x", "..", "", "a//b", "./a", "a\0"])
 @each_row(
     "use",
     [

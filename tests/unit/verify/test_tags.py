@@ -40,9 +40,7 @@ def name(tag: str, digest: str = DIGEST[Arch.X86_64], *arches: Arch) -> str:
     return claims.name(tag, digest, expected(*(arches or (Arch.X86_64,))), TODAY)
 
 
-@each_row(
-    "tag", ["small", "small-20250620", "small-20261126", "small-20261127", "small-20260228"]
-)
+@each_row("tag", ["small", "small-20250620", "small-20261126", "small-20261127", "small-20260228"])
 def test_pushed_tag_is_accepted(tag):
     assert name(tag).startswith(f"{tag} is the tag of small for x86_64")
 

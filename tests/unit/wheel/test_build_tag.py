@@ -1,6 +1,5 @@
 """The CUDA and torch of a wheel, from its local version."""
 
-
 from imgbuild.wheel.build_tag import BuildTag, build_tag, torch_cxx11
 from tests.support.rows import each_row
 

@@ -181,7 +181,7 @@ class ExpressionValues(Interpreter):
         if owner == ModuleValue(DISTRIBUTIONS):
             names = INTRINSICS[f"{DISTRIBUTIONS}.get"](self, (key,), {})
             if names is None:
-                raise Raised("KeyError")
+                raise Raised(KeyError.__name__)
             if names == UNKNOWN:
                 self.may_raise()
             return names

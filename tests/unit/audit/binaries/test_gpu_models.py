@@ -62,9 +62,7 @@ def test_tegra_capability_requires_arm64() -> None:
     assert (model.tegra, model.arch) == (True, Arch.ARM64)
 
 
-@each_row(
-    "name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200]
-)
+@each_row("name", ["", "NVIDIA", "MI300X", "A100X2", "RTX 6000", "hopper", "A" * 200])
 def test_unknown_names_are_rejected(name: str) -> None:
     assert gpu_models.find(name) is None
 

@@ -1,6 +1,5 @@
 """Wheels whose names contradict the torch, the CUDA or the C++ ABI of their package set."""
 
-
 from imgbuild.audit.checks import build_tags
 from imgbuild.report import Severity
 from tests.support import audited

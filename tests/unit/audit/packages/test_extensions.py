@@ -1,6 +1,5 @@
 """Which Python loads an extension module, by file name."""
 
-
 from imgbuild.audit.packages.extensions import modules_for, other_builds, python_of
 from tests.support.rows import each_row
 

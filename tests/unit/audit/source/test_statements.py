@@ -12,9 +12,7 @@ from tests.support.rows import each_row
 from tests.support.source_guards import DATA, NEW, guards, kinds, version
 
 
-@each_row(
-    "caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""]
-)
+@each_row("caught", ["Exception", "RuntimeError", "OSError", "(ImportError, OSError)", ""])
 def test_broad_handler_means_absence_only_if_body_only_imports(caught):
     source = f"try:\n    import ray\nexcept {caught}:\n    import marked\n"
     absent = (Guard("absent", "ray"),)
