@@ -119,6 +119,18 @@ def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
     assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
 
 
+def test_what_an_image_lacks_for_a_package_is_a_reason(site: Path, window: Browser) -> None:
+    """verl 0.9 with CUDA 12.4, of which no fact about the pair is recorded."""
+    shown(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
+    assert window.texts(".verdict") == ["No image has these versions together."]
+    (line,) = [each for each in window.texts("#answer li") if each.startswith("cu124-vllm0.8.5")]
+    assert "verl 0.9.1 requires tensordict" in line
+    assert "the image has tensordict 0.6.2, transformers 4.51.3" in line
+    shown(window, site, "together.html", versions="trl 1.16.0, vllm 0.11.0")
+    (line,) = [each for each in window.texts("#answer li") if each.startswith("cu128-verl0.6: ")]
+    assert "vllm>=0.11.1" in line  # learned from the code, not in the metadata
+
+
 def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
     shown(window, site, "machine.html")
     secret = SMI.replace("+--", "Tue my-secret-host\n+--", 1)

@@ -27,7 +27,7 @@ from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import numbered, state_of
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
-from imgbuild.smoke.records import words
+from imgbuild.smoke.records import CASES, words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Bytes, Digest
@@ -170,7 +170,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= FILTERS
     environment.globals |= {
-        "tiers": test_runs.TIERS,
+        "tiers": CASES,
         "shown_changes": SHOWN,
         "listed_changes": FOLDED,
     }

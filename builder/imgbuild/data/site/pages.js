@@ -285,12 +285,11 @@
    */
   function comparison(data, requests, number) {
     const result = { has: [], near: [], other: [], absent: [] };
-    const version = name => Object.entries(data.versions[name] || {})
-      .filter(([, numbers]) => numbers.includes(number)).map(([text]) => text)[0];
+    const version = name => versions.versionIn(data, name, number);
     for (const request of requests) {
       const there = version(request.name);
-      const clash = there ? "" : unfit(data, request, version);
-      if (clash) result.other.push(clash);
+      const clash = there ? "" : versions.unfit(data, request, version);
+      if (clash) result.other.push(`${request.line} cannot be added: ${clash}`);
       else if (!there) result.absent.push(request.line);
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
@@ -298,19 +297,6 @@
       } else result.other.push(`${request.line}: the image has ${there}`);
     }
     return result;
-  }
-
-  /** Why a package that is not in an image cannot be added to it; "" if no reason is known. */
-  function unfit(data, request, version) {
-    const known = Object.entries(data.requires[request.name] || {}).filter(([text]) =>
-      allows(request, text) || versions.sameRelease(text, request.specifier));
-    const reasons = known.map(([text, lines]) => {
-      const [clash] = versions.requirements(lines.join("\n"), false).read.filter(need =>
-        !need.marker && version(need.name) && !allows(need, version(need.name)));
-      return clash && `${request.line} cannot be added: ${request.name} ${text} requires` +
-        ` ${clash.line}, the image has ${version(clash.name)}`;
-    });
-    return known.length && reasons.every(Boolean) ? reasons[0] : "";
   }
 
   function answerRequirements(form, data) {
