@@ -285,7 +285,7 @@
    */
   function comparison(data, requests, number) {
     const result = { has: [], near: [], other: [], absent: [] };
-    const version = name => versions.versionIn(data, name, number);
+    const version = name => versions.versionOf(data, name, number);
     for (const request of requests) {
       const there = version(request.name);
       const clash = there ? "" : versions.unfit(data, request, version);

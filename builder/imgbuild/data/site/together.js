@@ -245,7 +245,7 @@
         .filter(({ target }, index, every) => !target.retired &&
           every.findIndex(other => other.target === target) === index);
       return images.map(({ number, target }) => [
-        target, versions.unfit(data, request, name => versions.versionIn(data, name, number)),
+        target, versions.unfit(data, request, name => versions.versionOf(data, name, number)),
       ]).filter(([, clash]) => clash);
     });
     const clashes = distinct(lines.map(([, clash]) => clash));

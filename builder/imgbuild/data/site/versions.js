@@ -239,7 +239,7 @@
     !request.specifier || satisfies(version, request.specifier);
 
   /** The version of a package in the image `number`. */
-  const versionIn = (data, name, number) => Object.entries(data.versions[name] || {})
+  const versionOf = (data, name, number) => Object.entries(data.versions[name] || {})
     .filter(([, numbers]) => numbers.includes(number)).map(([text]) => text)[0];
 
   /**
@@ -277,6 +277,6 @@
     satisfies,
     separated,
     unfit,
-    versionIn,
+    versionOf,
   };
 })();
