@@ -102,7 +102,7 @@ def test_architecture_of_machine_is_selected(site: Path, window: Browser) -> Non
 def test_versions_separated_by_spaces_are_compared(site: Path, window: Browser, text: str) -> None:
     shown(window, site, "together.html", versions=text)
     assert "vllm 0.8.5.post1 requires torch==2.6.0" in window.texts("#answer li")
-    assert window.texts("#answer code") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
+    assert window.texts("#answer pre") == ["imgbuild audit 'vllm==0.8.5.post1' 'torch==2.7.0'"]
 
 
 def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
@@ -117,6 +117,18 @@ def test_notes_of_the_matrix_are_reasons(site: Path, window: Browser) -> None:
     assert not [line for line in window.texts("#answer li") if "TRL is the newest" in line]
     shown(window, site, "together.html", versions="vllm 0.27")
     assert [line for line in window.texts("#answer li") if "does not start on Python 3.11" in line]
+
+
+def test_what_an_image_lacks_for_a_package_is_a_reason(site: Path, window: Browser) -> None:
+    """verl 0.9 with CUDA 12.4, of which no fact about the pair is recorded."""
+    shown(window, site, "together.html", versions="verl 0.9.1, cuda 12.4")
+    assert window.texts(".verdict") == ["No image has these versions together."]
+    (line,) = [each for each in window.texts("#answer li") if each.startswith("cu124-vllm0.8.5")]
+    assert "verl 0.9.1 requires tensordict" in line
+    assert "the image has tensordict 0.6.2, transformers 4.51.3" in line
+    shown(window, site, "together.html", versions="trl 1.16.0, vllm 0.11.0")
+    (line,) = [each for each in window.texts("#answer li") if each.startswith("cu128-verl0.6: ")]
+    assert "vllm>=0.11.1" in line  # learned from the code, not in the metadata
 
 
 def test_url_contains_only_gpu_and_driver(site: Path, window: Browser) -> None:
@@ -306,7 +318,7 @@ def test_a_package_that_cannot_be_added_is_a_conflict(site: Path, window: Browse
 def test_an_image_with_all_requirements_has_commands_to_copy(site: Path, window: Browser) -> None:
     shown(window, site, "requirements.html", requirements="verl\nvllm>=0.11")
     digest = json.loads((ROOT / "images/cu130-verl0.9/digests.json").read_text())["digest"]
-    use, project = window.texts(".answer .code code")[:2]
+    use, project = window.texts(".answer .code pre")[:2]
     pull = f"docker pull registry.example/owner/images@{digest}"
     assert use == f"{pull} imgbuild run cu130-verl0.9 -- python train.py"
     assert project == (
@@ -422,17 +434,18 @@ def test_compared_images_differ_as_their_locks(site: Path, window: Browser) -> N
 
 
 def test_commands_of_image_use_selected_values(site: Path, window: Browser) -> None:
-    shown(window, site, "targets/cu124-vllm.html")
-    window.run(
-        "const gpus = document.querySelector('#choices select'); gpus.value = '4';"
-        "gpus.dispatchEvent(new Event('input'))"
-    )
+    shown(window, site, "kubernetes.html")
+    window.type("#choices input", "registry.example/a@sha256:0")
+    window.type("#choices select", "4")
     job = yaml.safe_load(
-        window.run("return document.querySelector('[data-copy=\"job.yaml\"] code').textContent")
+        window.run("return document.querySelector('[data-copy=\"job.yaml\"]').textContent")
     )
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
-    assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"] code')[0]
+    assert container["image"] == "registry.example/a@sha256:0"
+    shown(window, site, "targets/cu124-vllm.html")
+    window.type("#choices select", "4")
+    assert "--nodes 1 --gpus 4" in window.texts('[data-copy="Slurm, one node"]')[0]
 
 
 def test_changes_can_be_limited_to_one_image(site: Path, window: Browser) -> None:

@@ -24,7 +24,8 @@ VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
 SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",
-    "changes.html", "targets/cu130-flashinfer.html", "debian/debian-13.html",
+    "changes.html", "targets/cu130-flashinfer.html", "debian/debian-12-tools.html",
+    "kubernetes.html",
 )  # fmt: skip
 
 
@@ -191,8 +192,9 @@ def test_images_can_be_sorted_by_download_size(site: Path, window: Browser) -> N
     every = window.texts("#current tbody th a")
     shown(window, site, "index.html", order="size", packages="trl")
     sizes = window.run(
-        "return [...document.querySelectorAll('#current tr[data-size]:not([hidden])')]"
-        ".map(row => Number(row.dataset.size))"
+        "return [...document.querySelectorAll('#current tbody tr:not([hidden]) a')]"
+        ".map(link => window.imgbuildData.images.find(image =>"
+        " window.imgbuildData.targets[image.target].name === link.textContent).size)"
     )
     assert sizes == sorted(sizes)
     shown(window, site, "index.html", order="size")
@@ -208,7 +210,7 @@ def test_copy_buttons(site: Path, window: Browser) -> None:
         let text = '';
         document.execCommand = () => { text = document.activeElement.value; return true; };
         Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true});
-        const button = document.querySelector('[data-copy=Docker] button');
+        const button = document.querySelector('.code:has([data-copy=Docker]) button');
         button.click();
         return new Promise(done => setTimeout(() => done([text, button.textContent]), 0));
         """

@@ -221,6 +221,7 @@ def show_tests(selection: Selection) -> None:
             lines += folded(f"  {note}" for note in notes)
         else:
             lines.append("no test record for this digest")
+    lines += folded(test_cases.tiers([run for each in tests for run in each.runs]))
     answer(tests, lines)
 
 

@@ -339,6 +339,15 @@ FormOption = Annotated[
 ]
 
 
+Order = Annotated[
+    Literal["recommended", "size"],
+    option(
+        "--order",
+        "The recommended targets first, or by what a pull downloads: the smallest image first.",
+        panel=OUTPUT,
+        often=True,
+    ),
+]
 Runs = Annotated[
     list[Path] | None,
     option(
@@ -359,6 +368,7 @@ def list_targets(
     filters: Filters,
     wide: WideOption = False,
     form: FormOption = "text",
+    order: Order = "recommended",
     runs: Runs = None,
 ) -> None:
     """List the targets: versions, states, tests.
@@ -393,6 +403,8 @@ def list_targets(
         imgbuild list --tested '2 H200'
 
         imgbuild list --python '>=3.12' --with vllm
+
+        imgbuild list --with ray --order size
 
         imgbuild list --state needs --state stale
 
@@ -429,6 +441,8 @@ def list_targets(
             rows.append(shown)
     if not rows:
         raise filters.nothing(read, arches, matcher.too_old(every))
+    if order == "size":
+        rows.sort(key=lambda row: table.to_pull(row) or sys.maxsize)
     if runs:
         _answer_runs(selection, [row.target for row in rows], runs)
         return
@@ -438,7 +452,7 @@ def list_targets(
         lines = _wide(rows, terminal_width())
     else:
         width = terminal_width()
-        also = ["Python"] if filters.python else []
+        also = [*(["Python"] if filters.python else []), *(["pull"] if order == "size" else [])]
         lines = aligned(table.narrow(rows, None if width == sys.maxsize else width, also))
     answer(rows, lines, None if form == "markdown" else _style)
     if form == "text" and not console.json:

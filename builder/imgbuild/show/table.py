@@ -295,10 +295,15 @@ def cells(table: Sequence[TableRow]) -> list[list[str]]:
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
 
-def _to_pull(row: TableRow) -> str:
-    """The download size of the first architecture: "4.2 GB"."""
+def to_pull(row: TableRow) -> Bytes:
+    """The download size for x86_64, or else for the other architecture; 0 without an image."""
     sizes = {image.arch: image.size for image in row.images}
-    size = sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
+    return sizes.get(Arch.X86_64) or next(iter(sizes.values()), 0)
+
+
+def _to_pull(row: TableRow) -> str:
+    """The download size: "4.2 GB"."""
+    size = to_pull(row)
     return f"{size / 1e9:.1f} GB" if size else NONE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from imgbuild.smoke.records import TIERS, RecordedRun
+from imgbuild.smoke.records import CASES, TIERS, RecordedRun
 
 HEAD = ("GPU", "tier", "passed", "failed", "skipped", "min", "driver", "date", "in")
 NUMBERS = frozenset({2, 3, 4, 5})
@@ -55,6 +55,19 @@ def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
         for reason, cases in reasons.items():
             cut = reason if len(reason) <= REASON else f"{reason[:REASON]}…"
             yield f"  {'; '.join(dict.fromkeys(cases))}: {cut}"
+
+
+def tiers(runs: Sequence[RecordedRun]) -> list[str]:
+    """What each tier of `runs` consists of."""
+    ran = sorted({run.tier for run in runs}, key=TIERS.index)
+    return (
+        [
+            "cases of each tier today, where the image has their packages:",
+            *(f"  {tier}: {CASES[tier]}" for tier in ran),
+        ]
+        if ran
+        else []
+    )
 
 
 def failures(runs: Sequence[RecordedRun]) -> list[str]:

@@ -6,6 +6,7 @@ the architecture of a machine by its GPU. The browser only compares versions.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +31,6 @@ FILE = "data.js"
 VARIABLE = "imgbuildData"
 COMPARED_FILE = "compared.js"
 COMPARED_VARIABLE = "imgbuildCompared"
-SEVERAL = "several"  # GPUs of any type, in the filter of tests
 
 
 def scripts(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, bytes]:
@@ -48,15 +48,21 @@ def _script(variable: str, data: Mapping[str, Any]) -> bytes:
 def browser_data(sources: SiteSources, catalogue: SiteCatalogue) -> dict[str, Any]:
     """The data: targets, images in doctor's order, GPUs, drivers, versions, reasons.
 
-    `requires` has numbers of `lines`, since versions of a package share most of them.
+    What many share has numbers: in `requires` those of `lines`, in the images' `olderDriver` those
+    of `remarks`.
     """
     locked = _locked(catalogue)
     numbers = {target.name: number for number, target in enumerate(locked)}
     images = _images(sources, locked, numbers)
+    remarks = [*dict.fromkeys(image["olderDriver"] for image in images)]
     return {
         "format": DATA_FORMAT,
-        "targets": [_target(target, catalogue.registry) for target in locked],
-        "images": images,
+        "registry": catalogue.registry,
+        "targets": [_target(target) for target in locked],
+        "images": [
+            image | {"olderDriver": remarks.index(image["olderDriver"])} for image in images
+        ],
+        "remarks": remarks,
         "gpus": gpu_names.table(),
         "capabilities": gpu_names.capabilities(),
         "branches": whole_branches(),
@@ -175,11 +181,14 @@ def _stack(target: SiteTarget, arch: Arch) -> tuple[LayerDigests, ...]:
 def _in_sets(
     having: Mapping[str, Mapping[str, Sequence[int]]],
 ) -> tuple[dict[str, dict[str, int]], list[tuple[int, ...]]]:
-    """Package → version → number of a set, and the sets; packages of one kind share theirs."""
+    """Package → version → number of a set, and the sets; packages of one kind share theirs.
+
+    A set has ranges: first and last number, the next first and last.
+    """
     numbers: dict[tuple[int, ...], int] = {}
     versions = {
         name: {
-            version: numbers.setdefault(tuple(every), len(numbers))
+            version: numbers.setdefault(_ranges(every), len(numbers))
             for version, every in having[name].items()
         }
         for name in sorted(having)
@@ -187,9 +196,14 @@ def _in_sets(
     return versions, [*numbers]
 
 
-def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
+def _ranges(numbers: Sequence[int]) -> tuple[int, ...]:
+    firsts = [each for each in numbers if each - 1 not in numbers]
+    lasts = [each for each in numbers if each + 1 not in numbers]
+    return tuple(itertools.chain.from_iterable(zip(firsts, lasts, strict=True)))
+
+
+def _target(target: SiteTarget) -> dict[str, Any]:
     row = target.row
-    digest = target.digests.digest if target.digests else ""
     return {
         "name": target.name,
         "summary": row.summary,
@@ -200,7 +214,7 @@ def _target(target: SiteTarget, registry: str) -> dict[str, Any]:
         "retired": bool(row.retired),
         "pins": [f"{name} {version}" for name, version in row.pins.items()],
         "incompatible": target.incompatible,
-        "pull": f"{registry}@{digest}" if registry and digest else "",
+        "digest": target.digests.digest if target.digests else "",
     }
 
 
@@ -219,7 +233,7 @@ def _images(
         images += [
             image_data(by_name[name], arch, numbers[name], shown[arch].size)
             | {
-                "tested": [name for name in tested_with(shown[arch]) if name != SEVERAL],
+                "tested": tested_with(shown[arch]),
                 "unpacked": shown[arch].unpacked,
             }
             for arch in by_name[name].floors
@@ -227,22 +241,15 @@ def _images(
     return images
 
 
-def tested_on(image: PageImage) -> list[str]:
-    """The types of GPU on which a tier passed."""
-    return sorted({name for run in image.runs if run.good for name in names_of_run(run)})
-
-
 def tested_with(image: PageImage) -> list[str]:
-    """The GPUs on which a tier passed, with their number if there are several: "H100", "2 H100".
-
-    SEVERAL stands for several GPUs of any type.
-    """
+    """The GPUs on which a tier passed, with their number if there are several: "H100", "2 H100"."""
     numbers = {
         f"{len(run.gpu)} {' and '.join(names_of_run(run))}"
         for run in image.runs
         if run.good and len(run.gpu) > 1
     }
-    return [*tested_on(image), *sorted(numbers), *([SEVERAL] if numbers else [])]
+    alone = {name for run in image.runs if run.good for name in names_of_run(run)}
+    return [*sorted(alone), *sorted(numbers)]
 
 
 def image_data(target_needs: TargetNeeds, arch: Arch, number: int, size: Bytes) -> dict[str, Any]:

@@ -38,16 +38,16 @@ from imgbuild.site.history import SiteHistory, revision
 from imgbuild.site.model import (
     DebianList,
     DrawnLayer,
-    ImageLayers,
     PackageVersions,
     SiteCatalogue,
     SiteTarget,
+    TargetLayers,
     UpdateCost,
 )
 from imgbuild.smoke.records import LISTED
 from imgbuild.system import files
 from imgbuild.system.reporter import SILENT, Reporter
-from imgbuild.values import Arch, Sha256
+from imgbuild.values import Arch, Bytes, Sha256
 
 # Packages for which users choose an image, in the order of the filter.
 STACKS = ("vllm", "sglang", "trl", "verl", "unsloth", "deepspeed", "ray")
@@ -105,16 +105,16 @@ def read_catalogue(
         _target(sources, table.shown(project, row), repository, history, reports, reporter)
         for row in rows
     ]
-    debian = tuple(_debian_lists(targets))
-    pages = {user: each.page for each in debian for user in each.users}
+    debian = tuple(sorted(_debian_lists(targets), key=lambda each: each.page))
+    lists = {user: each for each in debian for user in each.users}
     complete = tuple(
         msgspec.structs.replace(
             target,
             neighbours=neighbours.neighbours(target, targets),
             debian=tuple(
-                (arch, pages[target.name, arch])
+                (arch, lists[target.name, arch])
                 for arch in sorted(target.lock.arch if target.lock else (), reverse=True)
-                if (target.name, arch) in pages
+                if (target.name, arch) in lists
             ),
         )
         for target in targets
@@ -172,7 +172,7 @@ def _target(
         stacks=tuple(stack for stack in STACKS if stack in row.pins or stack in versions),
         versions=tuple(_shown_versions(row, lock)),
         packages=tuple(_packages(lock)) if lock else (),
-        layers=tuple(_layers(lock, target_digests)) if lock and target_digests else (),
+        layers=_layers(lock, target_digests) if lock and target_digests else None,
         commands=commands.commands(lock, target_digests, repository, rendered=not row.retired)
         if lock and target_digests
         else (),
@@ -221,31 +221,39 @@ def _packages(lock: Lock) -> Iterable[PackageVersions]:
         )
 
 
-def _layers(lock: Lock, target_digests: TargetDigests) -> Iterable[ImageLayers]:
-    sizes = [layer.size for image in target_digests.arch.values() for layer in image.layers]
-    largest = max(sizes, default=1) or 1
+def _layers(lock: Lock, target_digests: TargetDigests) -> TargetLayers:
+    arches = sorted(target_digests.arch, reverse=True)
     named = {*STACKS, "torch", "transformers", "tensordict"}
-    for arch, image in sorted(target_digests.arch.items(), reverse=True):
-        recipes = [layer.recipe for layer in plan(lock, arch).layers]
-        wheels = [_wheels_of(recipe) for recipe in recipes]
-        bars = [
-            DrawnLayer(
-                name=layer.name,
-                size=layer.size,
-                scale=round(100 * layer.size / largest),
-                packages=names if len(names) > 1 else (),
-            )
-            for layer, names in zip(image.layers, wheels, strict=True)
-        ]
-        small = [bar for bar in bars if bar.scale < DRAWN]
-        yield ImageLayers(
-            arch=arch,
-            bars=tuple(bar for bar in bars if bar.scale >= DRAWN),
-            number=len(bars),
-            small=len(small),
-            small_size=sum(bar.size for bar in small),
-            updates=tuple(_updates(image.layers, recipes, wheels, named)),
+    images = {arch: target_digests.arch[arch].layers for arch in arches}
+    recipes = {arch: plan(lock, arch).layers for arch in arches}
+    largest = max((layer.size for layers in images.values() for layer in layers), default=0) or 1
+    sizes: dict[str, dict[Arch, Bytes]] = {}
+    wheels: dict[str, dict[int, None]] = {}  # the numbers of packages in a group
+    for arch in arches:
+        for layer, planned in zip(images[arch], recipes[arch], strict=True):
+            sizes.setdefault(layer.name, {})[arch] = layer.size
+            if (number := len(_wheels_of(planned.recipe))) > 1:
+                wheels.setdefault(layer.name, {})[number] = None
+    bars = [
+        DrawnLayer(
+            name=name,
+            sizes=tuple(found.get(arch, 0) for arch in arches),
+            scale=round(100 * max(found.values()) / largest),
+            packages=" and ".join(map(str, wheels.get(name, ()))),
         )
+        for name, found in sizes.items()
+    ]
+    small = [bar for bar in bars if bar.scale < DRAWN]
+    columns = range(len(arches))
+    first = [layer.recipe for layer in recipes[arches[0]]]
+    return TargetLayers(
+        arches=tuple(arches),
+        numbers=tuple(len(images[arch]) for arch in arches),
+        bars=tuple(bar for bar in bars if bar.scale >= DRAWN),
+        small=tuple(sum(bool(bar.sizes[number]) for bar in small) for number in columns),
+        small_sizes=tuple(sum(bar.sizes[number] for bar in small) for number in columns),
+        updates=tuple(_updates(images[arches[0]], first, named)),
+    )
 
 
 def _wheels_of(recipe: Recipe) -> tuple[str, ...]:
@@ -257,7 +265,6 @@ def _wheels_of(recipe: Recipe) -> tuple[str, ...]:
 def _updates(
     layers: Sequence[LayerDigests],
     recipes: Sequence[Recipe],
-    wheels: Sequence[tuple[str, ...]],
     named: Collection[str],
 ) -> Iterable[UpdateCost]:
     """The layers replaced by an update of each of `named`, or of any other package in a group.
@@ -270,9 +277,8 @@ def _updates(
         for layer, recipe in zip(layers, recipes, strict=True)
         if isinstance(recipe, FilesRecipe) and (recipe.readme or recipe.user_packages)
     ]
-    for layer, names in zip(layers, wheels, strict=True):
-        shown = [name for name in names if name in named]
-        for package in shown:
+    for layer, recipe in zip(layers, recipes, strict=True):
+        for package in (name for name in _wheels_of(recipe) if name in named):
             together = [layer, *lists_versions]
             yield UpdateCost(
                 package=package,
@@ -287,6 +293,7 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
     The sets of both architectures of a base are one list, since most packages are in both.
     """
     sets: dict[tuple[str, Arch], dict[_Debs, list[str]]] = {}
+    suites: dict[str, str] = {}
     dates: dict[tuple[str, Arch], str] = {}
     for target in targets:
         for arch, resolution in target.lock.arch.items() if target.lock else ():
@@ -294,7 +301,9 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
             if debs and target.lock:
                 same = sets.setdefault((target.lock.base.name, arch), {})
                 same.setdefault(debs, []).append(target.name)
+                suites[target.lock.base.name] = target.lock.base.suite
                 dates[target.name, arch] = resolution.security or ""
+    first: dict[str, str] = {}  # of each suite
     for base in dict.fromkeys(name for name, _ in sets):
         columns = [
             [(arch, debs, names) for debs, names in sets.get((base, arch), {}).items()]
@@ -304,8 +313,8 @@ def _debian_lists(targets: Sequence[SiteTarget]) -> Iterable[DebianList]:
             present = [part for part in parts if part]
             users = tuple((name, arch) for arch, _, names in present for name in names)
             yield DebianList(
-                page=f"{base}-{number}" if number > 1 else base,
-                base=base,
+                name=f"{base}-{number}" if number > 1 else base,
+                page=first.setdefault(suites[base], base),
                 security=max(dates[user] for user in users),
                 users=users,
                 packages=tuple(_merged([(arch, debs) for arch, debs, _ in present])),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+import msgspec
+
 from imgbuild.container import settings
 from imgbuild.container.settings import StartOptions
 from imgbuild.lock.lock_file import Lock
@@ -18,16 +20,18 @@ SCRIPT = "train.py"
 PROGRAM = f"python {SCRIPT}"
 VERL = "python -m verl.trainer.main_ppo"
 TWO_NODES = "Slurm, two nodes"
-# Placeholders for values that readers select: the number of GPUs, and without a registry of the
-# catalogue the repository of the reader. Both are written as elements of HTML by `pages`.
+# Placeholders for values that readers select: the number of GPUs, their own repository where the
+# catalogue has no registry, the image of a job. `pages` writes them as elements of HTML.
 GPUS = "\ufdd0"
 REPOSITORY = "\ufdd1"
+IMAGE = "\ufdd2"
+JOB = "train"
 LAUNCH = f"torchrun --standalone --nproc-per-node {GPUS} {SCRIPT}"
-# What YAML has for both, and for the number of GPUs: JSON's escapes.
+# What YAML has for the placeholders: JSON's escapes.
 _IN_YAML = (
     ('nvidia.com/gpu: "\\uFDD0"', f"nvidia.com/gpu: {GPUS}"),
     ("\\uFDD0", GPUS),
-    ("\\uFDD1", REPOSITORY),
+    ("\\uFDD2", IMAGE),
 )
 
 
@@ -99,10 +103,9 @@ def _commands(
     )
     if rendered:
         yield _two_nodes(lock, sif, ray=ray)
-    if rendered:
-        yield from _kubernetes(lock, target_digests, exact)
-    if rendered and ray:
-        yield _ray(target, repository)
+        yield _kubernetes(target, repository)
+        if ray:
+            yield _ray(target, repository)
     yield Command(
         title="imgbuild",
         text=(
@@ -126,29 +129,26 @@ def _two_nodes(lock: Lock, sif: str, *, ray: bool) -> Command:
     return Command(title=TWO_NODES, text=text)
 
 
-def _kubernetes(lock: Lock, target_digests: TargetDigests, exact: str) -> Iterator[Command]:
-    """A job and its file; `exact` is the image by digest, "" if there is no registry."""
-    name = shlex.quote(lock.target)
-    push = "" if exact else f"imgbuild push {name} {REPOSITORY}\n"
-    job = settings.label(lock.target)
-    yield Command(
+def _kubernetes(target: str, repository: Repository | None) -> Command:
+    name, place = shlex.quote(target), repository or REPOSITORY
+    push = "" if repository else f"imgbuild push {name} {place}\n"
+    return Command(
         title="Kubernetes",
-        text=f"{push}kubectl apply --filename job.yaml\nkubectl logs --follow job/{job}",
-    )
-    yield Command(
-        title="job.yaml",
-        folded=True,
-        text=_job(lock, exact or f"{REPOSITORY}@{target_digests.digest}", target_digests.digest),
-        note="train.py is in the claim workspace, models in the claim models; both must exist. The"
-        f" secret tokens is optional. Other options: imgbuild render {name} --format k8s-job; on"
-        " two nodes: --format jobset --nodes 2",
+        text=(
+            f"{push}imgbuild render {name} --format k8s-job --gpus {GPUS} \\\n"
+            f"  --registry {place} -- {LAUNCH} > job.yaml\n"
+            "kubectl apply --filename job.yaml\n"
+            f"kubectl logs --follow job/{settings.label(target)}"
+        ),
+        note="On two nodes: --format jobset --nodes 2.",
     )
 
 
-def _job(lock: Lock, image: str, digest: Digest) -> str:
-    """The Job that `imgbuild render --format k8s-job` writes, with GPUS as the number of GPUs."""
+def job(lock: Lock) -> str:
+    """The Job that `imgbuild render --format k8s-job` writes, for IMAGE and GPUS GPUs."""
     options = StartOptions(command=(*LAUNCH.split(),))
-    container = settings.settings(lock, sorted(lock.arch), image, digest, options)
+    generic = msgspec.structs.replace(lock, target=JOB)
+    container = settings.settings(generic, sorted(lock.arch), IMAGE, Digest(""), options)
     value = kubernetes.job_value(container)
     (pod,) = value["spec"]["template"]["spec"]["containers"]
     pod["resources"]["limits"]["nvidia.com/gpu"] = GPUS

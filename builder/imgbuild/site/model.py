@@ -18,15 +18,11 @@ LINKED = ("Docker", "Apptainer", "Kubernetes")  # and Slurm
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Commands to copy: `title` is the program, `text` one or several lines.
-
-    `folded`: a long file, which a page shows on demand.
-    """
+    """Commands to copy: `title` is the program, `text` one or several lines."""
 
     title: str
     text: str
     note: str = ""
-    folded: bool = False
 
     @property
     def key(self) -> str:
@@ -45,12 +41,16 @@ class PackageVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawnLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer: `scale` is percent of the target's largest layer; `packages`: those of a group."""
+    """A layer with its bytes on each architecture, 0 where there is none.
+
+    `scale` is percent of the target's largest layer; `packages`: the number of them in a group, as
+    text.
+    """
 
     name: str
-    size: Bytes
+    sizes: tuple[Bytes, ...]
     scale: int
-    packages: tuple[str, ...] = ()
+    packages: str = ""
 
 
 class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,17 +61,18 @@ class UpdateCost(msgspec.Struct, frozen=True, kw_only=True):
     size: Bytes
 
 
-class ImageLayers(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of the image on one architecture, bottom first.
+class TargetLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of a target, bottom first: `numbers` of them on each architecture.
 
-    `bars` are the drawn ones, `small` the numbers of the others and their bytes together.
+    `bars` are the drawn ones, `small` the numbers of the others and `small_sizes` their bytes.
+    `updates` are those of the first architecture.
     """
 
-    arch: Arch
+    arches: tuple[Arch, ...]
+    numbers: tuple[int, ...]
     bars: tuple[DrawnLayer, ...]
-    number: int
-    small: int = 0
-    small_size: Bytes = 0
+    small: tuple[int, ...]
+    small_sizes: tuple[Bytes, ...]
     updates: tuple[UpdateCost, ...] = ()
 
 
@@ -93,6 +94,20 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     shared: tuple[Bytes, ...] = ()  # of the download for a pull of this target
 
 
+class DebianList(msgspec.Struct, frozen=True, kw_only=True):
+    """The Debian packages that images share, and the images that have them.
+
+    `page` has the lists of one suite, and is named after the first of them. `packages` are name,
+    version, and the architecture if the package is on only one of two.
+    """
+
+    name: str
+    page: str
+    security: str
+    users: tuple[tuple[str, Arch], ...]
+    packages: tuple[tuple[str, str, str], ...]
+
+
 class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target with all data of its page.
 
@@ -100,7 +115,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     needs in addition to the default index, `stale` is why a lock is out of date. `stacks` are the
     packages for which users choose images, `versions` are those of the packages that the target
     pins, and of others for which users choose images. `incompatible` are the known
-    incompatibilities of its packages. `debian` is the page of its Debian packages. `guide` is the
+    incompatibilities of its packages. `debian` is the list of its Debian packages. `guide` is the
     README of the image as Markdown, from its second heading on.
     """
 
@@ -113,7 +128,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     stacks: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     packages: tuple[PackageVersions, ...] = ()
-    layers: tuple[ImageLayers, ...] = ()
+    layers: TargetLayers | None = None
     neighbours: Neighbours = Neighbours()
     commands: tuple[Command, ...] = ()
     waivers: tuple[Waiver, ...] = ()
@@ -122,7 +137,7 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
     learned: tuple[str, ...] = ()
     incompatible: tuple[str, ...] = ()
     history: tuple[DigestChange, ...] = ()
-    debian: tuple[tuple[Arch, str], ...] = ()
+    debian: tuple[tuple[Arch, DebianList], ...] = ()
     documents: tuple[tuple[str, str], ...] = ()  # label and link
     guide: str = ""
 
@@ -138,19 +153,6 @@ class SiteTarget(msgspec.Struct, frozen=True, kw_only=True):
             (resolution.python for resolution in self.lock.arch.values()) if self.lock else ()
         )
         return tuple(dict.fromkeys(archive.version for archive in archives if archive))
-
-
-class DebianList(msgspec.Struct, frozen=True, kw_only=True):
-    """The Debian packages that images share: the page's name, and the images that have them.
-
-    `packages` are name, version, and the architecture if the package is on only one of two.
-    """
-
-    page: str
-    base: str
-    security: str
-    users: tuple[tuple[str, Arch], ...]
-    packages: tuple[tuple[str, str, str], ...]
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

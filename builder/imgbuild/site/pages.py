@@ -7,7 +7,6 @@ texts from a matrix, a lock or a commit.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from imgbuild.site.catalogue import STACKS
 from imgbuild.site.grid import numbered, state_of
 from imgbuild.site.history import DigestChange, SiteHistory
 from imgbuild.site.model import SiteCatalogue, SiteTarget
-from imgbuild.smoke.records import words
+from imgbuild.smoke.records import CASES, words
 from imgbuild.system import files
 from imgbuild.system.amounts import size_text
 from imgbuild.values import Arch, Bytes, Digest
@@ -61,13 +60,18 @@ COLUMNS = (
     ("verl", "verl"),
     ("transformers", "transformers"),
 )
+HEADINGS = (
+    *("CUDA", "Driver from", "Python", "As of"),
+    *(label for _, label in COLUMNS),
+    *("Also", "Download", "Tested"),
+)
 RECENT = 20  # changes on the page of all changes
 SHOWN = 10  # packages of a change
-LISTED = 30  # further packages of the newest change, folded; longer lists are in history.json
+FOLDED = 30  # further packages of the newest change; longer lists are in history.json
 LISTED = 6  # vulnerabilities of an image
 COMMENT = re.compile(r"^\s*/\*.*?\*/\s*$", re.DOTALL | re.MULTILINE)
 SEVERE = ("critical", "high")
-OPTIONAL_END = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option)>")
+OPTIONAL = re.compile(r"</(?:li|dt|dd|tr|td|th|thead|tbody|option|html)>|</?(?:head|body)>\n")
 # Where HTML allows to omit the end tag of a paragraph, and where a line break is not shown.
 _BLOCKS = r"(?:details|div|dl|form|h[1-6]|nav|ol|p|pre|section|table|ul)\b"
 PARAGRAPH_END = re.compile(rf"</p>(?=\s*<(?:{_BLOCKS}|/(?:details|div|main|section)>))")
@@ -102,6 +106,7 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
         "index.html",
         "index.html",
         columns=COLUMNS,
+        headings=HEADINGS,
         current=[target for target in locked if not target.row.retired],
         retired=[target for target in locked if target.row.retired],
         unlocked=[target for target in catalogue.targets if not target.lock],
@@ -111,6 +116,8 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     current = [target for target in locked if not target.row.retired]
     checked = any(target.advisories for target in locked)
     yield _page("security.html", "security.html", current=current, checked=checked)
+    jobs = _jobs(current)
+    yield _page("kubernetes.html", "kubernetes.html", jobs=jobs)
     required = requirements.between(catalogue.requires)
     yield _page("together.html", "together.html", required=required)
     yield _page("tests.html", "tests.html", groups=test_runs.by_gpu(locked))
@@ -118,11 +125,23 @@ def pages(catalogue: SiteCatalogue, history: SiteHistory) -> Iterator[tuple[str,
     days = _recent(catalogue, history)
     yield _page("changes.html", "changes.html", days=days, recent=RECENT, older=older)
     for target in catalogue.targets:
-        yield _page(f"targets/{target.name}.html", "target.html", target=target)
-    for debian in catalogue.debian:
-        yield _page(f"debian/{debian.page}.html", "debian.html", list=debian)
+        number = next((n for n, names in enumerate(jobs.values(), 1) if target.name in names), 0)
+        yield _page(f"targets/{target.name}.html", "target.html", target=target, job=number)
+    for page, same in itertools.groupby(catalogue.debian, key=lambda each: each.page):
+        lists = [*same]
+        shared = set.intersection(*({*each.packages} for each in lists))
+        yield _page(f"debian/{page}.html", "debian.html", lists=lists, shared=sorted(shared))
     for path, names in (("site.css", ("site.css",)), ("site.js", SCRIPTS)):
         yield path, b"".join(map(_dense, names))
+
+
+def _jobs(targets: Iterable[SiteTarget]) -> dict[str, list[str]]:
+    """Each distinct Job of Kubernetes, and the targets that have it."""
+    jobs: dict[str, list[str]] = {}
+    for target in targets:
+        if target.lock and target.digests:
+            jobs.setdefault(commands.job(target.lock), []).append(target.name)
+    return jobs
 
 
 def _without_optional(text: str) -> str:
@@ -130,7 +149,7 @@ def _without_optional(text: str) -> str:
 
     Text between tags is unchanged: its "<" are escaped.
     """
-    short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL_END.sub("", text)))
+    short = LINE_BREAK.sub("", PARAGRAPH_END.sub("", OPTIONAL.sub("", text)))
     return TAG.sub(lambda tag: QUOTED.sub(r"\1", tag[0]), short)
 
 
@@ -151,9 +170,9 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= FILTERS
     environment.globals |= {
-        "tiers": test_runs.TIERS,
+        "tiers": CASES,
         "shown_changes": SHOWN,
-        "listed_changes": LISTED,
+        "listed_changes": FOLDED,
     }
     return environment
 
@@ -197,7 +216,7 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
         for target in targets
         for image in target.page.images
         for name in browser_data.tested_with(image)
-    } - {browser_data.SEVERAL}
+    }
     models = gpu_names.choices()
     return {
         "stacks": [stack for stack in STACKS if any(stack in each.stacks for each in targets)],
@@ -210,8 +229,6 @@ def _choices(catalogue: SiteCatalogue) -> dict[str, Any]:
             for image in target.page.images
         ],
         "tested": sorted(tested, key=lambda name: (name[0].isdigit(), name)),
-        "several": browser_data.SEVERAL,
-        "branches": browser_data.whole_branches(),
         "runs": _runs_by_gpu(targets),
         "gpus": [(each["capability"], each["arch"], each["name"].split(", ")) for each in models],
         "models": gpu_names.table()["models"],
@@ -264,40 +281,6 @@ def _only(arches: Sequence[Arch], bound: str) -> str:
 # -- filters
 
 
-def _images_json(target: SiteTarget) -> Markup:
-    """For the filters: architecture, drivers, capabilities, tested GPUs of each image.
-
-    The drivers are the oldest one, and the oldest one without a restriction. The text is for an
-    attribute in single quotes.
-    """
-    text = json.dumps(
-        [
-            [
-                image.arch,
-                image.driver,
-                _whole_driver(target, image.arch),
-                " ".join(dict.fromkeys((*image.gpu, *image.gpu_ptx))),
-                browser_data.tested_with(image),
-            ]
-            for image in target.page.images
-        ],
-        separators=(",", ":"),
-    )
-    escaped = str(escape(text)).replace("&#34;", '"')
-    return Markup(escaped)  # noqa: S704 - escaped above
-
-
-def _whole_driver(target: SiteTarget, arch: Arch) -> str:
-    """The oldest driver without a restriction, "" if it is not known."""
-    floors = target.digests.arch[arch].floors if target.digests else None
-    return floors.driver_full if floors else ""
-
-
-def _bytes_to_pull(target: SiteTarget) -> Bytes:
-    """Sort key of the table: the download size of the first architecture."""
-    return target.page.images[0].size if target.page.images else 0
-
-
 def _version(target: SiteTarget, package: str) -> str:
     """The version of a package shown first on the page of a target, "" if it has none."""
     return dict(target.versions).get(package, "")
@@ -316,11 +299,6 @@ def _gpus(capabilities: Sequence[str], arch: Arch) -> str:
         if entry.capability in capabilities
     ]
     return ", ".join(f"{names} ({capability})" for names, capability in named if names)
-
-
-def _tested_on(target: SiteTarget) -> list[str]:
-    """The GPUs on which the current images passed a tier."""
-    return sorted({name for image in target.page.images for name in browser_data.tested_on(image)})
 
 
 def _run_chips(images: Sequence[PageImage]) -> list[dict[str, str]]:
@@ -386,10 +364,12 @@ def _chosen(text: str) -> Markup:
     """A command with elements for the values that a reader chooses (see `commands`)."""
     count = Markup("<b class=g>8</b>")
     place = Markup("<b class=r>REGISTRY/REPOSITORY</b>")
-    # Quotes need no escapes outside of attributes.
-    quoted = str(escape(text)).replace("&#34;", '"').replace("&#39;", "'")
-    plain = Markup(quoted)  # noqa: S704 - escaped above
-    return plain.replace(commands.GPUS, count).replace(commands.REPOSITORY, place)
+    image = Markup("<b class=i>IMAGE</b>")
+    plain = _with_quotes(str(escape(text)))
+    marks = ((commands.GPUS, count), (commands.REPOSITORY, place), (commands.IMAGE, image))
+    for mark, element in marks:
+        plain = plain.replace(mark, element)
+    return plain
 
 
 def _markdown(text: str) -> Markup:
@@ -399,13 +379,19 @@ def _markdown(text: str) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + 1, 6)}"
-    html = parser.renderer.render(tokens, parser.options, {})
-    return Markup(html)  # noqa: S704 - the parser passes no HTML of the text
+    # The parser passes no HTML of the text, and these rules make no attributes.
+    return _with_quotes(parser.renderer.render(tokens, parser.options, {}))
 
 
-def _exact(size: Bytes) -> str:
-    """All digits of a number: "438,573"."""
-    return f"{size:,}"
+def _with_quotes(escaped: str) -> Markup:
+    """Escaped text with quotes as they are: outside of attributes they need no escapes."""
+    text = re.sub("&#34;|&quot;", '"', escaped).replace("&#39;", "'")
+    return Markup(text)  # noqa: S704 - escaped
+
+
+def _megabytes(size: Bytes) -> str:
+    """A number such as "542.9" without its unit; a hyphen for nothing."""
+    return f"{size / 1e6:,.1f}" if size else "-"
 
 
 def _state_words(target: SiteTarget) -> str:
@@ -428,7 +414,6 @@ def _also(target: SiteTarget) -> str:
 FILTERS: Mapping[str, Callable[..., object]] = {
     "also": _also,
     "chosen": _chosen,
-    "exact": _exact,
     "markdown": _markdown,
     "prose": _prose,
     "standing": test_runs.standing,
@@ -437,8 +422,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "same_reports": _same_reports,
     "driver": _driver,
     "gpus": _gpus,
-    "images_json": _images_json,
-    "pull": _bytes_to_pull,
+    "mb": _megabytes,
     "runs": _run_chips,
     "short": _short,
     "version": _version,
@@ -446,5 +430,4 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "state_words": _state_words,
     "other_digests": test_runs.other_digests,
     "test_lines": test_runs.lines,
-    "tested_on": _tested_on,
 }

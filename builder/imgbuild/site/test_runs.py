@@ -14,13 +14,6 @@ from imgbuild.smoke.result import CaseMessage
 from imgbuild.values import Arch, Digest
 
 NO_GPU = "Without a GPU"
-TIERS = {
-    "static": "imports every module, and compares files, versions and libraries with the lock;"
-    " needs no GPU",
-    "cpu": "runs tokenizers, data loading and training steps of small models without a GPU",
-    "gpu": "runs kernels, inference servers and training steps of small models on one GPU",
-    "multi-gpu": "runs NCCL, tensor parallelism and distributed training steps on two GPUs",
-}
 
 
 class TestLine(msgspec.Struct, frozen=True):

@@ -29,6 +29,15 @@ RECORDS_FORMAT = 1
 FILE = "smoke.json"
 REMEDY = "restore it from git; `imgbuild smoke --record` and `--import` write it"
 TIERS: tuple[Tier, ...] = get_args(Tier)
+CASES: dict[Tier, str] = {
+    "static": "every module is imported; files, versions and libraries are compared with the lock;"
+    " without a GPU",
+    "cpu": "tokenizers, data loading, a Ray job and training steps of small models, without a GPU",
+    "gpu": "kernels; vLLM and SGLang, also as servers (vllm serve, trl vllm-serve, sglang serve);"
+    " training steps of TRL, verl, DeepSpeed and Unsloth with small models, on one GPU",
+    "multi-gpu": "on two GPUs: NCCL; vLLM and SGLang with tensor parallelism, vLLM with data"
+    " parallelism; a GRPO step of TRL with vLLM in server mode; SFT with FSDP2 and DeepSpeed",
+}  # what each tier runs; cases of packages that an image does not have are skipped
 DIGITS = len("sha256:") + 12  # of a digest in a text
 NO_RECORD = "no test record for this digest"
 # Packages whose versions a run lists; the lock of the same configuration has the others.

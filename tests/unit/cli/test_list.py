@@ -13,6 +13,7 @@ from imgbuild.cli import list as listing
 from imgbuild.errors import InputError, NothingSelected
 from tests.support.matrix_text import RIGHT
 
+ROOT = Path(__file__).parents[3]
 app = typer.Typer()
 
 
@@ -50,6 +51,16 @@ def test_matrix_as_json() -> None:
 def test_matrix_as_markdown() -> None:
     done = CliRunner().invoke(app, ["list", "--format", "markdown", "cu124-vllm"])
     assert done.stdout.startswith("| target | CUDA |")
+
+
+def test_order_by_size_begins_with_the_smallest_image() -> None:
+    matrix = ("--matrix", str(ROOT / "matrix.yaml"))
+    done = CliRunner().invoke(app, ["list", "--with", "ray", "--order", "size", *matrix])
+    head, *rows = done.stdout.splitlines()
+    place = head.index("pull")
+    sizes = [row[place:].split()[0] for row in rows]
+    assert sizes == [*sorted(size for size in sizes if size != "-"), *["-"] * sizes.count("-")]
+    assert head.split()[-2:] == ["pull", "tested"]
 
 
 @pytest.mark.usefixtures("project")

@@ -419,7 +419,7 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     smoke_records.answer_file(sample, name="cpu.json", tier="cpu", gpu=[], driver="")
     for name in ("gpu.json", "cpu.json"):
         assert imgbuild("smoke", "--import", name).status == 0
-    first, head, cpu, gpu, failure, skipped, case = imgbuild(
+    first, head, cpu, gpu, failure, skipped, case, *tiers = imgbuild(
         "show", TARGET, "--tests"
     ).stdout.splitlines()
     assert "equal configuration" not in imgbuild("show", TARGET).stdout
@@ -430,6 +430,7 @@ def test_tests_are_a_table_of_cases_by_gpu(imgbuild: Command, sample: Sample) ->
     assert failure.startswith("first failure of gpu on H200: nccl: RuntimeError")
     assert skipped == "skipped, cpu: 1"
     assert case == "  sglang: the lock has no sglang"
+    assert [line.split(":")[0] for line in tiers[1:]] == ["  cpu", "  gpu"]
     [answer] = json.loads(imgbuild("show", TARGET, "--tests", "--json").stdout)
     assert [run["tier"] for run in answer["runs"]] == ["cpu", "gpu"]
 

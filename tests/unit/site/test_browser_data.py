@@ -31,11 +31,16 @@ def data(sources: SiteSources, made: SiteCatalogue) -> dict[str, Any]:
     return loaded
 
 
+def members(ranges: Sequence[int]) -> list[int]:
+    pairs = zip(ranges[::2], ranges[1::2], strict=True)
+    return [number for first, last in pairs for number in range(first, last + 1)]
+
+
 def test_versions_are_those_of_the_locks(data: dict[str, Any], made: SiteCatalogue) -> None:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for package, versions in data["versions"].items():
         for version, number_of_set in versions.items():
-            for number in data["sets"][number_of_set]:
+            for number in members(data["sets"][number_of_set]):
                 image = data["images"][number]
                 key = (data["targets"][image["target"]]["name"], image["arch"])
                 found.setdefault(key, {})[package] = version
@@ -91,9 +96,10 @@ def test_kernels_are_compiled_for_the_gpus_that_the_page_of_an_image_lists(
 
 def test_older_driver_has_note_of_doctor(data: dict[str, Any]) -> None:
     image = next(image for image in data["images"] if image["driver"] != image["driverFull"])
-    assert image["olderDriver"].count("{}") == 1
-    assert image["driver"] in image["olderDriver"]
-    assert image["driverFull"] in image["olderDriver"]
+    remark = data["remarks"][image["olderDriver"]]
+    assert remark.count("{}") == 1
+    assert image["driver"] in remark
+    assert image["driverFull"] in remark
 
 
 def test_script_element_cannot_be_closed_by_text(sources: SiteSources, made: SiteCatalogue) -> None:
@@ -122,7 +128,7 @@ def test_compared_images_have_the_debian_packages_and_layers_of_their_locks(
             (name, version)
             for name, versions in compared["debian"].items()
             for version, number_of_set in versions.items()
-            if compared["lists"][number] in compared["sets"][number_of_set]
+            if compared["lists"][number] in members(compared["sets"][number_of_set])
         }
         assert found == {(deb.package, deb.version) for deb in target.lock.arch[arch].debs}
         stack = [layers[layer] for layer in compared["stacks"][number]]

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const { details, element, link, paragraph, show, table, whenChanged } = window.imgbuildElements;
+  const { details, element, link, members, paragraph, show, table, whenChanged } = window.imgbuildElements;
   const COLUMNS = ["", "Package", "From", "To"];
   const size = number => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].filter(([unit]) => number >= unit)
     .map(([unit, name]) => `${(number / unit).toFixed(1)} ${name}`)[0] || `${number} bytes`;
@@ -67,7 +67,7 @@
       layers: layersOf(window.imgbuildCompared),
     };
     const debian = Object.fromEntries(Object.entries(compared.debian).map(([name, every]) => [name,
-      Object.fromEntries(Object.entries(every).map(([version, set]) => [version, compared.sets[set]]))]));
+      Object.fromEntries(Object.entries(every).map(([version, set]) => [version, members(compared.sets[set])]))]));
     const named = new Map(data.images.map((image, number) =>
       [`${data.targets[image.target].name} ${image.arch}`, number]));
     const fields = ["left", "right"].map(name => form.querySelector(`[name=${name}]`));

@@ -17,7 +17,6 @@
   const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
   const distinct = values => [...new Set(values)];
   const paragraph = (text, name) => element("p", name ? { class: name, text } : { text });
-  const code = text => element("pre", {}, [element("code", { text })]);
 
   function list(texts) {
     if (!texts.length) return null;
@@ -29,6 +28,10 @@
     if (!children.length) return null;
     return element("details", {}, [element("summary", { text: summary }), ...children]);
   }
+
+  /** The numbers in a set of ranges: first, last, first, last. */
+  const members = ([first, last, ...more]) => first === undefined ? []
+    : [...Array.from({ length: last - first + 1 }, (_, index) => first + index), ...members(more)];
 
   /** Copies a text: the result is whether it was copied. */
   function copy(text) {
@@ -45,28 +48,27 @@
     return navigator.clipboard.writeText(text).then(() => true, withoutClipboard);
   }
 
-  function addCopyButton(place) {
-    const label = `Copy ${place.getAttribute("data-copy")}`;
+  /** A place for the element `pre` and a button that copies its text. */
+  function withCopyButton(pre) {
+    const label = `Copy ${pre.dataset.copy}`;
     const attributes = { type: "button", class: "copy", "aria-label": label, text: "Copy" };
     const button = element("button", attributes);
     button.addEventListener("click", async () => {
-      const done = await copy(place.querySelector("code").textContent);
+      const done = await copy(pre.textContent);
       button.textContent = done ? "Copied" : "Select and copy";
       setTimeout(() => { button.textContent = "Copy"; }, 2000);
     });
-    place.append(button);
-  }
-
-  const addCopyButtons = () => all("[data-copy]").forEach(addCopyButton);
-
-  /** Commands with a button that copies them; `label` names them for a screen reader. */
-  function commands(label, lines) {
-    const text = element("code", { text: lines.join("\n") });
-    const pre = element("pre", { tabindex: "0" }, [text]);
-    const place = element("div", { class: "code", "data-copy": label }, [pre]);
-    addCopyButton(place);
+    const place = element("div", { class: "code" }, [button]);
+    pre.replaceWith(place);
+    place.prepend(pre);
     return place;
   }
+
+  const addCopyButtons = () => all("pre[data-copy]").forEach(withCopyButton);
+
+  /** Commands with a button that copies them; `label` names them for a screen reader. */
+  const commands = (label, lines) =>
+    withCopyButton(element("pre", { "data-copy": label, text: lines.join("\n") }));
 
   /** The values of a form by the names of its fields. */
   function values(form) {
@@ -127,7 +129,7 @@
   }
 
   window.imgbuildElements = {
-    addCopyButtons, all, code, commands, count, details, distinct, element, link, list, mark, paragraph,
+    addCopyButtons, all, commands, count, details, distinct, element, link, list, mark, members, paragraph,
     show, skipped, table, whenChanged,
   };
 })();

@@ -173,7 +173,7 @@
           ` the machine has ${machine.driver}`,
       );
     } else if (older(machine.driver, image.driverFull, data.branches)) {
-      remarks.push(image.olderDriver.replace("{}", machine.driver));
+      remarks.push(data.remarks[image.olderDriver].replace("{}", machine.driver));
     }
     if (!machine.gpus.length) unknown.push("no GPU is given");
     if (

@@ -5,7 +5,7 @@
   const versions = window.imgbuildVersions;
   const machines = window.imgbuildMachine;
   const {
-    addCopyButtons, all, commands, count, details, distinct, element, link, list, paragraph, show, skipped,
+    addCopyButtons, all, commands, count, details, distinct, element, link, list, members, paragraph, show, skipped,
     whenChanged,
   } = window.imgbuildElements;
   const { allows, separated } = versions;
@@ -27,20 +27,23 @@
   }
 
   function filterTable(form, data) {
-    const branches = form.hasAttribute("data-branches");
     const packages = packagesOf(data);
-    const rows = all("tr[data-images]").map(row => ({
-      row,
-      body: row.parentElement,
-      size: Number(row.getAttribute("data-size")),
-      current: row.closest("#current") !== null,
-      images: JSON.parse(row.getAttribute("data-images")),
-      versions: packages.get(row.getAttribute("data-target")) || {},
-    }));
+    const rows = all(".targets tbody tr").map(row => {
+      const name = row.querySelector("a").textContent;
+      const number = data.targets.findIndex(target => target.name === name);
+      const images = data.images.filter(image => image.target === number);
+      return {
+        row, images, ...data.targets[number],
+        body: row.parentElement,
+        size: images[0].size,
+        current: row.closest("#current") !== null,
+        versions: packages.get(name),
+      };
+    });
     whenChanged(form, value => {
       const gpu = form.querySelector("[name=gpu]").selectedOptions[0];
       const wanted = { ...value, kind: gpu ? gpu.getAttribute("data-gpu") || "" : "" };
-      for (const each of rows) each.row.hidden = !matches(each, wanted, branches);
+      for (const each of rows) each.row.hidden = !matches(each, wanted, data.branches);
       const smaller = (left, right) => left.size - right.size;
       const ordered = value.order === "size" ? [...rows].sort(smaller) : rows;
       for (const each of ordered) each.body.append(each.row);
@@ -54,7 +57,7 @@
         : total) + driverHint(value.driver) + packageHint(value.packages);
       document.getElementById("restrictions").hidden = !all(".restricted").length;
       document.getElementById("none").hidden = current > 0;
-      planned(value, active);
+      planned(value, active, data.unlocked);
     });
   }
 
@@ -72,15 +75,13 @@
   }
 
   /** Lists the matching rows without a lock, for which there is no image. */
-  function planned(value, active) {
+  function planned({ cuda, python, stack }, active, unlocked) {
     const place = document.getElementById("rows");
-    const names = ["cuda", "python", "stack"].filter(name => value[name]);
-    const rows = all("[data-name]").filter(row =>
-      names.every(name => row.getAttribute(`data-${name}`).split(" ").includes(value[name])));
-    const shown = active && names.length && rows.length > 0;
-    place.hidden = !shown;
-    place.textContent = shown
-      ? `Planned, but not locked, so without an image: ${rows.map(row => row.dataset.name).join(", ")}.` : "";
+    const rows = unlocked.filter(row => (!cuda || row.cuda === cuda) &&
+      (!python || row.python === python) && (!stack || stack in row.pins));
+    place.hidden = !(active && (cuda || python || stack) && rows.length);
+    place.textContent =
+      `Planned, but not locked, so without an image: ${rows.map(row => row.name).join(", ")}.`;
   }
 
   /** Marks an image that a driver runs only with a restriction. */
@@ -92,21 +93,22 @@
     }
   }
 
-  function matches({ row, images, versions: has }, value, branches) {
-    const words = name => (row.getAttribute(`data-${name}`) || "").split(" ");
-    const named = ["cuda", "python", "stack"];
+  function matches({ row, images, cuda, python, versions: has }, value, branches) {
     const [capability, arch] = value.kind.split(" ");
     const unread = value.driver && !/^\d/.test(value.driver);
-    const runs = images.filter(([imageArch, driver, , gpus, tested]) =>
-      [value.arch, arch].every(wanted => !wanted || wanted === imageArch) &&
-      (!value.driver || unread || (driver && !machines.older(value.driver, driver, branches))) &&
-      (!capability || gpus.split(" ").includes(capability)) &&
-      (!value.tested || tested.includes(value.tested)));
+    const runs = images.filter(image =>
+      [value.arch, arch].every(wanted => !wanted || wanted === image.arch) &&
+      (!value.driver || unread ||
+        (image.driver && !machines.older(value.driver, image.driver, branches))) &&
+      (!capability || (image.gpus || []).includes(capability)) &&
+      (!value.tested || image.tested.some(name =>
+        (value.tested === "several" ? /^\d+ /.test(name) : name === value.tested))));
     const requests = versions.requirements(separated(value.packages), true).read;
     const limited = value.driver && !unread && runs.length > 0 &&
-      runs.every(([, , full]) => machines.older(value.driver, full, branches));
+      runs.every(image => machines.older(value.driver, image.driverFull, branches));
     restrict(row, limited);
-    return runs.length > 0 && named.every(name => !value[name] || words(name).includes(value[name])) &&
+    return runs.length > 0 && (!value.cuda || cuda === value.cuda) &&
+      (!value.python || python === value.python) && (!value.stack || value.stack in has) &&
       requests.every(request => (has[request.name] || []).some(each => allows(request, each)));
   }
 
@@ -120,22 +122,24 @@
     });
   }
 
-  /** Lets a reader choose the GPUs and the repository in the commands of an image. */
+  /** Lets a reader choose the GPUs, the repository and the image in commands and files. */
   function chooseValues() {
     const place = document.getElementById("choices");
     if (!place || !all(".g").length) return;
     const option = text => element("option", { text });
     const gpus = element("select", {}, ["1", "2", "4", "8"].map(option));
     gpus.value = "8";
-    const repository = element("input", { placeholder: "REGISTRY/REPOSITORY", size: "28" });
-    const write = (marks, text) => all(marks).forEach(mark => { mark.textContent = text; });
-    gpus.addEventListener("input", () => write(".g", gpus.value));
-    repository.addEventListener("input",
-      () => write(".r", repository.value.trim() || "REGISTRY/REPOSITORY"));
-    const field = (text, input) => element("label", { text }, [input]);
     place.className = "filters";
-    place.append(field("GPUs of a node", gpus));
-    if (all(".r").length) place.append(field("Your repository, to push to", repository));
+    const add = (text, input, marks, empty) => {
+      input.addEventListener("input", () => all(marks).forEach(mark => {
+        mark.textContent = input.value.trim() || empty;
+      }));
+      if (all(marks).length) place.append(element("label", { text }, [input]));
+    };
+    const written = placeholder => element("input", { placeholder, size: "28" });
+    add("GPUs of a node", gpus, ".g");
+    add("Your repository, to push to", written("REGISTRY/REPOSITORY"), ".r", "REGISTRY/REPOSITORY");
+    add("Image, with its digest", written("REGISTRY/REPOSITORY@sha256:…"), ".i", "IMAGE");
   }
 
   // -- answers
@@ -281,12 +285,11 @@
    */
   function comparison(data, requests, number) {
     const result = { has: [], near: [], other: [], absent: [] };
-    const version = name => Object.entries(data.versions[name] || {})
-      .filter(([, numbers]) => numbers.includes(number)).map(([text]) => text)[0];
+    const version = name => versions.versionOf(data, name, number);
     for (const request of requests) {
       const there = version(request.name);
-      const clash = there ? "" : unfit(data, request, version);
-      if (clash) result.other.push(clash);
+      const clash = there ? "" : versions.unfit(data, request, version);
+      if (clash) result.other.push(`${request.line} cannot be added: ${clash}`);
       else if (!there) result.absent.push(request.line);
       else if (allows(request, there)) result.has.push(`${request.name} ${there}`);
       else if (versions.sameRelease(there, request.specifier)) {
@@ -294,19 +297,6 @@
       } else result.other.push(`${request.line}: the image has ${there}`);
     }
     return result;
-  }
-
-  /** Why a package that is not in an image cannot be added to it; "" if no reason is known. */
-  function unfit(data, request, version) {
-    const known = Object.entries(data.requires[request.name] || {}).filter(([text]) =>
-      allows(request, text) || versions.sameRelease(text, request.specifier));
-    const reasons = known.map(([text, lines]) => {
-      const [clash] = versions.requirements(lines.join("\n"), false).read.filter(need =>
-        !need.marker && version(need.name) && !allows(need, version(need.name)));
-      return clash && `${request.line} cannot be added: ${request.name} ${text} requires` +
-        ` ${clash.line}, the image has ${version(clash.name)}`;
-    });
-    return known.length && reasons.every(Boolean) ? reasons[0] : "";
   }
 
   function answerRequirements(form, data) {
@@ -329,7 +319,7 @@
       const judge = (_, number) => comparison(data, given.read, number);
       const compared = best(images, judge, before);
       const current = compared.filter(entry => !target(entry).retired);
-      const card = entry => requirementCard(entry, target(entry), given.read.length);
+      const card = entry => requirementCard(entry, target(entry), data.registry, given.read.length);
       const marked = given.read.some(request => request.marker);
       show([
         paragraph(requirementVerdict(current), "verdict"),
@@ -359,7 +349,7 @@
       : "No image is for this architecture.";
   }
 
-  function requirementCard({ image, value }, target, number) {
+  function requirementCard({ image, value }, target, registry, number) {
     const { has, near, other, absent } = value;
     const [state, words] = other.length ? ["no", count(other.length, "conflict")]
       : near.length ? ["unknown", "fits with a change"]
@@ -372,16 +362,16 @@
       details(`In the image: ${has.length}`, has.length ? [paragraph(has.join(", "))] : []),
       other.length ? paragraph("Remove or change these lines, or let imgbuild solve for a new image:" +
         " imgbuild init --from requirements.txt", "muted") : null,
-      ...other.length ? [] : commandsOf(target, absent.length > 0, near.length > 0),
+      ...other.length ? [] : commandsOf(target, registry, absent.length > 0, near.length > 0),
     ]);
   }
 
   /** How to use an image without a conflict: as it is, or as a project that adds packages to it. */
-  function commandsOf({ name, pull }, incomplete, changed) {
+  function commandsOf({ name, digest }, registry, incomplete, changed) {
     const project = commands(`the commands that make a project of ${name}`,
       [`imgbuild init --from requirements.txt --extends ${name}`, "imgbuild lock"]);
     if (incomplete) return [project];
-    const runs = [...pull ? [`docker pull ${pull}`] : [], `imgbuild run ${name} -- python train.py`];
+    const runs = [...registry ? [`docker pull ${registry}@${digest}`] : [], `imgbuild run ${name} -- python train.py`];
     return [
       paragraph("Use it as it is, with its own packages; these commands do not read requirements.txt:"), commands(`the commands that run ${name}`, runs),
       paragraph(changed ? "Or, after the change, as a project with a lock and packages that you add:"
@@ -396,9 +386,10 @@
     const each = (table, read) => Object.fromEntries(Object.entries(table).map(([name, every]) => [
       name, Object.fromEntries(Object.entries(every).map(([version, value]) => [version, read(value)])),
     ]));
+    const sets = data.sets.map(members);
     return {
       ...data,
-      versions: each(data.versions, set => data.sets[set]),
+      versions: each(data.versions, set => sets[set]),
       requires: each(data.requires, lines => lines.map(line => data.lines[line])),
     };
   }

@@ -73,8 +73,9 @@
       const recorded = [...against, ...targets.length ? [] : defects];
       const rows = planned(data, given.read);
       const remarks = targets.length ? [] : notes(data, given.read);
+      const stops = targets.length ? [] : additions(data, given.read);
       show([
-        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, [...recorded, ...remarks]), "verdict"),
+        paragraph(targets.length ? presence(given.read, targets) : absence(given.read, [...recorded, ...remarks, ...stops]), "verdict"),
         element("ul", {}, targets.map(target => linked("", [target],
           target.incompatible.map(text => `; known incompatibility: ${text}`).join("")))),
         ...part(targets.length ? "" : impossible ? "They cannot be installed together"
@@ -90,6 +91,7 @@
           "Planned, but not locked, so without an image: ", [row], row.needs ? `: needs ${row.needs}` : ""))) : null,
         ...targets.length ? [] : [
           ...indirectly(data, given.read),
+          ...stops,
           element("h3", { text: "What the images have" }),
           element("ul", {}, given.read.flatMap(request => where(data, request, given.read))),
           ...nextCommand(data, given.read, impossible),
@@ -232,6 +234,26 @@
       })));
     const lines = distinct(found);
     return lines.length ? [element("h3", { text: "Through a package that both need" }), list(lines)] : [];
+  }
+
+  /** What stops each package in the images that have all else that is asked for. */
+  function additions(data, requests) {
+    const lines = requests.flatMap(request => {
+      const others = requests.filter(other => other !== request).map(other => having(data, other));
+      const numbers = others.length ? others.reduce((left, right) => left.filter(number => right.includes(number))) : [];
+      const images = numbers.map(number => ({ number, target: data.targets[data.images[number].target] }))
+        .filter(({ target }, index, every) => !target.retired &&
+          every.findIndex(other => other.target === target) === index);
+      return images.map(({ number, target }) => [
+        target, versions.unfit(data, request, name => versions.versionOf(data, name, number)),
+      ]).filter(([, clash]) => clash);
+    });
+    const clashes = distinct(lines.map(([, clash]) => clash));
+    return lines.length ? [
+      element("h3", { text: "What stops one of them in an image with the others" }),
+      element("ul", {}, clashes.map(clash => linked("",
+        lines.filter(line => line[1] === clash).map(([target]) => target), `: ${clash}`))),
+    ] : [];
   }
 
   /** The pairs of requested packages that no image has, and without a recorded reason. */

@@ -234,10 +234,39 @@
       !version.pre && version.dev === ABSENT && sameBase(version, wanted));
   }
 
+  const CLASHES = 4; // of a version and an image that are listed
+  const permits = (request, version) =>
+    !request.specifier || satisfies(version, request.specifier);
+
+  /** The version of a package in the image `number`. */
+  const versionOf = (data, name, number) => Object.entries(data.versions[name] || {})
+    .filter(([, numbers]) => numbers.includes(number)).map(([text]) => text)[0];
+
+  /**
+   * What every known version of a request requires, by its metadata or its code, in another version
+   * than an image has (`has`: name → version); "" if nothing is known to be in the way.
+   */
+  function unfit(data, request, has) {
+    const known = Object.entries(data.requires[request.name] || {}).filter(([text]) =>
+      permits(request, text) || sameRelease(text, request.specifier));
+    const reasons = known.map(([text, lines]) => {
+      const learned = data.constraints
+        .filter(entry => entry.package === request.name && satisfies(text, entry.versions))
+        .map(entry => entry.needs);
+      const clashes = requirements([...lines, ...learned].join("\n"), false).read.filter(need =>
+        !need.marker && has(need.name) && !permits(need, has(need.name)));
+      const shown = clashes.slice(0, CLASHES);
+      const more = clashes.length - shown.length;
+      const there = [...new Set(shown.map(({ name }) => `${name} ${has(name)}`))];
+      return clashes.length && `${request.name} ${text} requires` +
+        ` ${shown.map(({ line }) => line).join(", ")}; the image has ${there.join(", ")}` +
+        `${more ? `; and ${more} more` : ""}`;
+    });
+    return known.length && reasons.every(Boolean) ? reasons[0] : "";
+  }
+
   window.imgbuildVersions = {
-    allows(request, version) {
-      return !request.specifier || satisfies(version, request.specifier);
-    },
+    allows: permits,
     compare(left, right) {
       return compare(parse(left), parse(right));
     },
@@ -247,5 +276,7 @@
     sameRelease,
     satisfies,
     separated,
+    unfit,
+    versionOf,
   };
 })();
