@@ -69,6 +69,10 @@ class PackageSet:
         self._injects: dict[str, Injections] = {}
         self._shared: dict[str, bool] = {}
 
+    def save(self) -> None:
+        """Store the facts that have been read."""
+        self._library.save()
+
     # -- packages
 
     @property
