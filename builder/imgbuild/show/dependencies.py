@@ -97,7 +97,7 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     layer: PackageLayer | None = None
 
 
-class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+class Unmet(msgspec.Struct, frozen=True, kw_only=True):
     """What a version of a package requires of `package`, of which a target has `version`."""
 
     package: str
@@ -117,7 +117,7 @@ class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     version: str
     targets: tuple[str, ...]
-    obstacles: tuple[Obstacle, ...]
+    obstacles: tuple[Unmet, ...]
     lacks: tuple[str, ...] = ()
 
 
@@ -186,7 +186,7 @@ def absent(
         version=version,
         targets=(graph.target,),
         obstacles=tuple(
-            Obstacle(package=name, spec=spec, version=has[name], learned=by_code)
+            Unmet(package=name, spec=spec, version=has[name], learned=by_code)
             for name, spec, by_code in bounds
             if name in has and not SpecifierSet(spec).contains(has[name], prereleases=True)
         ),
