@@ -6,7 +6,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,8 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from imgbuild import project_paths
+from imgbuild.attest.sbom import packages
 from imgbuild.audit.binaries import gpus
 from imgbuild.audit.binaries.gpu_models import GpuModel
 from imgbuild.cache.store import Store
@@ -28,10 +30,11 @@ from imgbuild.doctor.host import Host, HostGpu, read_host
 from imgbuild.doctor.targets import TargetFit, TargetNeeds
 from imgbuild.errors import ImgbuildError, InputError, NothingSelected
 from imgbuild.lock import lock_file, published
+from imgbuild.lock.resolution import installed_wheels
 from imgbuild.matrix import near, notes
 from imgbuild.matrix.model import Matrix
 from imgbuild.matrix.select import select
-from imgbuild.pipeline import cached_code_audit
+from imgbuild.pipeline import cached_code_audit, locked_packages
 from imgbuild.pipeline.cached_code_audit import Fit
 from imgbuild.pipeline.session import Options, open_session
 from imgbuild.project_paths import Project
@@ -41,8 +44,8 @@ from imgbuild.show import status, table
 from imgbuild.show.table import TableRow
 from imgbuild.system import quoting
 from imgbuild.system.console import console
-from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, Condition, normalize
+from imgbuild.system.syntax import applies, parse_requirement, valid_requirement, within
+from imgbuild.values import Arch, Condition, markers, normalize
 
 With = Annotated[
     list[str] | None,
@@ -239,11 +242,6 @@ def _requirement(text: str) -> Requirement:
     except InvalidRequirement as error:
         message = f"--with {text}: not a package with versions"
         raise InputError(message, hint=hint) from error
-    if requirement.extras:
-        message = f"--with {text}: the packages of an extra are not compared with the targets"
-        solve = f"imgbuild resolve {quoting.word(text)}"
-        hint = f"--with {requirement.name}; for the packages of the extra: {solve}"
-        raise InputError(message, hint=hint)
     if requirement.marker or requirement.url:
         message = f"--with {text}: expected a package with versions, without marker and URL"
         raise InputError(message, hint=hint)
@@ -251,7 +249,13 @@ def _requirement(text: str) -> Requirement:
 
 
 def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool:
-    """Whether the pins of the row, or else its locks, satisfy each of `needed`."""
+    """Whether the pins of the row, or else its locks, satisfy each of `needed`.
+
+    Of a requirement with extras, an image must also have what the extras require.
+    """
+    extras = [requirement for requirement in needed if requirement.extras]
+    if extras and not _have_extras(project, row.target, extras):
+        return False
     versions = dict(row.pins)
     if any(normalize(requirement.name) not in versions for requirement in needed):
         for resolution in _locked(project, row.target):
@@ -260,6 +264,42 @@ def _has(project: Project, row: TableRow, needed: Sequence[Requirement]) -> bool
         (version := versions.get(normalize(requirement.name))) is not None
         and requirement.specifier.contains(version, prereleases=True)
         for requirement in needed
+    )
+
+
+def _have_extras(project: Project, target: str, needed: Sequence[Requirement]) -> bool:
+    """Whether an image of a target has what the extras of `needed` require, by `packages.json`."""
+    lock = lock_file.find_lock(project.images, target)
+    if lock is None:
+        return False
+    records = packages.recorded([project_paths.catalogue().images, project.images])
+    for arch, resolution in lock.arch.items():
+        marker_values = markers(lock.base.python, arch)
+        requires = locked_packages.requirements(installed_wheels(resolution), records)
+        if all(
+            _has_extra(
+                requires.get(normalize(requirement.name), ()),
+                extra, marker_values, resolution.versions,
+            )
+            for requirement in needed
+            for extra in requirement.extras
+        ):  # fmt: skip
+            return True
+    return False
+
+
+def _has_extra(
+    lines: Iterable[str], extra: str, values: Mapping[str, str], versions: Mapping[str, str]
+) -> bool:
+    """Whether `versions` satisfy the requirements that only `extra` adds; False without any."""
+    requirements = (valid_requirement(line) for line in lines)
+    wanted = [
+        each
+        for each in requirements
+        if each and applies(each.marker, values, [extra]) and not applies(each.marker, values)
+    ]
+    return bool(wanted) and all(
+        within(versions.get(normalize(each.name)), each.specifier) for each in wanted
     )
 
 

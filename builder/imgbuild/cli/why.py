@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
 import typer
+from packaging.version import Version
 
 from imgbuild.cli import _dependencies
 from imgbuild.cli._help import command
@@ -25,13 +26,14 @@ from imgbuild.plan import image_digests
 from imgbuild.plan.plan import plan
 from imgbuild.project_paths import Project
 from imgbuild.show import dependencies
-from imgbuild.show.dependencies import PackageLayer, VersionReason
+from imgbuild.show.dependencies import AbsentPackage, PackageLayer, VersionReason
 from imgbuild.system.amounts import first_of, paragraph
 from imgbuild.system.syntax import parse_version
 from imgbuild.values import Arch, normalize
 
 WIDTH = 80
-NEWER = 4  # shown targets with a newer version
+NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
+LACKS = 12  # shown packages that it would need, too
 PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
 TARGET = Annotated[
     str | None,
@@ -51,7 +53,9 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
     Lists the requirements of the target and of the packages that need it, learned constraints with
     their evidence, and the cut-off day. For a package that the target pins, also the bounds without
     the pin, the single versions that it requires of others, newer versions in other targets,
-    sentences about it in the target's notes, and versions that `imgbuild update` refused.
+    sentences about it in the target's notes, and versions that `imgbuild update` refused. For a
+    package that the target does not have: what its versions in other targets require that the
+    target lacks or has in another version.
     Requirements are those of the locked wheels' METADATA, which `imgbuild lock` records;
     requirements that it could not record are read from the index. The last line lists the layers
     that change if only the version of this package changes, with their sizes.
@@ -63,6 +67,8 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         imgbuild why numpy
 
         imgbuild why torch cu130-vllm --arch arm64 --json
+
+        imgbuild why verl cu124-vllm0.8.5
     """
     if name and lock_path(selection.project().images, package).exists():
         message = f"{package} is a target; the package is the first argument"
@@ -75,11 +81,14 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         if not chosen:
             message = f"no locked target has the package {package}"
             raise NothingSelected(message, hint="imgbuild show TARGET --packages lists packages")
-    else:
-        lock, arch = chosen[0]
-        dependencies.package_name(package, lock.arch[arch].versions, lock.target)
     project = selection.project([name] if name else [])
     learned = constraints.read(project.images)
+    if not several and package_name not in (lock := chosen[0][0]).arch[chosen[0][1]].versions:
+        absent = _absent(selection, package_name, chosen[0], learned, offline=offline)
+        if not absent:  # an error that names similar packages
+            dependencies.package_name(package, lock.arch[chosen[0][1]].versions, lock.target)
+        answer(absent, [*_absent_lines(absent)])
+        return
     reasons = [
         msgspec.structs.replace(
             dependencies.why(graph, package_name, lock.as_of, learned),
@@ -100,6 +109,47 @@ def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offli
         reason = _recorded(reason, matrix, project)
         newer = _newer(reason, matrix)
     answer([reason], [*_lines(reason, newer)])
+
+
+def _absent(
+    selection: Filter,
+    package: str,
+    chosen: tuple[Lock, Arch],
+    learned: Sequence[Constraint],
+    *,
+    offline: bool,
+) -> list[AbsentPackage]:
+    """What stops the versions of `package` in other targets, the newest first."""
+    lock, arch = chosen
+    others: dict[str, list[Lock]] = {}
+    for other, _ in _dependencies.locked(selection, []):
+        if arch in other.arch and (version := other.arch[arch].versions.get(package)):
+            others.setdefault(version, []).append(other)
+    first = [(locks[0], arch) for locks in others.values()]
+    found = [
+        msgspec.structs.replace(
+            dependencies.absent(graph, package, lock, arch, learned),
+            targets=tuple(each.target for each in others[graph.packages[package]]),
+        )
+        for _, graph in _dependencies.graphs(selection, first, offline=offline)
+    ]
+    return sorted(found, key=lambda each: parse_version(each.version) or Version("0"), reverse=True)
+
+
+def _absent_lines(absent: Sequence[AbsentPackage]) -> Iterator[str]:
+    """What versions of a package that is not in a target require of it."""
+    first = absent[0]
+    yield f"{first.package} is not in {first.target} ({first.arch})"
+    for each in absent[:NEWER]:
+        yield from _wrapped(f"{each.package} {each.version} of {first_of(each.targets, NEWER)}:")
+        for need in each.obstacles:
+            source = "code" if need.learned else "METADATA"
+            yield f"    needs {need.package}{need.spec} ({source}), not {need.version}"
+        if not each.obstacles:
+            yield "    no requirement stops it; imgbuild lock solves and audits its code"
+        if each.lacks:
+            also = f"also needs {first_of(each.lacks, LACKS)}"
+            yield from paragraph(also, WIDTH, "    ", "      ")
 
 
 def _recorded(reason: VersionReason, matrix: Matrix, project: Project) -> VersionReason:

@@ -97,6 +97,30 @@ class VersionReason(msgspec.Struct, frozen=True, kw_only=True):
     layer: PackageLayer | None = None
 
 
+class Unmet(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version of a package requires of `package`, of which a target has `version`."""
+
+    package: str
+    spec: str
+    version: str
+    learned: bool = False
+
+
+class AbsentPackage(msgspec.Struct, frozen=True, kw_only=True):
+    """What stops a package that a target does not have, in the `version` of other `targets`.
+
+    `lacks` are the other packages that it needs and the target does not have.
+    """
+
+    target: str
+    arch: Arch
+    package: str
+    version: str
+    targets: tuple[str, ...]
+    obstacles: tuple[Unmet, ...]
+    lacks: tuple[str, ...] = ()
+
+
 def graph(lock: Lock, arch: Arch, requires: Mapping[str, Iterable[str]]) -> Graph:
     """The dependencies within the packages of `lock`; `requires` is package → requirements."""
     versions = {normalize(name): version for name, version in lock.arch[arch].versions.items()}
@@ -137,6 +161,37 @@ def package_name(package: str, versions: Mapping[str, str], target: str) -> str:
         message = f"{target} has no package {package}"
         raise InputError(message, hint=f"{suggestion}imgbuild show {target} --packages lists all")
     return name
+
+
+def absent(
+    graph: Graph, package: str, lock: Lock, arch: Arch, learned: Sequence[Constraint]
+) -> AbsentPackage:
+    """What `package` of `graph` requires, by METADATA and code, of the packages of a lock."""
+    has, version = lock.arch[arch].versions, graph.packages[package]
+    needed = {
+        need.needs: need.spec
+        for need in graph.dependencies
+        if need.package == package and need.needs != package
+    }
+    bounds = [(name, spec, False) for name, spec in needed.items()]
+    bounds += [
+        (constraint.other, str(constraint.spec), True)
+        for constraint in learned
+        if constraint.package == package and constraint.covers(version)
+    ]
+    return AbsentPackage(
+        target=lock.target,
+        arch=arch,
+        package=package,
+        version=version,
+        targets=(graph.target,),
+        obstacles=tuple(
+            Unmet(package=name, spec=spec, version=has[name], learned=by_code)
+            for name, spec, by_code in bounds
+            if name in has and not SpecifierSet(spec).contains(has[name], prereleases=True)
+        ),
+        lacks=tuple(sorted(needed.keys() - has.keys())),
+    )
 
 
 def why(graph: Graph, package: str, as_of: str, learned: Sequence[Constraint]) -> VersionReason:

@@ -14,6 +14,8 @@ from imgbuild.values import Arch
 from tests.support import dependent_project, inprocess_project, samples
 from tests.support.inprocess_project import TARGET, Command
 
+ROOT = Path(__file__).parents[3]
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -140,3 +142,17 @@ def test_summary_of_all_targets_fits_80_columns(imgbuild: Command, project: Path
     assert "==2.6.0 (target, vllm)" in lines[1]
     done = imgbuild("why", "absent")
     assert done.status == NothingSelected.exit_code
+
+
+def test_what_stops_a_package_that_a_target_lacks(imgbuild: Command) -> None:
+    """Requirements by METADATA and by code of the versions in other targets, the newest first."""
+    matrix = ("--matrix", str(ROOT / "matrix.yaml"), "--arch", "x86_64")
+    done = imgbuild("why", "verl", "cu124-vllm0.8.5", *matrix)
+    head, *lines = done.stdout.splitlines()
+    assert (done.status, head) == (0, "verl is not in cu124-vllm0.8.5 (x86_64)")
+    newest = "\n".join(lines).partition("verl 0.6.1")[0]
+    assert "    needs transformers!=5.6.0,<5.11,>=5.5.3 (METADATA), not 4.51.3" in newest
+    assert "also needs codetiming, hydra-core" in newest
+    done = imgbuild("why", "verl", "cu130-vllm0.31.0", *matrix)
+    assert "    needs trl<1.13.0 (code), not 1.16.0" in done.stdout
+    assert imgbuild("why", "no-such-package", "cu124-vllm", *matrix).status == 2

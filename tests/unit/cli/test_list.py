@@ -63,6 +63,19 @@ def test_order_by_size_begins_with_the_smallest_image() -> None:
     assert head.split()[-2:] == ["pull", "tested"]
 
 
+def test_an_extra_needs_its_packages_in_the_image() -> None:
+    """Ray is in both images; what ray[default] requires, only in the first."""
+    names = ("cu124-vllm0.8.5", "cu124-vllm", "--json", "--matrix", str(ROOT / "matrix.yaml"))
+    for package, expected in (
+        ("ray", {"cu124-vllm0.8.5", "cu124-vllm"}),
+        ("ray[default]", {"cu124-vllm0.8.5"}),
+    ):
+        done = CliRunner().invoke(app, ["list", "--with", package, *names])
+        assert {row["target"] for row in json.loads(done.stdout)} == expected
+    done = CliRunner().invoke(app, ["list", "--with", "ray[absent]", *names])
+    assert isinstance(done.exception, NothingSelected)
+
+
 @pytest.mark.usefixtures("project")
 def test_unknown_target_is_refused() -> None:
     done = CliRunner().invoke(app, ["list", "cu124"])
@@ -122,11 +135,11 @@ def test_retired_targets_that_no_filter_excludes_are_counted(retired: Path) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ray[serve]", "the packages of an extra are not compared with the targets"),
+        ("ray @ https://example.org/ray.whl", "without marker and URL"),
         ("ray; sys_platform == 'linux'", "without marker and URL"),
     ],
 )
-def test_extras_and_markers_are_refused(project: Path, text: str, words: str) -> None:
+def test_urls_and_markers_are_refused(project: Path, text: str, words: str) -> None:
     done = CliRunner().invoke(app, ["list", "--with", text])
     assert isinstance(done.exception, InputError)
     assert words in done.exception.message
