@@ -3,16 +3,22 @@
 Paths, types, modes, owners, link targets, contents and times must be equal, except for the lists in
 tests/support/debian_differences.py, of which a whole base needs every entry. Whole bases are
 compared in the long form; the whole Debian 12 also runs in test_main_job.py.
+
+The facts of a real root follow from its packages, the command and the version of mmdebstrap. They
+are kept in the user's cache, so mmdebstrap runs where one of these has changed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import os
 import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,11 +68,22 @@ whole = pytest.mark.parametrize("base", WHOLE, indirect=True, scope="module")
 compared = pytest.mark.parametrize("base", [*WHOLE, PART], indirect=True, scope="module")
 
 
-class Roots(NamedTuple):
-    """A real root and ours, on disk."""
+class Facts(NamedTuple):
+    """What is compared of a path; `names` is the number of its hard links."""
 
-    real: Path
-    ours: Path
+    mode: int
+    owner: str
+    names: int
+    time: int
+    target: str
+    sha256: str
+
+
+class Roots(NamedTuple):
+    """The paths of a real root and of ours."""
+
+    real: dict[str, Facts]
+    ours: dict[str, Facts]
 
 
 class Locked(NamedTuple):
@@ -117,25 +134,42 @@ def assembled(base: DebianBase, arch: Arch, folder: Path) -> Path:
     return folder / "ours"
 
 
-def installed(base: DebianBase, folder: Path) -> Path:
+def installed(base: DebianBase, debs: Sequence[Deb], folder: Path) -> dict[str, Facts]:
     """A real root with the base's packages, all scripts run; apt resolves the dependencies."""
     left_out = table.dpkg_configuration(table.load(base.suite)).decode().splitlines()
     options = [f"--dpkgopt={line}" for line in left_out if line.startswith("path-")]
     if base.suite == "bookworm":  # base-files has these links since Debian 13
         options.append("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr")
-    command = [
-        needs.tool("mmdebstrap"),
+    words = [
         *("--mode=root", "--variant=essential", "--dpkgopt=force-unsafe-io"),
         f"--include={','.join(base.packages)}",
         *options,
         base.suite,
-        str(folder / "real"),
-        f"deb {apt.mirrors(base)[0]} {base.suite} {' '.join(base.components)}",
     ]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(MTIME)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder / "real"
+    program = needs.tool("mmdebstrap")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    inputs = [version.stdout, words, MTIME, sorted(deb.sha256 for deb in debs), _source()]
+    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "imgbuild-tests/mmdebstrap" / f"{key}.json"
+    if not kept.exists():
+        mirror = f"deb {apt.mirrors(base)[0]} {base.suite} {' '.join(base.components)}"
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(MTIME)}
+        done = subprocess.run(
+            [program, *words, str(folder / "real"), mirror],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.with_suffix(".new").write_text(json.dumps(facts(folder / "real")))
+        kept.with_suffix(".new").rename(kept)
+        shutil.rmtree(folder / "real")
+    return {path: Facts(*values) for path, values in json.loads(kept.read_text()).items()}
+
+
+def _source() -> str:
+    """The code of `facts`, whose results are kept."""
+    return "".join(inspect.getsource(item) for item in (Facts, facts, content))
 
 
 @pytest.fixture(scope="module")
@@ -148,49 +182,54 @@ def ours(base: DebianBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def roots(base: DebianBase, ours: Path) -> Roots:
-    return Roots(installed(base, ours.parent), ours)
+    debs = locked(base, Arch.X86_64).debs
+    return Roots(installed(base, debs, ours.parent), facts(ours, user=MATRIX.image.user.name))
 
 
-def walk(folder: Path) -> dict[str, os.stat_result]:
-    stats = {}
+def facts(folder: Path, user: str = "") -> dict[str, Facts]:
+    """All paths of a root; lines of `user`, which belongs to no package, are left out."""
+    rows = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
-            stats[str(path.relative_to(folder))] = path.lstat()
-    return stats
+            state, inner = path.lstat(), str(path.relative_to(folder))
+            plain, link = stat.S_ISREG(state.st_mode), stat.S_ISLNK(state.st_mode)
+            rows[inner] = Facts(
+                mode=state.st_mode,
+                owner=f"{state.st_uid}:{state.st_gid}",
+                names=state.st_nlink,
+                time=int(state.st_mtime),
+                target=str(path.readlink()) if link else "",
+                sha256=hashlib.sha256(content(path, inner, user)).hexdigest() if plain else "",
+            )
+    return rows
+
+
+def content(path: Path, inner: str, user: str) -> bytes:
+    """A file's content; dpkg's diversions, which are in hash order, are sorted."""
+    data = path.read_bytes()
+    if user and inner in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
+        lines = data.splitlines(keepends=True)
+        assert sum(line.startswith(f"{user}:".encode()) for line in lines) == 1
+        return b"".join(line for line in lines if not line.startswith(f"{user}:".encode()))
+    if inner != "var/lib/dpkg/diversions":
+        return data
+    rows = zip(*[iter(data.splitlines())] * 3, strict=True)
+    return b"\n".join(b" ".join(row) for row in sorted(rows))
 
 
 def accepted(path: str, *lists: dict[str, str]) -> bool:
     return any(re.fullmatch(pattern, path) for patterns in lists for pattern in patterns)
 
 
-def without_user(path: str, data: bytes) -> bytes:
-    """An account file without the image's user, which belongs to no package."""
-    if path not in {"etc/passwd", "etc/group", "etc/shadow", "etc/gshadow"}:
-        return data
-    name = MATRIX.image.user.name.encode() + b":"
-    lines = data.splitlines(keepends=True)
-    assert sum(line.startswith(name) for line in lines) == 1
-    return b"".join(line for line in lines if not line.startswith(name))
-
-
-def content(folder: Path, path: str) -> bytes:
-    """A file's content; dpkg's diversions, which are in hash order, are sorted."""
-    data = (folder / path).read_bytes()
-    if path != "var/lib/dpkg/diversions":
-        return data
-    rows = zip(*[iter(data.splitlines())] * 3, strict=True)
-    return b"\n".join(b" ".join(row) for row in sorted(rows))
-
-
 @compared
 def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> None:
-    real, mine = walk(roots.real), walk(roots.ours)
+    real, mine = roots
     missing = {
         path
         for path in real.keys() - mine.keys()
         if not accepted(path, ONLY_REAL, ONLY_REAL_OF[base.suite])
-        and not (accepted(path, ONLY_REAL_EMPTY) and not stat.S_ISREG(real[path].st_mode))
+        and not (accepted(path, ONLY_REAL_EMPTY) and not stat.S_ISREG(real[path].mode))
     }
     assert missing == set()
     added = mine.keys() - real.keys()
@@ -200,44 +239,33 @@ def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> N
 
 @compared
 def test_types_modes_owners_and_targets_match_oracle(base: DebianBase, roots: Roots) -> None:
-    real, mine = walk(roots.real), walk(roots.ours)
     mode_mask = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
     faults = []
-    for path in sorted(real.keys() & mine.keys()):
-        real_state, other = real[path], mine[path]
-        mode = (
-            real_state.st_mode & mode_mask
-            if stat.S_ISREG(real_state.st_mode)
-            else real_state.st_mode
-        )
-        if mode != other.st_mode and not accepted(path, OTHER_OWNER):
-            faults.append(f"{path}: {stat.filemode(mode)}, ours {stat.filemode(other.st_mode)}")
-        owners = [f"{state.st_uid}:{state.st_gid}" for state in (real_state, other)]
-        if owners[0] != owners[1] and not accepted(path, OTHER_OWNER):
-            faults.append(f"{path}: of {owners[0]}, ours of {owners[1]}")
-        if stat.S_ISLNK(real_state.st_mode) and stat.S_ISLNK(other.st_mode):
-            targets = [(folder / path).readlink() for folder in roots]
-            if targets[0] != targets[1]:
-                faults.append(f"{path}: to {targets[0]}, ours to {targets[1]}")
-        if stat.S_ISREG(real_state.st_mode) and real_state.st_nlink != other.st_nlink:
-            faults.append(f"{path}: {real_state.st_nlink} names, ours {other.st_nlink}")
+    for path in sorted(roots.real.keys() & roots.ours.keys()):
+        real, mine = roots.real[path], roots.ours[path]
+        mode = real.mode & mode_mask if stat.S_ISREG(real.mode) else real.mode
+        if mode != mine.mode and not accepted(path, OTHER_OWNER):
+            faults.append(f"{path}: {stat.filemode(mode)}, ours {stat.filemode(mine.mode)}")
+        if real.owner != mine.owner and not accepted(path, OTHER_OWNER):
+            faults.append(f"{path}: of {real.owner}, ours of {mine.owner}")
+        if real.target and mine.target and real.target != mine.target:
+            faults.append(f"{path}: to {real.target}, ours to {mine.target}")
+        if stat.S_ISREG(real.mode) and real.names != mine.names:
+            faults.append(f"{path}: {real.names} names, ours {mine.names}")
     assert faults == []
 
 
 @compared
 def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None:
-    real, mine = walk(roots.real), walk(roots.ours)
     faults, compared = [], 0
-    for path in sorted(real.keys() & mine.keys()):
-        if not (stat.S_ISREG(real[path].st_mode) and stat.S_ISREG(mine[path].st_mode)):
+    for path in sorted(roots.real.keys() & roots.ours.keys()):
+        real, mine = roots.real[path], roots.ours[path]
+        if not (real.sha256 and mine.sha256):
             continue
-        expected = content(roots.real, path)
-        mine_too = without_user(path, content(roots.ours, path))
-        if mine_too != expected and not accepted(path, OTHER_CONTENT_OF[base.suite]):
+        if mine.sha256 != real.sha256 and not accepted(path, OTHER_CONTENT_OF[base.suite]):
             faults.append(f"{path}: other content")
-        times = int(real[path].st_mtime), int(mine[path].st_mtime)
-        if times[0] != times[1] and times[1] != MTIME:
-            faults.append(f"{path}: of {times[0]}, ours of {times[1]}")
+        if mine.time not in (real.time, MTIME):
+            faults.append(f"{path}: of {real.time}, ours of {mine.time}")
         compared += 1
     assert faults == []
     assert compared > (2000 if base.packages == PARTS else 5000)
@@ -246,7 +274,7 @@ def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None
 @pytest.mark.long
 @whole
 def test_accepted_differences_are_all_needed(base: DebianBase, roots: Roots) -> None:
-    real, mine, suite = walk(roots.real), walk(roots.ours), base.suite
+    real, mine, suite = roots.real, roots.ours, base.suite
     for patterns, paths in (
         ({**ONLY_REAL, **ONLY_REAL_OF[suite], **ONLY_REAL_EMPTY}, real.keys() - mine.keys()),
         ({**ONLY_OURS, **ONLY_OURS_OF[suite]}, mine.keys() - real.keys()),
@@ -398,8 +426,8 @@ def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path
     emulator = needs.emulator("aarch64")
     ours = assembled(base, Arch.ARM64, tmp_path)
     machines = set()
-    for path, state in walk(ours).items():
-        if stat.S_ISREG(state.st_mode):
+    for path, row in facts(ours).items():
+        if row.sha256:
             with (ours / path).open("rb") as file:
                 head = file.read(20)
             if head[:4] == b"\x7fELF" and "/gcc/" not in path:

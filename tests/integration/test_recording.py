@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,23 +68,6 @@ def test_image_of_other_target_is_not_tested(project: Project) -> None:
     assert "is not a test record" in done.stderr
     assert "smoke tests, tier" not in done.stderr
     assert not (project.folder / "images" / OTHER / "smoke.json").exists()
-
-
-def test_concurrent_processes_record_runs(project: Project, tmp_path: Path) -> None:
-    (report,) = json.loads((project.folder / "answer.json").read_text())
-    count = 6
-    for number in range(count):
-        again = {**report, "started": f"2026-11-22T00:00:{number:02}Z"}
-        (tmp_path / f"{number}.json").write_text(json.dumps([again]))
-    running = [
-        subprocess.Popen(
-            project.command("smoke", "--import", str(tmp_path / f"{number}.json")),
-            cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL,
-        )
-        for number in range(count)
-    ]  # fmt: skip
-    assert [process.wait() for process in running] == [0] * count
-    assert len(project.read(f"{TARGET}/smoke.json")["runs"]) == count + 1
 
 
 def test_unavailable_tier_keeps_other_reports(project: Project, tmp_path: Path) -> None:

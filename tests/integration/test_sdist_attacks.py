@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +40,14 @@ HONEST = "    shutil.copy(WHEEL, made)\n    return NAME\n"
 
 @pytest.fixture(scope="module", name="root")
 def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a root folder that this user's cache keeps."""
     needs.user_namespaces()
     matrix = load(ROOT / "matrix.yaml")
     base = msgspec.structs.replace(matrix.bases["debian-12"], packages=("python3", "usr-is-merged"))
-    context = Context(Store.open(tmp_path_factory.mktemp("cache")), Http())
-    return host_root(base, matrix.image.user, host_arch(), context)()
+    cached = host_root(base, matrix.image.user, host_arch(), Context(Store.open(), Http()))()
+    root = tmp_path_factory.mktemp("root") / "root"
+    subprocess.run(["cp", "-a", cached, root], check=True)
+    return root
 
 
 @pytest.fixture(name="victim")

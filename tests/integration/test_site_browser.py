@@ -20,7 +20,7 @@ from tests.support.browser import Browser, axe
 from tests.support.site_window import ROOT, shown, site, window
 
 __all__ = ["site", "window"]  # fixtures
-VIEWS = ((360, False), (800, True), (1600, False), (1600, True))  # width, dark
+VIEWS = ((360, False), (800, True), (1600, False))  # width, dark
 SAMPLE = (
     "targets/cu130-verl0.9.html", "index.html", "matrix.html", "machine.html", "together.html",
     "tests.html", "compare.html", "terms.html", "requirements.html",

@@ -180,7 +180,6 @@ def _image() -> Iterator[Image]:
 @pytest.mark.parametrize(
     ("through", "uid", "writable", "steps"),
     [
-        ("root", 1000, True, FEW),
         ("root", 12345, False, FEW),
         ("docker", 12345, True, STEPS),
         ("apptainer", 12345, False, FEW),

@@ -41,13 +41,13 @@ READS_SOURCE = (
 )
 # The files that take over 15 seconds, the longest first.
 LONGEST = (
-    "slurm_jobs", "docs", "ci", "debian_oracle", "run_command", "engine", "tool", "sdist", "extend",
-    "extend_builders", "registry_base", "slurm_server", "slurm_array", "builders", "render",
-    "smoke_images", "hostile_texts", "lock_command", "push", "direct_requirements",
-    "resolve_command", "user_packages", "foreign_folder", "project_indexes", "faults", "recording",
-    "refusals", "full_disk", "sdist_attacks", "site_browser", "site_answers",
-    "installed", "smoke", "smoke_nvcc", "wheel_oracle", "site", "project_rows", "sif_apptainer",
-    "audit_environment", "sandbox_escapes", "audit_workers",
+    "slurm_jobs", "user_packages", "ci", "docs", "debian_oracle", "extend", "smoke", "tool",
+    "run_command", "engine", "sdist", "site_browser", "installed", "render", "smoke_images",
+    "extend_builders", "builders", "foreign_folder", "registry_base", "push", "direct_requirements",
+    "lock_command", "hostile_texts", "site_answers", "slurm_server", "slurm_array", "sdist_attacks",
+    "resolve_command", "sif_apptainer", "project_rows", "project_indexes", "faults", "refusals",
+    "recording", "full_disk", "smoke_nvcc", "wheel_oracle", "site", "sandbox_escapes",
+    "audit_environment",
 )  # fmt: skip
 
 
