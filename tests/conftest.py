@@ -26,8 +26,9 @@ import pytest
 
 from tests.support import needs, schedule
 
-# Another process may keep the machine busy, so no test has a deadline.
-hypothesis.settings.register_profile("imgbuild", deadline=None)
+# Another process may keep the machine busy, so no test has a deadline. Examples differ in each run.
+EXAMPLES = 100 if needs.long() else 30
+hypothesis.settings.register_profile("imgbuild", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("imgbuild")
 
 # A shell's background job ignores interrupts, and nohup the end of a terminal; so would every
