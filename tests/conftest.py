@@ -188,12 +188,16 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exclude collected tests, which exist until the end, from garbage collection."""
+    """Exclude collected tests, which exist until the end, from garbage collection.
+
+    With Python's own limit of 700 objects, it takes 6 % of the time of unit tests.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000)
         gc.enable()
 
 
