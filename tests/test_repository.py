@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import json
 import os
 import re
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import HEAVY
 from tests.support import needs
 from tests.support.rows import each_row
 from tests.support.source_code import ROOT, modules, nodes, parsed, tracked
@@ -84,8 +82,10 @@ def test_workflows_pin_actions_by_commit_with_version():
 
 
 def test_shellcheck_reports_nothing():
-    scripts = tracked("tests/data/slurm/*.sh")
-    assert scripts
+    # Three quarters of these scripts are the same lines.
+    names = "*" if needs.long() else "[rsv]*"
+    scripts = tracked(f"tests/data/slurm/{names}.sh")
+    assert len(scripts) > 2
     linter = Path(sys.executable).with_name("shellcheck")  # its wheel is for x86_64 alone
     program = linter if linter.exists() else needs.tool("shellcheck")
     words = ("ci", "script", "cu124-vllm", "--all-published", "--registry", "registry.example/rl")
@@ -154,18 +154,6 @@ def test_text_files_are_opened_with_an_encoding():
         and not any(keyword.arg == "encoding" for keyword in node.keywords)
     ]
     assert not wrong, "say encoding='utf-8'"
-
-
-def test_digest_imports_no_heavy_library():
-    script = (
-        "import sys; import imgbuild.lock.lock_file, imgbuild.plan.plan;"
-        "import imgbuild.plan.image_digests, imgbuild.codec;"
-        f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == []
 
 
 def test_no_package_registry_is_named():
@@ -273,17 +261,6 @@ def test_pytest_collects_every_test_file(pytestconfig):
         if any(fnmatch.fnmatch(folder, pattern) for pattern in pytestconfig.getini("norecursedirs"))
     ]
     assert not skipped
-
-
-def test_schema_accepts_the_matrix():
-    import jsonschema
-    import yaml
-
-    schema = json.loads(_text("matrix.schema.json"))
-    # YAML reads a date where JSON has text.
-    matrix = json.loads(json.dumps(yaml.safe_load(_text("matrix.yaml")), default=str))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(matrix, schema, jsonschema.Draft202012Validator)
 
 
 def test_constraints_cover_the_environment():

@@ -23,7 +23,7 @@ from imgbuild.errors import ImgbuildError
 COUNT = int(os.environ.get("IMGBUILD_HOSTILE", "0"))  # mutations of each reader; 0: a few
 FUZZ = int(os.environ.get("IMGBUILD_FUZZ", "0"))  # seconds of atheris for each reader instead
 LONG = bool(COUNT or FUZZ)
-FEW = 60
+FEW = 25
 SECONDS = 20  # of CPU time for one file
 MEMORY = 500 << 20
 NUMBERS = tuple((1 << bits) - less for bits in (0, 7, 8, 15, 16, 31, 32, 40, 63) for less in (0, 1))

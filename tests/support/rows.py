@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 WIDTH = 200  # of a row's values in a message
+SECONDS = 240  # of all rows; other unit tests may take 60 seconds
 PARAMETERS = type(pytest.param())
 
 
@@ -51,7 +52,8 @@ def each_row(
         signature = inspect.signature(function)
         fixtures = [each for name, each in signature.parameters.items() if name not in keys]
         test.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
-        return test
+        timed: Callable[..., None] = pytest.mark.timeout(SECONDS)(test)
+        return timed
 
     return decorate
 

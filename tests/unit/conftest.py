@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from imgbuild.lock import published
+from imgbuild.matrix import load
 from tests.support import inprocess_project, memory_folders, signed_image
 from tests.support.inprocess_project import Command, Sample
 
@@ -21,6 +24,16 @@ def _tmp_path_factory(
         return
     with memory_folders.factory(request.session) as factory:
         yield factory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _parsed_matrices() -> Iterator[None]:
+    """Read an unchanged matrix once: that of the catalogue takes each command 40 ms here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (load, published):
+            patch.setattr(module, "parse", lru_cache(maxsize=4)(module.parse))
+            patch.setattr(module, "converted", lru_cache(maxsize=4)(module.converted))
+        yield
 
 
 @pytest.fixture(name="imgbuild")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -339,10 +340,10 @@ def test_recommended_targets_are_first_and_marked(imgbuild: Command) -> None:
 def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     matrix_options = ("--matrix", str(ROOT / "matrix.yaml"), "--json")
 
-    def _names(*words: str) -> set[str]:
-        return {
-            row["target"] for row in json.loads(imgbuild("list", *words, *matrix_options).stdout)
-        }
+    @functools.cache
+    def _names(*words: str) -> frozenset[str]:
+        rows = json.loads(imgbuild("list", *words, *matrix_options).stdout)
+        return frozenset(row["target"] for row in rows)
 
     verl = _names("--with", "verl")
     assert {"cu130-vllm", "cu128-verl0.6"} <= verl

@@ -343,7 +343,7 @@ def test_wheel_folder_below_non_utf8_path(tmp_path: Path) -> None:
 LINES = RIGHT.splitlines()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     st.integers(0, len(LINES) - 1),
     st.sampled_from(["drop", "twice", "indent", "outdent", "comma", "value"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import yaml
 
 from imgbuild.errors import InputError
 from imgbuild.matrix.load import loads
-from imgbuild.matrix.schema import DIALECT, FILE, published, schema
+from imgbuild.matrix.schema import DIALECT, FILE, schema
 from tests.support.matrix_text import RIGHT, broken
 from tests.support.rows import each_row
 from tests.unit.matrix.test_load import SCALARS, STRUCTURE
@@ -32,6 +33,7 @@ UNSEEN = {
 }
 
 
+@functools.cache
 def validator() -> jsonschema.Draft202012Validator:
     import jsonschema
 
@@ -40,12 +42,9 @@ def validator() -> jsonschema.Draft202012Validator:
 
 def as_json(text: str) -> Any:
     """A YAML file as passed to a schema by an editor's YAML 1.2 parser: dates are text."""
-    return json.loads(json.dumps(yaml.safe_load(text), default=datetime.date.isoformat))
-
-
-def test_published_schema_is_current() -> None:
-    remedy = "make golden"
-    assert (REPOSITORY / FILE).read_bytes() == published(), remedy
+    return json.loads(
+        json.dumps(yaml.load(text, yaml.CSafeLoader), default=datetime.date.isoformat)
+    )
 
 
 def test_matrix_refers_to_published_schema() -> None:
@@ -88,4 +87,7 @@ def test_schema_refuses_matrices_that_reader_refuses(name: str) -> None:
     with pytest.raises(InputError):
         loads(text.encode(), "bad.yaml")
     assert not validator().is_valid(as_json(text))
+
+
+def test_schema_accepts_the_unchanged_matrix() -> None:
     assert validator().is_valid(as_json(RIGHT))

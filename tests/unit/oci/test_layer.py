@@ -178,7 +178,7 @@ NAME = st.text(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     files=st.dictionaries(
         st.lists(NAME, min_size=1, max_size=5).map(lambda parts: "/".join(["top", *parts]) + ".f"),

@@ -117,7 +117,7 @@ SHARED = [
 ]
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(layers)
 @example([GONE])
 @example([BEHIND])

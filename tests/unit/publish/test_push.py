@@ -313,8 +313,10 @@ def test_failing_registry_gets_no_tag(place, where):
     refused(place, FetchFailed, "500")
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
-@pytest.mark.parametrize("where", [BLOB, "POST .*/blobs/uploads/", MANIFEST, "HEAD .*/blobs/"])
+@pytest.mark.parametrize(
+    ("where", "status"),
+    [(BLOB, 500), ("POST .*/blobs/uploads/", 503), (MANIFEST, 429), ("HEAD .*/blobs/", 503)],
+)
 def test_transient_registry_error_is_retried(place, where, status):
     place.registry.faults.append(Fault(where, status=status, headers={"Retry-After": "0"}))
     place.push()

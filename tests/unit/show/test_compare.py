@@ -84,7 +84,7 @@ members = st.builds(
 trees = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: member.path)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(trees, st.integers(0, 6))
 def test_division_into_layers_is_ignored(tree: list[Member], cut: int) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -96,7 +96,7 @@ def test_division_into_layers_is_ignored(tree: list[Member], cut: int) -> None:
         assert answer.left.bytes == sum(member.size for member in tree)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(trees, st.data())
 def test_one_change_is_one_difference(tree: list[Member], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(tree) - 1))

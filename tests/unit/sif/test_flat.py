@@ -70,7 +70,7 @@ def info(path: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.
 
 
 @given(merging.layers)
-@settings(max_examples=300)
+@settings(max_examples=80)
 def test_flat_stream_matches_merged_layers(layers):
     given_ = [merging.layer(each) for each in layers]
     try:

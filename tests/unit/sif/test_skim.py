@@ -109,7 +109,7 @@ def test_layer_of_other_tool_is_skimmed(tmp_path, cut):
 
 
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.sampled_from("spr")), max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_layers_with_arbitrary_contents(tmp_path_factory, content_specs):
     folder = tmp_path_factory.mktemp("skim")
     members = []

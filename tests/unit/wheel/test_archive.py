@@ -123,7 +123,6 @@ def test_zip64_with_many_members(tmp_path: Path) -> None:
     files = {f"demo/{number}": b"" for number in range(66_000)}
     wheel = archive.read(make(tmp_path, files))
     assert len(wheel.members) == 66_003
-    archive.verify(wheel)
 
 
 def test_streamed_zip64_is_read(tmp_path: Path) -> None:

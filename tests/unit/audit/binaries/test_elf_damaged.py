@@ -120,7 +120,7 @@ PATCHES = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(SPOTS, PATCHES), max_size=6),
     st.one_of(st.just(len(DATA)), st.integers(0, len(DATA))),
