@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import lzma
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -46,6 +47,8 @@ USED = frozenset(
 )
 RESOLVED = "debian-packages-1"  # the packages of a base
 PARSED = "debian-index-1"  # increase the number when `USED` or the parsing of an index changes
+NAME = re.compile(r"^Package:[ \t]*(.*)$", re.MULTILINE)
+IndexReader = Callable[[str, str, Context], list[dict[str, str]]]  # of URL and SHA-256
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 # Names of suites that are other ones after each release of Debian.
 RELEASE_CLASSES = (*("stable", "oldstable", "oldoldstable", "testing", "unstable", "experimental"),)
@@ -97,7 +100,7 @@ def resolve_debs(base: DebianBase, arch: Arch, context: Context) -> ResolvedDebs
     if a dependency cannot be met.
     """
     stored = context.store.fact(
-        RESOLVED, _resolution_key(base, _suites(base, arch, context, read=False))
+        RESOLVED, _resolution_key(base, _suites(base, arch, context, read=_unread))
     )
     if stored is not None:
         return msgspec.msgpack.decode(stored, type=ResolvedDebs)
@@ -129,7 +132,11 @@ def unknown(base: DebianBase, arch: Arch, names: Iterable[str], context: Context
 
     A similar one starts with the same two letters. Errors as for `resolve_debs`.
     """
-    packages = {package["Package"] for package in _listed(base, arch, context)}
+    packages = {
+        package["Package"]
+        for index in _suites(base, arch, context, read=_named)
+        for package in index.packages
+    }
     similar: dict[str, str] = {}
     for name in names:
         if name not in packages:
@@ -221,9 +228,9 @@ def _listed(base: DebianBase, arch: Arch, context: Context) -> list[dict[str, st
 
 
 def _suites(
-    base: DebianBase, arch: Arch, context: Context, *, read: bool = True
+    base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> list[SuiteIndex]:
-    """The suite of `base`, and its security suite if used; without packages if not `read`."""
+    """The suite of `base`, and its security suite if used; `read` reads a `Packages` file."""
     suites = [Suite(base.suite, mirrors(base))]
     if base.security is not None:
         suites.append(_security(base))
@@ -231,9 +238,9 @@ def _suites(
 
 
 def _suite_index(
-    suite: Suite, base: DebianBase, arch: Arch, context: Context, *, read: bool = True
+    suite: Suite, base: DebianBase, arch: Arch, context: Context, *, read: IndexReader | None = None
 ) -> SuiteIndex:
-    """Every package of `suite`, from the first mirror that responds; none if not `read`."""
+    """Every package of `suite`, from the first mirror that responds."""
     if not suite.mirrors:
         message = f"no Debian mirror is known for {suite.name}"
         hint = "add one to the base in matrix.yaml, such as a dated snapshot"
@@ -242,7 +249,7 @@ def _suite_index(
     for mirror in suite.mirrors:
         try:
             with reading(mirror, hint="try another mirror"):
-                return _indexes(suite.name, base.components, arch, mirror, context, read=read)
+                return _indexes(suite.name, base.components, arch, mirror, context, read or _index)
         except FetchFailed as error:
             context.reporter.detail(f"{mirror}: {error.message}")
             failures.append(f"{mirror}: {error.message}")
@@ -318,10 +325,9 @@ def _indexes(
     arch: Arch,
     mirror: str,
     context: Context,
-    *,
-    read: bool,
+    read: IndexReader,
 ) -> SuiteIndex:
-    """The packages of the `Packages` index of each component, verified; none if not `read`."""
+    """The packages of the `Packages` index of each component, verified."""
     place = f"{mirror}/dists/{suite}"
     release = _verified(
         context.http.bytes(f"{place}/InRelease"), f"{place}/InRelease", context.store
@@ -342,7 +348,7 @@ def _indexes(
             message = f"{place}/InRelease does not list {name}"
             raise IntegrityError(message, hint="check the base's `components` in matrix.yaml")
         files.append(hashes[name])
-        packages += _index(f"{place}/{name}", hashes[name], context) if read else ()
+        packages += read(f"{place}/{name}", hashes[name], context)
     try:
         date = parsedate_to_datetime(release.get("Date", "")).date().isoformat()
     except ValueError as error:
@@ -353,9 +359,28 @@ def _indexes(
 
 def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
     """The packages of an index; they are kept in the cache, since parsing takes seconds."""
-    store, http = context.store, context.http
+    store = context.store
     if (parsed := store.fact(PARSED, digest)) is not None:
         return msgspec.msgpack.decode(parsed, type=list[dict[str, str]])
+    listed = [_used(paragraph) for paragraph in paragraphs(_text(url, digest, context))]
+    store.put_fact(PARSED, digest, msgspec.msgpack.encode(listed))
+    return listed
+
+
+def _named(url: str, digest: str, context: Context) -> list[dict[str, str]]:
+    """The names of the packages of an index; the other fields are not parsed."""
+    return [{"Package": name} for name in NAME.findall(_text(url, digest, context))]
+
+
+def _unread(url: str, digest: str, context: Context) -> list[dict[str, str]]:
+    """No package."""
+    del url, digest, context
+    return []
+
+
+def _text(url: str, digest: str, context: Context) -> str:
+    """The unpacked index at `url`, from the cache if it is there."""
+    store, http = context.store, context.http
     cached = store.file(digest)
     if cached is not None:
         data = cached.read_bytes()
@@ -373,9 +398,7 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
             temporary = scratch / "Packages.xz"
             temporary.write_bytes(data)
             store.add_file(temporary, digest)
-    listed = [_used(paragraph) for paragraph in paragraphs(lzma.decompress(data).decode())]
-    store.put_fact(PARSED, digest, msgspec.msgpack.encode(listed))
-    return listed
+    return lzma.decompress(data).decode()
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:

@@ -41,7 +41,12 @@ from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.range_conflicts import changes_for, contradictions, range_conflicts
+from imgbuild.resolve.range_conflicts import (
+    absent,
+    changes_for,
+    contradictions,
+    range_conflicts,
+)
 from imgbuild.resolve.source_only import Advice, WheelNeeds, required_sdists
 from imgbuild.show import status
 from imgbuild.smoke import recording
@@ -271,11 +276,13 @@ class Chooser:
             asked = self._open(nearest)
             demanded = self.demands(nearest.python)
             have = {*nearest.versions, *self._excluded()}
+            required = self._required(nearest, asked)
             blocked = [
                 *self._indexes.obstacles,
                 *obstacles(asked, self.pages, tags),
                 *url_wheels.unfit(asked, tags),
-                *contradictions(self._required(nearest, asked), demanded, self._declared),
+                *contradictions(required, demanded, self._declared),
+                *absent(required, self._declared, self.pages, tags),
                 *required_sdists(asked, have, self.pages, tags),
             ]
             advice, sdists = self._of_source(blocked, nearest, folder)

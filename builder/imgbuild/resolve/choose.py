@@ -29,6 +29,7 @@ WEIGHTS = {"torch": 1000, "vllm": 100, "sglang": 100} | dict.fromkeys(
     (*FRAMEWORKS, "triton", "flash-attn"), 10
 )
 ENGINES = ("torch", "vllm", "sglang")
+LIKE = 10  # the cost of packages solved again, which no test has run
 DEFAULT_STACK = "vllm"
 FIRST = 6  # targets whose additions are examined
 PATCHES = 30  # of a minor release of Python
@@ -277,7 +278,7 @@ class _Order:
             if package in WEIGHTS
         )
         other_cuda = OTHER_CUDA if self._cuda and item.cuda not in self._cuda else 0
-        return changed + added + other_cuda
+        return changed + added + other_cuda + (LIKE if item.form == "like" else 0)
 
     def _stack(self, facts: LockedFacts, demanded: set[str]) -> int:
         """Sort key for a target's recommendation: one for a package of the project comes first."""

@@ -176,11 +176,11 @@ def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
 
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
-    """Report which chosen versions are old, and why."""
-    published_versions = prepared.published.versions if prepared.published is not None else {}
-    new = tuple(item for item in chosen if item.package not in published_versions)
-    reporter = prepared.problem.context.reporter
-    freshness.report(prepared.catalogue, new, _catalogue_files(prepared, new), reporter)
+    """Report which chosen versions are old, except those of a published target, and why."""
+    kept = prepared.published.versions if prepared.published else _preferred(prepared.problem)
+    new = tuple(item for item in chosen if kept.get(item.package) != item.version)
+    files, reporter = _catalogue_files(prepared, new), prepared.problem.context.reporter
+    freshness.report(prepared.catalogue, new, files, reporter)
 
 
 def _catalogue_files(

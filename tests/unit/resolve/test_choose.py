@@ -60,6 +60,15 @@ def test_a_tested_target_that_has_everything_is_extended() -> None:
     assert ranked([facts("a")], "torch", declared=python(">=3.12"))[0].form == "like"
 
 
+def test_a_target_without_changes_precedes_one_with_more_of_the_packages() -> None:
+    tested = facts("b")
+    nearer = facts("a", versions={**tested.versions, "deepspeed": "0.18", "websockets": "17.0"})
+    found = ranked([nearer, tested], "deepspeed", "websockets <17")
+    assert [(item.target, item.form) for item in found] == [("b", "extends"), ("a", "like")]
+    engine = facts("c", versions={"torch": "2.6.0"})
+    assert names(ranked([nearer, engine], "vllm", "websockets <17"))[0] == "a"
+
+
 def test_a_checkout_of_a_package_is_not_the_release() -> None:
     checkout = PackageDemand(
         package="transformers", source="git+https://example.org/t.git", places=(PLACE,)

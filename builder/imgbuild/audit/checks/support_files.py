@@ -92,13 +92,14 @@ def _of_table(package_set: PackageSet, package: str, file: str) -> Iterator[Supp
 
 
 def _least_versions(source: bytes | None) -> dict[str, str]:
-    """Package → ">=X" for each `def is_NAME_available(min_version=X)`."""
+    """Package → ">=X" for each `def is_NAME_available(min_version=X)` in which X is a version."""
     literals = _literals(source)
     versions = {}
     for match in _PREDICATE.finditer((source or b"").decode(errors="replace")):
         name, value = match.groups()
-        text = literals.get(value, value)
-        versions[name] = f">={str(text).strip(QUOTE)}"
+        text = str(literals.get(value, value)).strip(QUOTE)
+        if parse_version(text) is not None:
+            versions[name] = f">={text}"
     return versions
 
 

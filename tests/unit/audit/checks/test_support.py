@@ -233,7 +233,7 @@ def test_dependency_table_checked_at_import(tmp_path):
     assert support_findings(tmp_path / "new", {"own==1": TABLE, "hub==0.36": {}}) == []
 
 
-@pytest.mark.parametrize(("least", "count"), [("LEAST", 0), ('"0.26.0"', 1)])
+@pytest.mark.parametrize(("least", "count"), [("LEAST", 0), ('"0.26.0"', 1), ("None", 1)])
 def test_package_too_old_to_be_available_is_not_checked(tmp_path, least, count):
     predicate = f"def is_accelerate_available(min_version: str = {least}) -> bool:\n    ...\n"
     package = {
