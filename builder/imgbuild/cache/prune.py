@@ -166,7 +166,8 @@ def _remove(store: Store, entry: CacheEntry) -> bool:
                 path.unlink()
             return mine
     if entry.kind in _FOLDERS:
-        with store.scratch() as scratch:
+        # The user may have removed it.
+        with store.scratch() as scratch, contextlib.suppress(FileNotFoundError):
             path.rename(scratch / "unpacked")  # atomic, even if the process is killed
     else:
         with known_hashes.of_user().relinked(path):  # a layout may have a link to the same file
