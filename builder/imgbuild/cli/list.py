@@ -385,7 +385,6 @@ Order = Annotated[
         "--order",
         "The recommended targets first, or by what a pull downloads: the smallest image first.",
         panel=OUTPUT,
-        often=True,
     ),
 ]
 Runs = Annotated[

@@ -9,6 +9,7 @@ import msgspec
 from imgbuild.attest.sbom import needs
 from imgbuild.index import cuda_releases
 from imgbuild.matrix.constraints import Constraint
+from imgbuild.system.syntax import valid_requirement
 from imgbuild.values import normalize
 
 
@@ -22,7 +23,10 @@ class RequirementLink(msgspec.Struct, frozen=True, kw_only=True):
 
 def links(metadata: Mapping[str, bytes], markers: Mapping[str, str]) -> tuple[RequirementLink, ...]:
     """The requirements between the packages of `metadata`, including requested extras."""
-    lines = {package: cuda_releases.requirement_lines(data) for package, data in metadata.items()}
+    lines = {
+        package: filter(valid_requirement, cuda_releases.requirement_lines(data))
+        for package, data in metadata.items()
+    }
     keys = {
         (need.package, normalize(need.requirement.name), str(need.requirement.specifier))
         for need in needs.applied(lines, markers)

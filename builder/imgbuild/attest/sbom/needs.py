@@ -11,7 +11,7 @@ import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.attest.sbom.packages import Package, named
-from imgbuild.system.syntax import applies, valid_requirement
+from imgbuild.system.syntax import applies, parse_requirement, valid_requirement
 from imgbuild.values import normalize
 
 
@@ -80,11 +80,9 @@ def of_debs(packages: Mapping[str, Package]) -> dict[str, tuple[str, ...]]:
 
 
 def _among(packages: KeysView[str], lines: Iterable[str]) -> list[Requirement]:
-    """The `lines` that require one of `packages`."""
-    requirements = (
-        valid_requirement(line) for line in lines if not packages.isdisjoint(named(line))
-    )
-    return [each for each in requirements if each is not None]
+    """The `lines` that require one of `packages`; InvalidRequirement if one cannot be parsed."""
+    chosen = [line for line in lines if not packages.isdisjoint(named(line))]
+    return [valid_requirement(line) or parse_requirement(line) for line in chosen]
 
 
 def _applied(
