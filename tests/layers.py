@@ -49,8 +49,7 @@ PRINTERS = ("cli", "pipeline", "system.process")
 CALLERS: dict[str, tuple[str, ...]] = {
     "print": ("system.console",),
     "sys.exit": ("cli.*", "__main__"),
-    # The last two end their own processes.
-    "os._exit": ("cli.*", "__main__", "container.enclosure", "system.forks"),
+    "os._exit": ("cli.*", "__main__", "container.enclosure"),  # which ends its own processes
     "SystemExit": ("cli.*", "__main__"),
     "os.system": ("system.process",),
     "os.popen": ("system.process",),

@@ -85,7 +85,6 @@ def _check(
             others,
             unread,
             (lambda code: FindingCache(store, key, code, facts)) if key else None,
-            package_set.save if key else None,
         ),
         *variables.check(sources, texts, facts.variables()),
         *command_lines.check(sources, texts),

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 
 import msgspec
 
-from imgbuild import codec
 from imgbuild.audit.code import overrides
 from imgbuild.audit.code.commands import commands_of, names_in
 from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
-from imgbuild.audit.code.sources import PackageSources, Reader
+from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.names import releases
 from imgbuild.audit.source.text import string
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
-from imgbuild.system.code_digest import code_digest
 from imgbuild.system.syntax import valid_source
-from imgbuild.values import sha256
 
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
@@ -52,14 +49,6 @@ class PackageProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact: bool = False
     classes: str = _ARGUMENTS
     arguments: str = ""
-
-
-class ParserPart(msgspec.Struct, frozen=True):
-    """What the files of one package show: `choices` of each flag, None if they are not literal."""
-
-    flags: frozenset[str] = frozenset()
-    choices: dict[str, frozenset[tuple[str, ...] | None]] = {}
-    words: frozenset[str] = frozenset()
 
 
 class Parser(msgspec.Struct, frozen=True):
@@ -214,25 +203,14 @@ class _CommandLines:
     def _parser(self, program: PackageProgram) -> Parser | None:
         """The parsers of a program; None if its package is not installed or not available."""
         if program.files not in self._parsers:
-            parts = [self._part(program, program.package, program.files, program.subcommands)]
-            more = program.more.items() if parts[0].flags else ()
-            parts += [self._part(program, package, files, ()) for package, files in more]
-            self._parsers[program.files] = _joined(parts) if parts[0].flags else None
+            self._parsers[program.files] = None
+            contents = dict(self._sources.files(program.package, program.files))
+            if contents:
+                named = self._sources.files(program.package, program.subcommands)
+                for package, patterns in program.more.items():
+                    contents.update(self._sources.files(package, patterns))
+                self._parsers[program.files] = _read(contents, named, program.classes)
         return self._parsers[program.files]
-
-    def _part(
-        self,
-        program: PackageProgram,
-        package: str,
-        patterns: tuple[str, ...],
-        subcommands: tuple[str, ...],
-    ) -> ParserPart:
-        def _read_files(read: Reader) -> ParserPart:
-            return _read(read(patterns), read(subcommands), program.classes)
-
-        parts = [code_digest(__name__), *patterns, "", *subcommands, program.classes]
-        kind = f"code-parser-{sha256(codec.compact(parts))[:16]}"
-        return self._sources.derived(package, kind, ParserPart, _read_files) or ParserPart()
 
 
 @lru_cache(maxsize=1)
@@ -301,9 +279,9 @@ def _of_flag(
         yield place, CHOICE, message, f"one of {', '.join(listed)}", Severity.ERROR
 
 
-def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> ParserPart:
+def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: str) -> Parser:
     """The flags in some files and the fields of their `classes`, and all strings of others."""
-    flags: set[str] = set()
+    flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
     for path, source in {**named, **contents}.items():
@@ -324,20 +302,6 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
                 }
             elif isinstance(node, ast.Call) and node.args:
                 _add_choices(node, choices)
-    same = {name: frozenset(each) for name, each in choices.items()}
-    return ParserPart(frozenset(flags), same, frozenset(words))
-
-
-def _joined(parts: Iterable[ParserPart]) -> Parser:
-    """The parser of a program from the parts of its packages."""
-    flags: set[str] = {"help", "version", "config"}
-    choices: dict[str, set[tuple[str, ...] | None]] = {}
-    words: set[str] = set()
-    for part in parts:
-        flags |= part.flags
-        words |= part.words
-        for name, listed in part.choices.items():
-            choices.setdefault(name, set()).update(listed)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
     plain = {name: listed for name, listed in same.items() if listed is not None}
     return Parser(frozenset(flags), plain, frozenset(words))

@@ -17,12 +17,11 @@ import yaml
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Command, Word
-from imgbuild.audit.source.text import dotted, lines_with, nodes_on, string
+from imgbuild.audit.source.text import dotted, string
 from imgbuild.system.syntax import parse_source
 
 _RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
 _SPAWNERS = frozenset(("create_subprocess_exec", "create_subprocess_shell", "system", "popen"))
-_RUNNER = re.compile(rb"(?:run|open|call|output|exec|shell|system)\(")
 _RUNS = re.compile(rb"subprocess|os\.system|os\.popen")
 _SETTINGS = re.compile(
     rb"^[\s-]*[\"']?(?:command|args|entrypoint|run|setup)[\"']?\s*:", re.MULTILINE
@@ -42,7 +41,7 @@ def commands_of(text: CodeText, names: re.Pattern[bytes]) -> Iterator[Command]:
     if names.search(text.source) is None:
         return
     if text.kind == "python" and _RUNS.search(text.source):
-        yield from _of_python(text.source, names)
+        yield from _of_python(text.source)
     elif text.kind == "yaml" and _SETTINGS.search(text.source):
         yield from _of_yaml(text.source)
     elif text.kind == "dockerfile":
@@ -58,16 +57,14 @@ def _with_nested(command: Command) -> Iterator[Command]:
 # -- Python
 
 
-def _of_python(source: bytes, names: re.Pattern[bytes]) -> Iterator[Command]:
+def _of_python(source: bytes) -> Iterator[Command]:
     try:
         tree = parse_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    # Runners, and the lists that contain the names of programs.
-    pattern = re.compile(rb"%s|%s" % (_RUNNER.pattern, names.pattern))
     lists: dict[str, list[ast.List]] = {}
     run: list[ast.expr] = []
-    for node in nodes_on(tree, lines_with(pattern, source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             for target in node.targets:
                 if isinstance(target, ast.Name):

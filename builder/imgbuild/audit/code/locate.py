@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 
 from imgbuild.audit.code.code_set import CODE, CodeSet
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.replaced import unused_lines
-from imgbuild.audit.source.text import nodes_on
 from imgbuild.report import Evidence, Relation
 from imgbuild.system.syntax import parse_source
 
@@ -39,7 +39,16 @@ class CodeTree:
 
     def _nodes(self, line: int) -> Iterator[ast.AST]:
         """The nodes that start on a line, outer ones first."""
-        return (node for node in nodes_on(self._tree, [line]) if _line(node) == line)
+        waiting: deque[ast.AST] = deque([self._tree])
+        while waiting:
+            for node in ast.iter_child_nodes(waiting.popleft()):
+                decorators = getattr(node, "decorator_list", ())  # on lines before the node's
+                start = getattr(node, "lineno", 0)
+                first = decorators[0].lineno if decorators else start
+                if not start or first <= line <= (getattr(node, "end_lineno", 0) or start):
+                    waiting.append(node)
+                    if start == line:
+                        yield node
 
     @cached_property
     def _all(self) -> list[ast.stmt]:
@@ -139,10 +148,6 @@ class CodeTree:
                 prefix = line[: match.col_offset].decode(errors="replace")
                 return match.lineno, len(prefix) + 1
         return evidence.line, 1
-
-
-def _line(node: ast.AST) -> int:
-    return getattr(node, "lineno", 0)
 
 
 def _is_main(test: ast.expr) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,12 +19,10 @@ from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
 from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.code.wheel_sources import instead
 from imgbuild.audit.main_path import policy
-from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.report import Evidence, Finding, Relation, Severity
-from imgbuild.system.forks import Fork
 
 # The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
 CODES = {
@@ -46,8 +42,6 @@ _DEVELOPMENT = re.compile(
     r"(?:^|/)(?:tests?/|docs?/|test_[^/]*\.py$|[^/]*_test\.py$"
     r"|(?:setup|conftest|noxfile|conf|tasks)\.py$)"
 )
-_PROCESSES = 4  # at most, since each needs its own memory
-PART = 2 << 20  # bytes of source for which a process is started
 _ABOVE = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
 
@@ -60,13 +54,11 @@ def check(
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
     cache: Callable[[CodeSet], FindingCache] | None = None,
-    save: Callable[[], None] | None = None,
 ) -> list[CodeFinding]:
     """The findings in the Python files `texts` with the facts `facts`, for these packages.
 
     `unread` are packages that are installed and were not read. Files whose findings are in the
-    `cache` are not checked again. With `save`, which stores facts that have been read, many files
-    are checked in several processes.
+    `cache` are not checked again.
     """
     code = CodeSet(package_set, texts, facts, unread)
     # Any package may be at fault, not only those that the audit of a package set walks.
@@ -78,24 +70,7 @@ def check(
         stored = {file: kept.read(file) for file in places}
         known = {file: each for file, each in stored.items() if each and _is_current(each, code)}
     new = {name: text for name, text in code.code.items() if text.file not in known}
-    check_files = partial(_check_files, code, rules, others)
-    checked = _in_parts(check_files, new, save) if save is not None else check_files(list(new))
-    known |= checked
-    if kept is not None:
-        for file, each in checked.items():
-            kept.write(file, each)
-        kept.save()
-    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
-    return _unique([*(each for group in known.values() for each in group.findings), *broken])
-
-
-def _check_files(
-    code: CodeSet, rules: MainPathPolicy, others: Sequence[OtherSet], names: Sequence[str]
-) -> dict[str, FileFindings]:
-    """File → findings, of some modules of the user."""
-    new = {name: code.code[name] for name in names}
-    places = {text.file: text for text in new.values()}
-    path = code.path(names)
+    path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
     for finding in (*imports.check(code, path), *calls.check(code, path, rules)):
@@ -110,54 +85,14 @@ def _check_files(
         findings[file] += _of_file(look, places[file], group)
     for each in overridden.check(code, others, new):
         findings[each.file].append(each)
-    return {
-        file: FileFindings(tuple(entries), tuple(local.get(file, ())))
-        for file, entries in findings.items()
-    }
-
-
-def _in_parts(
-    check_files: Callable[[Sequence[str]], dict[str, FileFindings]],
-    new: Mapping[str, CodeText],
-    save: Callable[[], None],
-) -> dict[str, FileFindings]:
-    """The results of `check_files` for the modules `new`, in several processes if there are many.
-
-    Each `save`s what it has read. A part that fails in its process, such as one that lacks facts
-    of a package, is checked in this one.
-    """
-    first, *rest = _parts({name: len(text.source) for name, text in new.items()})
-
-    def _copied(names: Sequence[str]) -> bytes:
-        encoded = msgspec.msgpack.encode(check_files(names))
-        save()
-        return encoded
-
-    forks = [(names, Fork(partial(_copied, names))) for names in rest]
-    try:
-        checked = check_files(first)
-        for names, fork in forks:
-            data = fork.result()
-            checked |= (
-                check_files(names)
-                if data is None
-                else msgspec.msgpack.decode(data, type=dict[str, FileFindings])
-            )
-    finally:
-        for _, fork in forks:
-            fork.close()
-    return checked
-
-
-def _parts(sizes: Mapping[str, int]) -> list[list[str]]:
-    """The modules in parts of about the same size, one for each process."""
-    processes = min(len(os.sched_getaffinity(0)), _PROCESSES, sum(sizes.values()) // PART + 1)
-    parts: list[list[str]] = [[] for _ in range(processes)]
-    before, total = 0, sum(sizes.values()) + 1
-    for name, size in sizes.items():
-        parts[before * processes // total].append(name)
-        before += size
-    return parts
+    for file, entries in findings.items():
+        known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
+        if kept is not None:
+            kept.write(file, known[file])
+    if kept is not None:
+        kept.save()
+    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
+    return _unique([*(each for group in known.values() for each in group.findings), *broken])
 
 
 def _is_current(stored: FileFindings, code: CodeSet) -> bool:

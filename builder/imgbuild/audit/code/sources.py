@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import TypeVar
 
 from imgbuild.audit.packages.package_set import PackageSet
 from imgbuild.errors import FetchFailed
-
-T = TypeVar("T")
-Reader = Callable[[Iterable[str]], Mapping[str, bytes]]  # patterns → path → content
 
 
 class PackageSources:
@@ -48,39 +43,19 @@ class PackageSources:
 
     def files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         """Path → content of the Python files of a package that match one of `patterns`."""
-        try:
-            return self._files(package, patterns)
-        except FetchFailed:
-            self.absent.add(package)
-            return {}
-
-    def _files(self, package: str, patterns: Iterable[str]) -> Mapping[str, bytes]:
         wheel = self.package_set.wheels.get(package)
         if wheel is None:
             return {}
-        paths = [
-            path
-            for path in wheel.files
-            if path.endswith(".py") and any(fnmatchcase(path, each) for each in patterns)
-        ]
-        return wheel.read(paths)
-
-    def derived(
-        self, package: str, kind: str, form: type[T], read: Callable[[Reader], T]
-    ) -> T | None:
-        """What `read` derives from files of a package, cached with its wheel.
-
-        `kind` stands for the code that reads; `read` gets a function that reads as `files`. None if
-        the package is not installed or its sources are not available.
-        """
-        wheel = self.package_set.wheels.get(package)
-        if wheel is None:
-            return None
         try:
-            return wheel.read_once(kind, form, lambda: read(partial(self._files, package)))
+            paths = [
+                path
+                for path in wheel.files
+                if path.endswith(".py") and any(fnmatchcase(path, each) for each in patterns)
+            ]
+            return wheel.read(paths)
         except FetchFailed:
             self.absent.add(package)
-            return None
+            return {}
 
     def lacks(self, package: str) -> bool:
         """Whether a package is not installed; False if the set may have more packages."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,7 +14,7 @@ import msgspec
 
 from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
-from imgbuild.audit.source.text import dotted, lines_with, nodes_on, string
+from imgbuild.audit.source.text import dotted, string
 from imgbuild.system import files, yaml_data
 from imgbuild.system.syntax import valid_source
 
@@ -105,10 +107,24 @@ def _of_lines(source: str) -> Iterator[VariableSetting]:
             yield VariableSetting(match[1], literal, number, match.start(1) + 1)
 
 
+def _nodes(tree: ast.Module, source: bytes) -> Iterator[ast.AST]:
+    """The nodes on lines with variables, in the order of `ast.walk`, which visits all of them."""
+    lines = [at for at, line in enumerate(source.splitlines(), 1) if _USES.search(line)]
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.popleft()):
+            decorators = getattr(node, "decorator_list", ())  # on lines before the node's
+            first = decorators[0].lineno if decorators else getattr(node, "lineno", 0)
+            last = getattr(node, "end_lineno", first)
+            if not first or bisect_left(lines, first) < bisect_right(lines, last):
+                waiting.append(node)
+                yield node
+
+
 def _of_python(tree: ast.Module, source: bytes) -> FileVariables:
     read: set[str] = set()
     settings: list[VariableSetting] = []
-    for node in nodes_on(tree, lines_with(_USES, source)):
+    for node in _nodes(tree, source):
         if isinstance(node, ast.Subscript) and dotted(node.value).endswith("environ"):
             name = string(node.slice)
             if name and isinstance(node.ctx, ast.Load):

@@ -204,14 +204,14 @@ class LibraryWheel:
             names = {name.decode() for text in texts for name in _CAPITALS.findall(text)}
             return tuple(sorted(name for name in names if "_" in name and name[-1] != "_"))
 
-        return frozenset(self.read_once(CAPITALS, form, _read))
+        return frozenset(self._read_once(CAPITALS, form, _read))
 
     @cached_property
     def generated_code(self) -> tuple[GeneratedCode, ...]:
         """The modules that protobuf generated and that check the version of protobuf."""
         if not generated_files(self.files):
             return ()
-        codes = self.read_once(
+        codes = self._read_once(
             generated.KIND, tuple[GeneratedCode, ...], lambda: read_generated(self.content)
         )
         return tuple(code for code in codes if code.file in self.files)
@@ -222,7 +222,7 @@ class LibraryWheel:
         if not part_files(self.files):
             return ()
         form = tuple[AdvisedExtra, ...]
-        return self.read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
+        return self._read_once(advised.KIND, form, lambda: read_advised(self.content, self.package))
 
     def mentioning(self, parent: str, word: str) -> tuple[str, ...]:
         """The modules below `parent` whose source contains `word`."""
@@ -337,7 +337,7 @@ class LibraryWheel:
         loading = loading_files(self.elf_facts(), self.files)
         if not loading:
             return {}
-        return self.read_once(
+        return self._read_once(
             loaded.KIND, dict[str, tuple[str, ...]], lambda: read_loaded(self.content, loading)
         )
 
@@ -373,11 +373,8 @@ class LibraryWheel:
             elf_facts=self._fetch(ELF_FACTS, tuple[ElfFacts, ...]),
         )
 
-    def read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
-        """A fact of the wheel, cached; `kind` contains the version of its reader.
-
-        It may be among the published facts.
-        """
+    def _read_once(self, kind: str, form: type[T], read: Callable[[], T]) -> T:
+        """A fact with the format of its reader in its type; it may be among the published facts."""
         kinds = (kind,) if self.local else (kind, kind + REMOTE)
         for each in kinds:
             data = self._library.store.fact(each, self.wheel.sha256)

@@ -75,10 +75,6 @@ class PackageSet:
         """The wheel tags of the machine."""
         return Tags(python=self.python, glibc=self.glibc, arch=self.arch)
 
-    def save(self) -> None:
-        """Store the facts that have been read."""
-        self._library.save()
-
     # -- packages
 
     @property

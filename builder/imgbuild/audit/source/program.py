@@ -10,23 +10,18 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from imgbuild.audit.source.scopes import binding_sites
-from imgbuild.audit.source.text import children_on, dotted, lines_with, string
+from imgbuild.audit.source.text import dotted, string
 
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
 _GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
-# What is rewritten: `**{` and `partial(`, or `**name` if `name = {` occurs too.
-_INLINE = re.compile(rb"\*\*[ \t]*(?:\{|dict\()|\bpartial\(")
-_UNPACKED = re.compile(rb"\*\*[ \t]*(\w+)")
-_METHOD = re.compile(rb"\b(\w+)\.\w+\(")
-_DICTIONARY = re.compile(rb"^[ \t]*(\w+)[ \t]*=[ \t]*(?:\{|dict\()", re.MULTILINE)
+_REWRITTEN = re.compile(rb"\*\*[ \t]*[\w{]|\bpartial\(")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
-_PLAIN = frozenset((ast.Expr, ast.Assign, ast.Return, ast.Import, ast.ImportFrom, ast.AugAssign))
 _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _KEEP = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
@@ -36,34 +31,28 @@ _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 def rewrite(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program, and add those at its top as the function PROGRAM."""
-    named = set(_UNPACKED.findall(source)).intersection(_DICTIONARY.findall(source))
-    if named or _INLINE.search(source) is not None:
-        _expand(tree, source, named)
-    methods = {name.decode() for name in _METHOD.findall(source)}
+    if _REWRITTEN.search(source) is not None:
+        _expand(tree)
     functions = list(_functions(tree.body))
-    tree.body.append(_program(tree, source, methods))
+    tree.body.append(_program(tree, source))
     for function in functions:
         given = function.args
         arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-        _rename(function.body, methods - {each.arg for each in arguments if each is not None})
+        _rename(function.body, {each.arg for each in arguments if each is not None})
 
 
 def _functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The functions among statements and the blocks in them."""
-    left = [*body]
-    for statement in left:
-        kind = type(statement)
-        if kind in _PLAIN:
-            continue
+    for statement in body:
         if isinstance(statement, _FUNCTIONS):
             yield statement
         for block in ("body", "orelse", "finalbody"):
-            left += getattr(statement, block, ())
+            yield from _functions(getattr(statement, block, ()))
         for handler in getattr(statement, "handlers", ()):
-            left += handler.body
+            yield from _functions(handler.body)
 
 
-def _program(tree: ast.Module, source: bytes, methods: set[str]) -> ast.FunctionDef:
+def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
     """The statements of a program as a function, including those under `if __name__ == …`."""
     body: list[ast.stmt] = []
     nodes = ast.walk(tree) if _GLOBAL.search(source) is not None else ()
@@ -74,7 +63,7 @@ def _program(tree: ast.Module, source: bytes, methods: set[str]) -> ast.Function
             body += node.body
         elif not isinstance(node, (ast.Import, ast.ImportFrom, *_FUNCTIONS, ast.ClassDef)):
             body.append(node)
-    _rename(body, methods - names, shared=True)
+    _rename(body, names, shared=True)
     if names:
         body.insert(0, ast.Global(sorted(names), lineno=1, col_offset=0))
     nothing = ast.arguments([], [], None, [], [], None, [])
@@ -87,12 +76,9 @@ def _program(tree: ast.Module, source: bytes, methods: set[str]) -> ast.Function
 
 
 class _Tree:
-    """Parent nodes, calls, and the uses of names in each function and in the module.
+    """Parent nodes, calls, and the names used in each function and in the module."""
 
-    Of the nodes on sorted `lines`, which are those with the names.
-    """
-
-    def __init__(self, tree: ast.Module, names: Collection[str], lines: Sequence[int]) -> None:
+    def __init__(self, tree: ast.Module) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.calls: list[ast.Call] = []
         self.uses: dict[_Scope, list[ast.Name]] = {tree: []}
@@ -103,23 +89,18 @@ class _Tree:
                 around = (*around, node)
                 self.uses[node] = []
             elif isinstance(node, ast.Name):
-                for scope in around if node.id in names else ():
+                for scope in around:
                     self.uses[scope].append(node)
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
-            for child in children_on(node, lines):
+            for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
                 left.append((child, around))
 
 
-def _expand(tree: ast.Module, source: bytes, named: Collection[bytes]) -> None:
-    """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`.
-
-    `named` are the names that may be local dictionaries.
-    """
-    words = [rb"\*\*", rb"\bpartial\(", *(rb"\b%s\b" % name for name in named)]
-    lines = lines_with(re.compile(b"|".join(words)), source)
-    nodes = _Tree(tree, {name.decode() for name in named}, lines)
+def _expand(tree: ast.Module) -> None:
+    """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`."""
+    nodes = _Tree(tree)
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
             call.keywords = [each for word in call.keywords for each in _inlined(word)]
@@ -230,10 +211,10 @@ def _add_call(node: ast.Call) -> None:
 # -- names
 
 
-def _rename(body: list[ast.stmt], names: set[str], *, shared: bool = False) -> None:
-    """Give each value of `names` its own name, in statements that bind one after another.
+def _rename(body: list[ast.stmt], bound: set[str], *, shared: bool = False) -> None:
+    """Give each value of a name its own name, in statements that bind it one after another.
 
-    Statements that are `shared` with other code are copied.
+    `bound` are names with a value before. Statements that are `shared` with other code are copied.
     """
     plain: dict[str, list[int]] = {}
     for at, statement in enumerate(body):
@@ -244,7 +225,7 @@ def _rename(body: list[ast.stmt], names: set[str], *, shared: bool = False) -> N
     several = {
         name: places
         for name, places in plain.items()
-        if len(places) > 1 and name in names and any(_is_call(body[at]) for at in places)
+        if len(places) > 1 and name not in bound and any(_is_call(body[at]) for at in places)
     }
     if not several:
         return

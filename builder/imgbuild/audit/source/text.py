@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from imgbuild.system.syntax import parse_expression
@@ -239,27 +237,3 @@ def pattern(node: ast.expr, module: str) -> str | None:
 def _formatted(part: ast.expr, module: str) -> str:
     name = dotted(part.value) if isinstance(part, ast.FormattedValue) else ""
     return module if name in ("__name__", "__package__") else "*"
-
-
-def lines_with(pattern: re.Pattern[bytes], source: bytes) -> list[int]:
-    """The numbers of the lines that contain a pattern."""
-    return [at for at, line in enumerate(source.splitlines(), 1) if pattern.search(line)]
-
-
-def children_on(node: ast.AST, lines: Sequence[int]) -> Iterator[ast.AST]:
-    """The children of a node that cover one of the sorted `lines`, or have no place."""
-    for child in ast.iter_child_nodes(node):
-        decorators = getattr(child, "decorator_list", ())  # on lines before the node's
-        first = decorators[0].lineno if decorators else getattr(child, "lineno", 0)
-        last = getattr(child, "end_lineno", None) or first
-        if not first or bisect_left(lines, first) < bisect_right(lines, last):
-            yield child
-
-
-def nodes_on(tree: ast.Module, lines: Sequence[int]) -> Iterator[ast.AST]:
-    """The nodes on sorted lines, in the order of `ast.walk`, which visits all nodes."""
-    waiting: deque[ast.AST] = deque([tree])
-    while waiting:
-        for node in children_on(waiting.popleft(), lines):
-            waiting.append(node)
-            yield node
