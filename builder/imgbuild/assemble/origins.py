@@ -25,6 +25,7 @@ from imgbuild.lock.published import Overlay
 from imgbuild.matrix.model import Matrix
 from imgbuild.registry import base_image
 from imgbuild.solve import direct
+from imgbuild.system.amounts import count
 from imgbuild.values import digest_of_file, sha256
 
 # Adds available inputs to the store; FetchFailed or IntegrityError if a required one is
@@ -137,7 +138,7 @@ class Origins:
                 self._store.add_blob(copy, digest)
 
     def _refuse_registry(self, place: str, items: Sequence[Input]) -> None:
-        message = f"{len(items)} layers of {place} are not in {self._store.root}"
+        message = f"{self._store.root} lacks {count(len(items), 'layer')} of {place}"
         raise FetchFailed(message, hint="run once without --offline")
 
     def _refuse_servers(self, lock: Lock, sources: LockSources, items: Sequence[Input]) -> None:

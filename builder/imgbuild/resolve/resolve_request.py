@@ -118,7 +118,7 @@ def read(
                 builds.setdefault(named, part.strip())
             before = requests.setdefault(requested.package, requested)
             if before != requested and before.have and not _agree(before, requested):
-                message = f"{before} and {requested}"
+                message = f"{before} and {requested} contradict each other"
                 raise InputError(message, hint="leave one of the two out")
             if before.have:
                 extras = tuple(sorted({*before.extras, *requested.extras}))

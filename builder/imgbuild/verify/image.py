@@ -174,8 +174,8 @@ def _sizes(place: ImageSource, layers: Sequence[Descriptor]) -> str:
     for layer in layers:
         size = place.size(layer)
         if size != layer.size:
-            there = "does not exist" if size is None else f"has {size} bytes"
-            message = f"{layer.digest} {there}; expected {layer.size} bytes"
+            there = "is missing" if size is None else f"has {size} bytes"
+            message = f"layer {layer.digest} {there}; expected {layer.size} bytes"
             raise Failed(message)
     return f"{len(layers)} layers exist with the expected sizes"
 
