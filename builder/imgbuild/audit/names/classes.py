@@ -256,10 +256,13 @@ def _first(modules: Modules, facts: ModuleFacts, name: str, scope: str) -> Looku
         ):
             scope = scope.rpartition(".")[0]  # functions do not see the names of their class
             continue
-        for line in reversed(table.scoped.get(scope, ())):
-            if line.bound == name:
-                module, other = import_target(line)
-                return look_up(modules, module, other) if other else module_of(modules, module)
+        targets = {
+            import_target(line) for line in table.scoped.get(scope, ()) if line.bound == name
+        }
+        if len(targets) > 1:
+            return LookupResult(state="unknown")  # of which branch is not known
+        for module, other in targets:
+            return look_up(modules, module, other) if other else module_of(modules, module)
         nested = table.members.get(f"{scope}.{name}")
         if nested:
             return LookupResult(state="defined", definition=nested[-1], home=facts)

@@ -72,6 +72,10 @@ def test_missing_imports_are_errors_at_top_and_warnings_elsewhere(
             "if Version(version('trl')) >= Version('1.0'):\n    load('x', token=1)\n"
         ),
         "from trl import load\nsettings = {}\nload('x', **settings)\n",
+        (
+            "def main(new):\n    if new:\n        from base import Trainer as make\n"
+            "        make('x', token=1)\n    else:\n        from trl import load as make\n"
+        ),
     ],
 )
 def test_guarded_code_is_not_reported(audit: Findings, script: str) -> None:
