@@ -51,7 +51,7 @@ def overridden(text: str, caller: str, code: str) -> Reason | None:
         or releases.argument(owner, match["name"])
     ):
         return None
-    package, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    package, name = releases.package_name(caller), match["name"]
     if PASSED_ON in code:
         return Reason(
             code="IMG904",
@@ -77,15 +77,14 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
     called = re.search(rf"\b(\w+)\.(?:\w+\.)*{callee}\(", code) if match else None
     if match is None or called is None or called[1] == caller:
         return None
-    package = releases.distribution(called[1]).partition(" ")[0]
+    package = releases.package_name(called[1])
     if package not in releases.table().packages.split():
         return None
-    user, name = releases.distribution(caller).partition(" ")[0], match["name"]
+    user, name = releases.package_name(caller), match["name"]
     pin = requirements.cure(package, caller, facts)
     return Reason(
         code="IMG904",
-        cause=f"{match['callee']} of the installed {package} does not accept the argument {name},"
-        f" which {user} passes to it",
+        cause=_rejected(match["callee"], package, name, user),
         cure=f"{pin or f'install the {package} that {user} requires'}, or use another {user}",
     )
 
@@ -93,15 +92,22 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
 def of_other_package(callee: str, name: str, caller: str, facts: Facts) -> Reason | None:
     """The reason if a package passes an argument to a method of another package's class."""
     known = releases.argument(callee.partition(".")[0], name) if caller and callee else None
-    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    user = releases.package_name(caller)
     if known is None or known.package == user:
         return None
     pin = requirements.cure(known.package, caller, facts)
     return Reason(
         code="IMG904",
-        cause=f"{callee} of the installed {known.package} does not accept the argument {name},"
-        f" which {user} passes to it: {known.package} is older than {user} expects, or much newer",
+        cause=f"{_rejected(callee, known.package, name, user)}: {known.package} is older than"
+        f" {user} expects, or much newer",
         cure=pin or f"install the {known.package} that {user} requires (imgbuild resolve {user})",
+    )
+
+
+def _rejected(callee: str, package: str, name: str, user: str) -> str:
+    return (
+        f"{callee} of the installed {package} does not accept the argument {name}, which {user}"
+        " passes to it"
     )
 
 
@@ -111,7 +117,7 @@ def _member(text: str, caller: str, code: str, _facts: Facts) -> Reason | None:
     used = re.search(rf"(\w+)\.{match['name']}\b", code) if match else None
     if match is None or used is None:
         return None
-    user = releases.distribution(caller).partition(" ")[0] if caller else "the program"
+    user = releases.package_name(caller) or "the program"
     return Reason(
         code="IMG905",
         cause=f"the enumeration {used[1]} has no member {match['name']} in the installed version of"
@@ -127,7 +133,7 @@ def _replaced(text: str, _caller: str, _code: str, _facts: Facts) -> Reason | No
     if match is None:
         return None
     top = (match["module"] or match["other"]).partition(".")[0]
-    package = releases.distribution(top).partition(" ")[0]
+    package = releases.package_name(top)
     return Reason(
         code="IMG902",
         cause=f"a folder named {top} is imported instead of the package {package}: a checkout in"
@@ -145,7 +151,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     match = IMPORT.search(text) or MODULE.search(text) or OWN.search(text) if caller else None
     if match is None or match["module"].partition(".")[0] != caller or "circular" in text[:400]:
         return None
-    package, module = releases.distribution(caller).partition(" ")[0], match["module"]
+    package, module = releases.package_name(caller), match["module"]
     name = match.groupdict().get("name")
     what = f"{name} of its module {module}" if name else f"its module {module}"
     return Reason(
@@ -165,7 +171,7 @@ def _unexpected_object(text: str, caller: str, code: str, facts: Facts) -> Reaso
     owner = (match["owner"] or "") if match else ""
     if match is None or owner.islower() or not owner or owner == "NoneType":
         return None
-    name, package = match["name"], releases.distribution(caller).partition(" ")[0]
+    name, package = match["name"], releases.package_name(caller)
     of_engine = f"self.{name}" in code and package in OWN_MODELS
     if releases.member(owner, name) is not None and not of_engine:
         return None
@@ -229,7 +235,7 @@ def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
     package = ALIASES.get(name, "") or releases.owner(name)
     if not package:
         return None
-    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    user = releases.package_name(caller)
     if user and user != package and (near := NEAR.search(text)):
         return Reason(
             code="IMG902",
@@ -248,4 +254,11 @@ def _undefined(text: str, caller: str, _code: str, _facts: Facts) -> Reason | No
     )
 
 
-FUNCTIONS = (*(_member, _replaced, _own_name, _unexpected_object, _undefined, _function_keyword),)
+FUNCTIONS = (
+    _member,
+    _replaced,
+    _own_name,
+    _unexpected_object,
+    _undefined,
+    _function_keyword,
+)

@@ -112,7 +112,7 @@ def _of_package(
     """The reason for an exception that a package raised, or one whose call led to it."""
     package = raised.package if raised else _package_of_type(exception.type)
     user = _user(exception.frames)
-    name = releases.distribution(user.package if user else package).partition(" ")[0]
+    name = releases.package_name(user.package if user else package)
     part = parts.of(exception.frames, (name, package))
     version = facts.versions.get(name, "")
     shown = f"{name} {version}" if version else name
@@ -121,7 +121,7 @@ def _of_package(
     other = "" if caller or user else _calling(exception.frames, package)
     cause = message + _meaning(exception, name, caller)
     if user is not None:
-        cause += f", raised by {releases.distribution(package).partition(' ')[0]}"
+        cause += f", raised by {releases.package_name(package)}"
         cause += f" in a call of {shown} in {_place(user)}"
     else:
         called = other and exception.name in UNEXPECTED
@@ -147,7 +147,7 @@ def _calling(frames: tuple[TraceFrame, ...], package: str) -> str:
     """The package that calls the one that raised an exception, by its name on the index."""
     for frame in reversed(frames):
         if frame.package not in ("", package, *BELOW) and not frame.standard:
-            return releases.distribution(frame.package).partition(" ")[0]
+            return releases.package_name(frame.package)
     return ""
 
 
@@ -325,7 +325,7 @@ def _missing(
         cause = f"the key {match['key']} is absent{f' from {holder}' if holder else ''}{at}"
         cure = "compare the key with those of the data or configuration that this line reads"
         if raised and (package := raised.package):
-            name = releases.distribution(package).partition(" ")[0]
+            name = releases.package_name(package)
             cure += f"; if {name} looks for it itself, the weights, configuration or data are of"
             cure += f" another version than it expects: update {name}{_companions(name)}, or use a"
             cure += " model that it supports"
@@ -347,7 +347,7 @@ def _missing(
         return None
     if (part := _part(exception, raised, caller)) is not None and " does not exist" not in cause:
         cause += f" ({part.part})"
-        name = releases.distribution(raised.package).partition(" ")[0] if raised else ""
+        name = releases.package_name(raised.package) if raised else ""
         cure = part.cure + _versions(exception, name)
     return Reason(code="IMG923", cause=cause, cure=cure, confidence="medium", source="first")
 
@@ -358,7 +358,7 @@ def _part(
     """The part of a package that looked an item up, unless the program's own code called it."""
     if raised is None or not raised.package or caller is not None:
         return None
-    name = releases.distribution(raised.package).partition(" ")[0]
+    name = releases.package_name(raised.package)
     return parts.of(exception.frames, (name,))
 
 

@@ -37,7 +37,7 @@ def of(frames: tuple[TraceFrame, ...], packages: tuple[str, ...]) -> PackagePart
     for frame in reversed(frames[-MOST_FRAMES:]):
         if frame.standard or not frame.package:
             continue
-        if releases.distribution(frame.package).partition(" ")[0] not in packages:
+        if releases.package_name(frame.package) not in packages:
             continue
         place = f"{frame.file}:{frame.name}".replace("\\", "/")
         for pattern, part in load():

@@ -189,7 +189,7 @@ def _of(
     `caller`: the package that uses the name, which users cannot change.
     """
     cures = []
-    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    user = releases.package_name(caller)
     if user and user != existence.package:
         newer = not existence.spec or existence.removed_in
         cures.append(f"use {'a newer' if newer else 'an older'} {user}, which does without it")
@@ -263,7 +263,7 @@ def _module(text: str, facts: Facts, caller: str) -> Reason | None:
             or f"install the version of {package} that the importing package requires",
         )
     if top.startswith("_") and not releases.owner(top):
-        user = releases.distribution(caller).partition(" ")[0] if caller else ""
+        user = releases.package_name(caller)
         return Reason(
             code="IMG903",
             cause=f"{top} is absent, which by its name is a compiled part of"
@@ -392,7 +392,7 @@ def _hydra(text: str, facts: Facts, caller: str) -> Reason | None:
     if full := FULL_KEY.search(text):
         key = full["key"]
     if match["struct"] and caller and caller != "hydra":
-        user = releases.distribution(caller).partition(" ")[0]
+        user = releases.package_name(caller)
         return Reason(
             code="IMG918",
             cause=f"the code of {user} uses the key {key}, which the configuration that it was"

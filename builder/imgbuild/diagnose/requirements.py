@@ -102,7 +102,7 @@ def newest(user: str, package: str) -> str:
 
 def cure(package: str, caller: str, facts: Facts) -> str:
     """The pin of `package` for the package `caller` that uses it; "" if unknown."""
-    user = releases.distribution(caller).partition(" ")[0] if caller else ""
+    user = releases.package_name(caller)
     if not user or user == package:
         return ""
     version = facts.versions.get(user, "")

@@ -20,6 +20,7 @@ from imgbuild.matrix.constraints import Constraint
 from imgbuild.matrix.notes import nearest
 from imgbuild.plan.image_digests import LayerDigests
 from imgbuild.plan.plan import FilesRecipe, Plan, WheelsRecipe
+from imgbuild.system.syntax import within
 from imgbuild.values import Arch, Bytes, normalize
 from imgbuild.wheel.tags import Tags
 
@@ -188,7 +189,7 @@ def absent(
         obstacles=tuple(
             Unmet(package=name, spec=spec, version=has[name], learned=by_code)
             for name, spec, by_code in bounds
-            if name in has and not SpecifierSet(spec).contains(has[name], prereleases=True)
+            if name in has and not within(has[name], spec)
         ),
         lacks=tuple(sorted(needed.keys() - has.keys())),
     )

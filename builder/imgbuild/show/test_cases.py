@@ -60,14 +60,8 @@ def skips(runs: Sequence[RecordedRun]) -> Iterator[str]:
 def tiers(runs: Sequence[RecordedRun]) -> list[str]:
     """What each tier of `runs` consists of."""
     ran = sorted({run.tier for run in runs}, key=TIERS.index)
-    return (
-        [
-            "cases of each tier today, where the image has their packages:",
-            *(f"  {tier}: {CASES[tier]}" for tier in ran),
-        ]
-        if ran
-        else []
-    )
+    head = ["cases of each tier today, where the image has their packages:"] if ran else []
+    return [*head, *(f"  {tier}: {CASES[tier]}" for tier in ran)]
 
 
 def failures(runs: Sequence[RecordedRun]) -> list[str]:

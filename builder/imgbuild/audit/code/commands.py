@@ -18,7 +18,7 @@ from imgbuild.audit.code import shell
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.source.text import dotted, string
-from imgbuild.system.syntax import parse_source
+from imgbuild.system.syntax import valid_source
 
 _RUNNERS = frozenset(("run", "Popen", "call", "check_call", "check_output", "getoutput"))
 _SPAWNERS = frozenset(("create_subprocess_exec", "create_subprocess_shell", "system", "popen"))
@@ -58,9 +58,8 @@ def _with_nested(command: Command) -> Iterator[Command]:
 
 
 def _of_python(source: bytes) -> Iterator[Command]:
-    try:
-        tree = parse_source(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = valid_source(source)
+    if tree is None:
         return
     lists: dict[str, list[ast.List]] = {}
     run: list[ast.expr] = []

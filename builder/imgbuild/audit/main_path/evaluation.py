@@ -223,7 +223,7 @@ class Evaluation(Execution):
         return self._answers[self._asked - 1]
 
     def step(self, count: int = 1) -> None:
-        """Count a step; TooHardError if there are too many."""
+        """Count a step; UnsupportedCodeError if there are too many."""
         self._steps += count
         if self._steps > _STEPS:
             raise UnsupportedCodeError

@@ -262,14 +262,19 @@ def owner(name: str) -> str:
         if name in package.arguments or name in package.members:
             return package.package
     known = name in table().import_names or normalize(name) in table().packages.split()
-    return distribution(name).partition(" ")[0] if known else ""
+    return package_name(name) if known else ""
 
 
 def distribution(module: str) -> str:
     """The package to install for a module, by import name."""
-    names, parts = table().import_names, module.split(".")
-    above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((names[name] for name in above if name in names), normalize(parts[0]))
+    names = table().import_names
+    known = (names[path] for path in _above(module) if path in names)
+    return next(known, normalize(module.partition(".")[0]))
+
+
+def package_name(module: str) -> str:
+    """The name of the package of a module, without remarks on how to install it; "" for ""."""
+    return distribution(module).partition(" ")[0]
 
 
 def _above(module: str) -> Iterator[str]:
