@@ -293,13 +293,13 @@ def _has_extra(
 ) -> bool:
     """Whether `versions` satisfy the requirements that only `extra` adds; False without any."""
     requirements = (valid_requirement(line) for line in lines)
-    wanted = [
+    added = [
         each
         for each in requirements
         if each and applies(each.marker, values, [extra]) and not applies(each.marker, values)
     ]
-    return bool(wanted) and all(
-        within(versions.get(normalize(each.name)), each.specifier) for each in wanted
+    return bool(added) and all(
+        within(versions.get(normalize(each.name)), each.specifier) for each in added
     )
 
 

@@ -91,16 +91,17 @@ def _function_keyword(text: str, caller: str, code: str, facts: Facts) -> Reason
 
 def of_other_package(callee: str, name: str, caller: str, facts: Facts) -> Reason | None:
     """The reason if a package passes an argument to a method of another package's class."""
-    known = releases.argument(callee.partition(".")[0], name) if caller and callee else None
+    existence = releases.argument(callee.partition(".")[0], name) if caller and callee else None
     user = releases.package_name(caller)
-    if known is None or known.package == user:
+    if existence is None or existence.package == user:
         return None
-    pin = requirements.cure(known.package, caller, facts)
+    package = existence.package
+    pin = requirements.cure(package, caller, facts)
     return Reason(
         code="IMG904",
-        cause=f"{_rejected(callee, known.package, name, user)}: {known.package} is older than"
-        f" {user} expects, or much newer",
-        cure=pin or f"install the {known.package} that {user} requires (imgbuild resolve {user})",
+        cause=f"{_rejected(callee, package, name, user)}: {package} is older than {user}"
+        " expects, or much newer",
+        cure=pin or f"install the {package} that {user} requires (imgbuild resolve {user})",
     )
 
 

@@ -177,8 +177,8 @@ def python_of(base: Base, resolved: ResolvedBase | Resolution) -> str:
 
 def report_age(prepared: PreparedTarget, chosen: tuple[uv.ChosenPackage, ...]) -> None:
     """Report which chosen versions are old, except those of a published target, and why."""
-    kept = prepared.published.versions if prepared.published else _preferred(prepared.problem)
-    new = tuple(item for item in chosen if kept.get(item.package) != item.version)
+    expected = prepared.published.versions if prepared.published else _preferred(prepared.problem)
+    new = tuple(item for item in chosen if expected.get(item.package) != item.version)
     files, reporter = _catalogue_files(prepared, new), prepared.problem.context.reporter
     freshness.report(prepared.catalogue, new, files, reporter)
 

@@ -53,14 +53,14 @@ class CodeTree:
     @cached_property
     def _all(self) -> list[ast.stmt]:
         """All statements."""
-        found: list[ast.stmt] = [*self._tree.body]
-        for statement in found:
+        statements: list[ast.stmt] = [*self._tree.body]
+        for statement in statements:
             for name in ("body", "orelse", "finalbody"):
-                found += getattr(statement, name, ())
+                statements += getattr(statement, name, ())
             for name in ("handlers", "cases"):
                 for part in getattr(statement, name, ()):
-                    found += part.body
-        return found
+                    statements += part.body
+        return statements
 
     @cached_property
     def _conditional(self) -> list[tuple[int, int]]:

@@ -79,13 +79,14 @@ def variables_of(text: CodeText) -> FileVariables:
         return FileVariables()
     if text.kind == "python":
         tree = valid_source(text.source) if _USES.search(text.source) else None
-        read, settings = _of_python(tree, text.source) if tree is not None else FileVariables()
-        return FileVariables(read, (*settings, *_of_shell(text.commands.decode(errors="replace"))))
+        python = _of_python(tree, text.source) if tree is not None else FileVariables()
+        commands = _of_shell(text.commands.decode(errors="replace"))
+        return FileVariables(python.read, (*python.settings, *commands))
     source = text.source.decode(errors="replace")
     if text.kind in ("shell", "dockerfile"):
         reads = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]+)", source))
-        found = _of_shell(source) if text.kind == "shell" else _of_lines(source)
-        return FileVariables(frozenset(reads), tuple(found))
+        settings = _of_shell(source) if text.kind == "shell" else _of_lines(source)
+        return FileVariables(frozenset(reads), tuple(settings))
     return FileVariables(settings=tuple(_of_lines(source)))
 
 

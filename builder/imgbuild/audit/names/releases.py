@@ -268,8 +268,8 @@ def owner(name: str) -> str:
 def distribution(module: str) -> str:
     """The package to install for a module, by import name."""
     names = table().import_names
-    known = (names[path] for path in _above(module) if path in names)
-    return next(known, normalize(module.partition(".")[0]))
+    distributions = (names[path] for path in _above(module) if path in names)
+    return next(distributions, normalize(module.partition(".")[0]))
 
 
 def package_name(module: str) -> str:

@@ -189,8 +189,8 @@ def _use(parents: Mapping[ast.AST, ast.AST], use: ast.Name) -> str:
         kinds = {ast.Load: "keep", ast.Store: "add"}
         return kinds.get(type(parent.ctx), "other")
     if isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call):
-        kept = "keep" if parent.attr in _KEEP else "other"
-        return "add" if parent.attr in _ADD else kept
+        effect = "keep" if parent.attr in _KEEP else "other"
+        return "add" if parent.attr in _ADD else effect
     return "keep" if _is_starred(parent) else "other"
 
 
