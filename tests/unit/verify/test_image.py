@@ -151,7 +151,7 @@ def test_missing_or_truncated_layer_fails(place, expected):
     place.registry.blobs[NAME, layer] = whole[:-1]
     assert f"has {len(whole) - 1} bytes" in failed(check(place, expected))["layer sizes", None]
     del place.registry.blobs[NAME, layer]
-    assert "does not exist" in failed(check(place, expected))["layer sizes", None]
+    assert "is missing" in failed(check(place, expected))["layer sizes", None]
 
 
 def test_invalid_document_fails(place, expected):
