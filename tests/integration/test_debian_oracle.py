@@ -1,8 +1,9 @@
 """The Debian bases compared with mmdebstrap, which installs the same packages and runs all scripts.
 
 Paths, types, modes, owners, link targets, contents and times must be equal, except for the lists in
-tests/support/debian_differences.py, of which a whole base needs every entry. Whole bases are
-compared in the long form; the whole Debian 12 also runs in test_main_job.py.
+tests/support/debian_differences.py, of which a whole base needs every entry. The comparison is part
+of the long tests; programs of a part of each base run in every test run, and the whole Debian 12
+runs in test_main_job.py.
 
 The facts of a real root follow from its packages, the command and the version of mmdebstrap. They
 are kept in the user's cache, so mmdebstrap runs where one of these has changed.
@@ -55,17 +56,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
 REPOSITORY = Path(__file__).parent.parent.parent
 MATRIX = load(REPOSITORY / "matrix.yaml")
-# Whole bases, and a part of each that installs quickly; that of Debian 12 has most of the scripts.
+# Whole bases, and a part of each that is assembled quickly.
 WHOLE = [pytest.param(name, marks=pytest.mark.long) for name in ("debian-12", "debian-13")]
-PART, PART_13 = "debian-12, a part", "debian-13, a part"
-PARTS = (
-    *("apt", "ca-certificates", "less", "libibverbs1", "netbase", "openssh-client", "procps"),
-    *("python3", "tzdata", "usr-is-merged", "wget"),
-)
-PARTS_13 = ("apt", "ca-certificates", "python3", "usr-is-merged")
+PARTS = ("debian-12, a part", "debian-13, a part")
+PACKAGES = ("apt", "ca-certificates", "python3", "usr-is-merged")
 whole = pytest.mark.parametrize("base", WHOLE, indirect=True, scope="module")
-# mmdebstrap runs all scripts for a minute, so Debian 13 is compared in the long form only.
-compared = pytest.mark.parametrize("base", [*WHOLE, PART], indirect=True, scope="module")
 
 
 class Facts(NamedTuple):
@@ -93,7 +88,7 @@ class Locked(NamedTuple):
     paths: dict[str, Path]
 
 
-@pytest.fixture(scope="module", params=[*WHOLE, PART, PART_13])
+@pytest.fixture(scope="module", params=[*WHOLE, *PARTS])
 def base(request: pytest.FixtureRequest) -> DebianBase:
     name, part, _ = request.param.partition(",")
     debian_base = MATRIX.bases[name]
@@ -103,8 +98,7 @@ def base(request: pytest.FixtureRequest) -> DebianBase:
     )  # mmdebstrap is given one suite
     if not part:
         return debian_base
-    packages = PARTS_13 if request.param == PART_13 else PARTS
-    return msgspec.structs.replace(debian_base, packages=packages)
+    return msgspec.structs.replace(debian_base, packages=PACKAGES)
 
 
 def locked(base: DebianBase, arch: Arch) -> Locked:
@@ -222,7 +216,7 @@ def accepted(path: str, *lists: dict[str, str]) -> bool:
     return any(re.fullmatch(pattern, path) for patterns in lists for pattern in patterns)
 
 
-@compared
+@whole
 def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> None:
     real, mine = roots
     missing = {
@@ -237,7 +231,7 @@ def test_root_has_same_paths_as_debootstrap(base: DebianBase, roots: Roots) -> N
     assert {path for path in added if not accepted(path, ONLY_OURS, suite_patterns)} == set()
 
 
-@compared
+@whole
 def test_types_modes_owners_and_targets_match_oracle(base: DebianBase, roots: Roots) -> None:
     mode_mask = ~0 if table.load(base.suite).set_id else ~(stat.S_ISUID | stat.S_ISGID)
     faults = []
@@ -255,7 +249,7 @@ def test_types_modes_owners_and_targets_match_oracle(base: DebianBase, roots: Ro
     assert faults == []
 
 
-@compared
+@whole
 def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None:
     faults, compared = [], 0
     for path in sorted(roots.real.keys() & roots.ours.keys()):
@@ -268,7 +262,7 @@ def test_contents_and_times_match_oracle(base: DebianBase, roots: Roots) -> None
             faults.append(f"{path}: of {real.time}, ours of {mine.time}")
         compared += 1
     assert faults == []
-    assert compared > (2000 if base.packages == PARTS else 5000)
+    assert compared > 5000
 
 
 @pytest.mark.long
@@ -419,7 +413,7 @@ def test_packages_can_be_added_with_apt(base: DebianBase, ours: Path, tmp_path: 
     shutil.rmtree(copy)
 
 
-@compared
+@whole
 def test_arm64_root_is_consistent_with_ldconfig(base: DebianBase, tmp_path: Path) -> None:
     """Assembled without emulation; only the check of the cache runs arm64's own ldconfig."""
     needs.root()

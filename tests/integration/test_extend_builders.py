@@ -11,7 +11,7 @@ import pytest
 from tests.support import dockerfile_project, needs
 from tests.support.sample_project import TARGET, Project
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.engine, pytest.mark.network]
 OWN = "ours"
 
 

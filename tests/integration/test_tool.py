@@ -24,7 +24,8 @@ NAME = "imgbuild"
 TAG = f"v{imgbuild.__version__}"
 BOTH = "arch: [x86_64, arm64]"
 
-pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
+# The long tests build it every night, and each release builds and tests it first.
+pytestmark = [pytest.mark.long, pytest.mark.engine, pytest.mark.network, pytest.mark.disk(3)]
 
 
 @pytest.fixture(scope="module")
