@@ -37,3 +37,20 @@ if [ ! -w "/var/cache/imgbuild" ]; then
   fi
 fi
 unset imgbuild_folder imgbuild_home imgbuild_cache imgbuild_name imgbuild_value
+
+# Packages that a user adds (pip install) lie in /workspace, or where this user cannot write there,
+# in the home folder.
+case "${PYTHONUSERBASE:-}" in
+  "/workspace"/.imgbuild-packages/*)
+    imgbuild_folder="$PYTHONUSERBASE"
+    while [ ! -e "$imgbuild_folder" ] && [ "$imgbuild_folder" != "/workspace" ]; do
+      imgbuild_folder="${imgbuild_folder%/*}"
+    done
+    if [ ! -w "$imgbuild_folder" ]; then
+      PATH="${PATH%":$PYTHONUSERBASE/bin"}"
+      export PYTHONUSERBASE="$HOME/.local/share/imgbuild/${PYTHONUSERBASE##*/}"
+      export PATH="$PATH:$PYTHONUSERBASE/bin"
+    fi
+    unset imgbuild_folder
+    ;;
+esac
