@@ -93,6 +93,16 @@ def test_qwen2_5_vl_with_transformers_4_52_is_reported(tmp_path):
     assert rules.check(sound) == []
 
 
+def test_xgrammar_row_stride_is_reported(tmp_path):
+    path = "xgrammar/kernels/apply_token_bitmask_inplace_triton.py"
+    broken = {"vllm==0.8.5.post1": {}, "xgrammar==0.1.18": {path: "kernel(\n    logits.shape[-1],\n)\n"}}
+    (finding,) = rules.check(audited.package_set(tmp_path, broken))
+    assert finding.where == f"xgrammar 0.1.18 {path}:2"
+    assert finding.severity is Severity.NOTE
+    sound = {"vllm==0.10.2": {}, "xgrammar==0.1.23": {path: "kernel(\n    logits.stride()[0],\n)\n"}}
+    assert rules.check(audited.package_set(tmp_path / "2", sound)) == []
+
+
 def test_verl_0_9_0_without_flash_attn_is_reported(tmp_path):
     line = "from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input\n"
     head = "def functions():\n    if is_torch_npu_available():\n        pass\n    else:\n"
