@@ -11,12 +11,14 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from smoke_log import first_error
 from smoke_support import has_driver, report
 
 LIMIT = 300.0  # seconds for the names of one package
+HOST_DRIVER = Path("/proc/driver/nvidia/version")
 MARK = "smoke-import:"
 CHILD = f"""\
 import importlib, sys, traceback
@@ -64,9 +66,15 @@ def attempt(names: list[str]) -> dict[str, Attempt]:
 def run_child(names: list[str]) -> tuple[str, str]:
     """Import `names` in one process; returns its log, and why it ended early, if it did."""
     limit = LIMIT * float(os.environ["SMOKE_TIMEOUT_FACTOR"])
+    environment = dict(os.environ)
+    if HOST_DRIVER.exists() and not has_driver():
+        # /proc is the host's, where Unsloth 2026.10.9 finds a driver and asks for its GPU, although
+        # it would import without one (unsloth_zoo/device_type.py:507).
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     try:
         done = subprocess.run(
             [sys.executable, "-c", CHILD, *names],
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
