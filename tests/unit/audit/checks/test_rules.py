@@ -95,11 +95,13 @@ def test_qwen2_5_vl_with_transformers_4_52_is_reported(tmp_path):
 
 def test_xgrammar_row_stride_is_reported(tmp_path):
     path = "xgrammar/kernels/apply_token_bitmask_inplace_triton.py"
-    broken = {"vllm==0.8.5.post1": {}, "xgrammar==0.1.18": {path: "kernel(\n    logits.shape[-1],\n)\n"}}
+    by_shape = {path: "kernel(\n    logits.shape[-1],\n)\n"}
+    broken = {"vllm==0.8.5.post1": {}, "xgrammar==0.1.18": by_shape}
     (finding,) = rules.check(audited.package_set(tmp_path, broken))
     assert finding.where == f"xgrammar 0.1.18 {path}:2"
     assert finding.severity is Severity.NOTE
-    sound = {"vllm==0.10.2": {}, "xgrammar==0.1.23": {path: "kernel(\n    logits.stride()[0],\n)\n"}}
+    by_stride = {path: "kernel(\n    logits.stride()[0],\n)\n"}
+    sound = {"vllm==0.10.2": {}, "xgrammar==0.1.23": by_stride}
     assert rules.check(audited.package_set(tmp_path / "2", sound)) == []
 
 
