@@ -27,6 +27,9 @@ from imgbuild.values import normalize
 
 CHECK = "calls"
 Problem = tuple[Relation, str, str]  # relation, subject of the evidence, text
+_SKIPPED = Course(runs=False)
+# Problems that a test with hasattr avoids.
+_TESTED = frozenset((Relation.NAME, Relation.ATTRIBUTE, Relation.SUBSCRIPT))
 _CATCHERS = {
     Relation.KEYWORD: TYPE,
     Relation.ARGUMENT: TYPE,
@@ -73,12 +76,16 @@ class _ModuleCalls:
             how = self.path.reached(self.facts.module, here.runner(fact.scope))
             if (how is None and not noted) or _of_other_device(fact):
                 continue
-            course = judge(self.package_set, fact.guards)
+            # Most have no problem, and conditions are slow to evaluate.
+            problems = (*self._in_python(fact), *self._problems(fact))
+            course = judge(self.package_set, fact.guards) if problems else _SKIPPED
             if not course.runs or any(
                 self._is_absent(fact.scope, expression) for expression in course.asked
             ):
                 continue
-            for other, problem in (*self._in_python(fact, course), *self._problems(fact, course)):
+            for other, problem in problems:
+                if problem[0] in _TESTED and _is_tested(fact, course):
+                    continue
                 finding = self._finding(fact, other, problem, how, course)
                 if finding is not None:
                     yield finding
@@ -113,10 +120,10 @@ class _ModuleCalls:
             return None
         return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
 
-    def _in_python(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
+    def _in_python(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name missing in Python, unless this package may assign it."""
         missing = standard.missing(self.package_set, self.facts, fact)
-        if missing is None or _is_tested(fact, course):
+        if missing is None:
             return
         module, name = missing
         python, path = f"Python {self.package_set.python}", f"{module}.{name}"
@@ -128,21 +135,18 @@ class _ModuleCalls:
             text = f"uses {path}, which {python} does not have"
             yield "", (Relation.NAME, f"{module}:{name}", text)
 
-    def _problems(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
+    def _problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name or argument missing in another package; that package's name."""
         what = meaning(self.package_set, self.facts, fact)
         other = self._other(what)
         if other is not None:
-            for problem in self._of_package(fact, what, other, course):
+            for problem in self._of_package(fact, what, other):
                 yield other, problem
 
-    def _of_package(
-        self, fact: Call | Attribute, what: Meaning, other: str, course: Course
-    ) -> Iterator[Problem]:
+    def _of_package(self, fact: Call | Attribute, what: Meaning, other: str) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"
         if what.found.state == "absent":
-            if not _is_tested(fact, course):
-                yield _absent(what, version)
+            yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             bound = _bound(self.package_set, fact, what)
             signature = signatures.signature(self.package_set, what.found, bound=bound)

@@ -14,6 +14,7 @@ from imgbuild.audit.source.facts import Class, Field, Function, Guard, Parameter
 from imgbuild.audit.source.name_values import NONE, Branches, Guards, NameValue, Result
 from imgbuild.audit.source.scopes import ClassMembers, Scope
 from imgbuild.audit.source.text import SourceText, dotted, never_continues, string, type_name
+from imgbuild.audit.source.tree import walk
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
@@ -52,7 +53,9 @@ class Definitions:
             if annotation is not None:
                 expressions.annotation(annotation)
         facts = function_facts(self.source, node, name, decorators, expressions.guards)
-        raises = _REFUSES.search(self.source.span(node)) is not None
+        text = self.source.span(node)
+        has_word = b"raise" in text or b"assert" in text
+        raises = has_word and _REFUSES.search(text) is not None
         place = len(self.functions)
         self.functions.append(facts)
         self.names.bind(node.name)
@@ -262,7 +265,7 @@ def forwarded_keywords(
     taken: list[str] = []
     uses = understood = 0
     for statement in node.body:
-        for inner in ast.walk(statement):
+        for inner in walk(statement):
             if isinstance(inner, ast.Name) and inner.id == name:
                 uses += 1
             elif isinstance(inner, ast.Call):
