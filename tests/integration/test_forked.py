@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imgbuild.audit.code import check, python_code
 from imgbuild.audit.code.code_files import find_files
+from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.model import CodeText
 from imgbuild.cache.store import Store
 from imgbuild.system import forked
 from imgbuild.system.forked import Forked, processors
@@ -73,9 +77,9 @@ def test_code_that_several_processes_audit_has_the_same_findings(
     checked: list[str] = []
     original = python_code._of_modules
 
-    def _recording(*arguments: object) -> object:
-        checked.extend(arguments[1])  # type: ignore[call-overload]
-        return original(*arguments)  # type: ignore[arg-type]
+    def _recording(code: CodeSet, new: Mapping[str, CodeText], *rest: Any) -> object:
+        checked.extend(new)
+        return original(code, new, *rest)
 
     monkeypatch.setattr(python_code, "_of_modules", _recording)
     monkeypatch.setattr(forked, "processors", lambda: 3)

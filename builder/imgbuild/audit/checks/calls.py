@@ -18,7 +18,7 @@ from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALU
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
 from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.model import CallSignature
-from imgbuild.audit.names.scopes import Meaning, meaning, scopes
+from imgbuild.audit.names.scopes import Meaning, import_path, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
@@ -141,6 +141,25 @@ class _ModuleCalls:
         other = self._other(what)
         if other is not None:
             for problem in self._of_package(fact, what, other):
+                yield other, problem
+        elif isinstance(fact, Call) and what.found.state == "defined" and fact.keywords:
+            yield from self._passed_on(fact, what)
+
+    def _passed_on(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
+        """The keywords that a user's class or function passes on to one that lacks them."""
+        how = self.path.reached(self.facts.module, scopes(self.facts).runner(fact.scope))
+        if how is None or not how.user:
+            return
+        received = signatures.receiver(self.package_set, what.found, self.package_set.owner)
+        home = received.home if received is not None else None
+        other = self.package_set.owner(home.module) if home is not None else None
+        signature = signatures.signature(self.package_set, what.found, bound=True)
+        if received is None or other is None or signature is None:
+            return
+        called = Meaning(found=received, path=import_path(received))
+        version = f"{other} {self.package_set.version(other)}"
+        for problem in _arguments(fact, called, signature, version):
+            if problem[0] is Relation.KEYWORD:
                 yield other, problem
 
     def _of_package(self, fact: Call | Attribute, what: Meaning, other: str) -> Iterator[Problem]:

@@ -140,8 +140,14 @@ class CodeTree:
             return evidence.line, 1
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
-        for node in self._nodes(evidence.line):
-            match = _named(node, evidence.relation, name, inner)
+        nodes = list(self._nodes(evidence.line))
+        matches: list[ast.expr | ast.stmt | ast.keyword | None] = [
+            _named(node, evidence.relation, name, inner) for node in nodes
+        ]
+        if evidence.relation is Relation.KEYWORD:  # the call of a function that passes it on
+            calls = [node for node in nodes if isinstance(node, ast.Call)]
+            matches += [word for call in calls for word in call.keywords if word.arg == inner]
+        for match in matches:
             if match is not None:
                 known = match.lineno <= len(self._lines)
                 line = self._lines[match.lineno - 1] if known else b""

@@ -327,7 +327,10 @@ def _published(evidence: Evidence) -> Existence | None:
 def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | None) -> str:
     """The remedy: use the replacement, or the version and the target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
-    if elsewhere.targets:
+    if elsewhere.instead and elsewhere.targets and not elsewhere.since:
+        having = f"{evidence.other} {elsewhere.having}"
+        parts = [f"use {elsewhere.instead}, which {having} has (target {elsewhere.targets[0]})"]
+    elif elsewhere.targets:
         shown = ", ".join(elsewhere.targets[:2])
         what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "available"
         parts.append(f"{what} (target {shown})")

@@ -125,7 +125,7 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
         around = _around(facts, fact.scope)
         return _member(modules, around, rest) if rest else Meaning(found=around)
     lookup_result = _first(modules, facts, first, fact.scope)
-    step = Meaning(found=lookup_result, path=_import_path(lookup_result))
+    step = Meaning(found=lookup_result, path=import_path(lookup_result))
     for part in rest.split(".") if rest else ():
         if step.found.state != "defined":
             break
@@ -161,7 +161,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     if holder.state != "defined" or "." in name:
         return Meaning()
     lookup_result = classes.member(modules, holder, name)
-    prefix = _import_path(holder)
+    prefix = import_path(holder)
     if not holder.trace and lookup_result.owner is not None and lookup_result.home is not None:
         prefix = (
             f"{lookup_result.home.module}.{lookup_result.owner.name}"  # what a class here inherits
@@ -169,7 +169,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     return Meaning(found=lookup_result, holder=holder, name=name, path=f"{prefix}.{name}")
 
 
-def _import_path(lookup_result: LookupResult) -> str:
+def import_path(lookup_result: LookupResult) -> str:
     """The dotted path under which a module imports a result."""
     if isinstance(lookup_result.definition, ModuleFacts):
         return lookup_result.definition.module

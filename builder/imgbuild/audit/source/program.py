@@ -1,8 +1,9 @@
 """A user's program, rewritten into statements of which more facts are read.
 
 The rewritten statements do the same: `f(**options)` has the keywords of the dictionary `options`,
-`partial(f, x=1)` also contains the call `f(x=1)`, and a name that successive statements bind to
-different values has a name for each value.
+`partial(f, x=1)` also contains the call `f(x=1)`, `f.options(x=1)` of a remote function of Ray is
+`ray.remote(x=1)`, and a name that successive statements bind to different values has a name for
+each value.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _KEEP = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
 _ADD = frozenset(("setdefault", "update"))
+_REMOTE = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 
@@ -38,6 +40,8 @@ def rewrite(tree: ast.Module, source: bytes) -> None:
     names = _dictionaries(source)
     if names or b"partial(" in source or _INLINED.search(source) is not None:
         _expand(tree, names)
+    if b".options(" in source:
+        _set_options(tree)
     functions = list(_functions(tree.body))
     tree.body.append(_program(tree, source))
     for function in functions:
@@ -66,6 +70,25 @@ def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
             yield statement
         for block in BLOCKS[type(statement)]:
             yield from _functions(getattr(statement, block))
+
+
+def _set_options(tree: ast.Module) -> None:
+    """Read `f.options(x=1)` of a function or class with the decorator `ray.remote` as its call."""
+    remote: dict[str, ast.expr] = {}
+    nodes = walk(tree)
+    for node in nodes:
+        for decorator in getattr(node, "decorator_list", ()):
+            made = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if dotted(made) == _REMOTE:
+                remote[node.name] = made  # type: ignore[attr-defined]
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            decorator = remote.get(dotted(owner))
+            if isinstance(owner, ast.Call) and dotted(owner.func) == _REMOTE:
+                decorator = owner.func
+            if decorator is not None and node.func.attr == "options":
+                node.func = decorator
 
 
 def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:

@@ -10,6 +10,7 @@ import pytest
 from imgbuild.report import Severity
 from tests.support import audited
 from tests.support.audited_code import Findings, findings, shown
+from tests.support.rows import each_row
 
 SCRIPT = """\
 from trl import SFTTrainer, SFTConfig, load
@@ -527,3 +528,29 @@ z = Bits.ONE, Bits.TWO, Open.NAME
 """
     found = findings(tmp_path, {"a.py": source}, {"quant==1": {"quant.py": ENUMERATIONS}})
     assert shown(found) == ["IMG104 4:5 TENSOR", "IMG104 5:15"]
+
+
+PASSED_ON = {
+    "def make(out, **extra):\n    extra.pop('mine', 1)\n    return SFTConfig(out, **extra)\n"
+    "make('x', evaluation_strategy='no', mine=1)\n": ["IMG102 5:11 eval_strategy"],
+    "class Mine(SFTTrainer):\n    def compute_loss(self, *given, **more):\n        pass\n"
+    "Mine('m', args=None, tokenizer=None)\n": ["IMG102 5:22 processing_class"],
+    "class Mine(SFTTrainer):\n    def __init__(self, *given, reward=None, **more):\n"
+    "        super().__init__(*given, **more)\n"
+    "Mine('m', reward=1, tokenizer=None)\n": ["IMG102 5:21 processing_class"],
+    "class Mine(SFTTrainer):\n    def __init__(self, model, tokenizer):\n"
+    "        super().__init__(model, processing_class=tokenizer)\n"
+    "Mine('m', tokenizer=None)\nMine('m', wrong=1)\n": [],
+    "def make(out, **extra):\n    print(extra)\n    return SFTConfig(out, **extra)\n"
+    "make('x', evaluation_strategy='no')\n": [],
+    "@dataclass\nclass Mine(SFTConfig):\n    reward: int = 0\n"
+    "Mine('x', reward=1, evaluation_strategy='no')\n": ["IMG102 5:21 eval_strategy"],
+}
+
+
+@each_row("script, expected", PASSED_ON.items())
+def test_keywords_are_followed_through_users_functions_and_classes(
+    tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    start = "from dataclasses import dataclass; from trl import SFTConfig, SFTTrainer\n"
+    assert shown(findings(tmp_path, {"train.py": start + script})) == expected
