@@ -151,7 +151,7 @@ def _of_python(
         for word, code, message, instead in overrides.compared(
             sources,
             main.package,
-            overrides.Configuration(composed, main.options, name or ""),
+            overrides.ComposedTree(composed, main.options, name or ""),
             words,
         ):
             yield text.finding(

@@ -23,7 +23,7 @@ _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 Problem = tuple[Word, str, str, str]  # word, code, message, instead
 
 
-class Configuration(NamedTuple):
+class ComposedTree(NamedTuple):
     """A composed configuration: its tree, the options of each group, and its name."""
 
     tree: Any
@@ -50,7 +50,7 @@ def check(
 def compared(
     sources: PackageSources,
     package: str,
-    configuration: Configuration,
+    configuration: ComposedTree,
     words: Sequence[Word],
 ) -> Iterator[Problem]:
     """Overrides that are invalid for a configuration."""
@@ -91,7 +91,7 @@ def lacks_option(options: Mapping[str, frozenset[str]], group: str, value: str) 
 
 def _configuration(
     sources: PackageSources, module: str, words: Sequence[Word], texts: Sequence[CodeText]
-) -> Configuration | None:
+) -> ComposedTree | None:
     """The composed configuration of a program; None if it has none."""
     main = program(sources.package_set, module)
     if main is None:
@@ -100,7 +100,7 @@ def _configuration(
     folder = _option(words, ("--config-path", "--config-dir", "-cp", "-cd"))
     if folder is None:
         tree = main.composed(name)
-        return Configuration(tree, main.options, name) if tree is not None else None
+        return ComposedTree(tree, main.options, name) if tree is not None else None
     first = files_of(texts, folder, name)
     tree = main.composed(name, first) if first else None
     if tree is None:
@@ -108,7 +108,7 @@ def _configuration(
     options = dict(main.options)
     for group, names in options_of(first).items():
         options[group] = options.get(group, frozenset()) | names
-    return Configuration(tree, options, name)
+    return ComposedTree(tree, options, name)
 
 
 def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:
