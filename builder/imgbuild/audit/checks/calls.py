@@ -18,7 +18,7 @@ from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALU
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
 from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.model import CallSignature
-from imgbuild.audit.names.scopes import Meaning, import_path, meaning, scopes
+from imgbuild.audit.names.scopes import Meaning, alternatives, import_path, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
@@ -144,11 +144,31 @@ class _ModuleCalls:
                 yield other, problem
         elif isinstance(fact, Call) and what.found.state == "defined" and fact.keywords:
             yield from self._passed_on(fact, what)
+        elif isinstance(fact, Call) and what.found.state == "unknown" and self._is_user(fact):
+            yield from self._of_each(fact)
+
+    def _is_user(self, fact: Call) -> bool:
+        """Whether a call is in a user's code."""
+        how = self.path.reached(self.facts.module, scopes(self.facts).runner(fact.scope))
+        return how is not None and how.user
+
+    def _of_each(self, fact: Call) -> Iterator[tuple[str, Problem]]:
+        """The keywords that the method of no class accepts which the receiver may have."""
+        each_has: list[list[tuple[str, Problem]]] = []
+        for what in alternatives(self.package_set, self.facts, fact):
+            other = self._other(what)
+            if other is None or what.found.state != "defined":
+                return
+            problems = self._of_package(fact, what, other)
+            each_has.append([(other, each) for each in problems if each[0] is Relation.KEYWORD])
+        for other, problem in each_has[0] if each_has else ():
+            keyword = problem[1].rpartition("(")[2]
+            if all(any(f"({keyword}" in each[1] for _, each in more) for more in each_has):
+                yield other, problem
 
     def _passed_on(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
         """The keywords that a user's class or function passes on to one that lacks them."""
-        how = self.path.reached(self.facts.module, scopes(self.facts).runner(fact.scope))
-        if how is None or not how.user:
+        if not self._is_user(fact):
             return
         received = signatures.receiver(self.package_set, what.found, self.package_set.owner)
         home = received.home if received is not None else None

@@ -26,6 +26,7 @@ from imgbuild.system.syntax import valid_source
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
 _ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME of one that another release had
+_COMPUTED = ()  # choices of an option with `**keywords`
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")
 # Programs that run their remaining arguments as a command, or pass them to a container.
@@ -285,6 +286,7 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
+    fields: set[str] = set()
     trees = {path: valid_source(source) for path, source in {**named, **contents}.items()}
     literals = dict(_literals(tree for tree in trees.values() if tree is not None))
     for path, tree in trees.items():
@@ -302,11 +304,14 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
                         flags.add(_plain(item.target.id))
                         listed = _listed(item.annotation, literals)
                         if listed and node.name.endswith(("Args", "Arguments")):
+                            fields.add(_plain(item.target.id))
                             choices.setdefault(_plain(item.target.id), set()).add(listed)
             elif isinstance(node, ast.Call) and node.args:
                 _add_choices(node, choices)
+    for name in fields:  # the keywords `**kwargs["field"]` of its option are made from it
+        choices[name].discard(_COMPUTED)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
-    plain = {name: listed for name, listed in same.items() if listed is not None}
+    plain = {name: listed for name, listed in same.items() if listed}
     return Parser(frozenset(flags), plain, frozenset(words))
 
 
@@ -353,7 +358,9 @@ def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]
     if isinstance(given, (ast.List, ast.Tuple)):
         texts = [string(item) for item in given.elts]
         listed = tuple(text for text in texts if text) if all(texts) else None
-    if any(word.arg is None or word.arg == "type" for word in node.keywords):
+    if any(word.arg == "type" for word in node.keywords):
         listed = None
+    if any(word.arg is None for word in node.keywords):
+        listed = _COMPUTED
     for name in names:
         choices.setdefault(_plain(name), set()).add(listed)

@@ -133,6 +133,15 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
     return step
 
 
+def alternatives(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> list[Meaning]:
+    """The definitions for each class of a receiver that may have several; empty for others."""
+    if not fact.receiver.endswith("()"):
+        return []
+    expression = fact.callee if isinstance(fact, Call) else fact.expression
+    holders = classes.alternatives(modules, facts, fact.receiver, scope=fact.scope)
+    return [_member(modules, holder, expression.rpartition(".")[2]) for holder in holders]
+
+
 # Package set → results of its expressions. The modules of a package set never change.
 _remembered: WeakKeyDictionary[Modules, dict[tuple[object, ...], LookupResult]] = (
     WeakKeyDictionary()
