@@ -49,7 +49,7 @@ PRINTERS = ("cli", "pipeline", "system.process")
 CALLERS: dict[str, tuple[str, ...]] = {
     "print": ("system.console",),
     "sys.exit": ("cli.*", "__main__"),
-    "os._exit": ("cli.*", "__main__", "container.enclosure"),  # which ends its own processes
+    "os._exit": ("cli.*", "__main__", "container.enclosure", "system.forked"),  # copies of it
     "SystemExit": ("cli.*", "__main__"),
     "os.system": ("system.process",),
     "os.popen": ("system.process",),

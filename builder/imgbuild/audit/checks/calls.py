@@ -18,7 +18,7 @@ from imgbuild.audit.main_path.guards import ATTRIBUTE, OTHER_DEVICES, TYPE, VALU
 from imgbuild.audit.main_path.policy import MainPathPolicy, load
 from imgbuild.audit.names import classes, signatures
 from imgbuild.audit.names.model import CallSignature
-from imgbuild.audit.names.scopes import Meaning, meaning, scopes
+from imgbuild.audit.names.scopes import Meaning, alternatives, import_path, meaning, scopes
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.audit.source.facts import Attribute, Call, Class, Function, ModuleFacts
 from imgbuild.audit.source.stdlib import SUBSCRIPT
@@ -27,6 +27,9 @@ from imgbuild.values import normalize
 
 CHECK = "calls"
 Problem = tuple[Relation, str, str]  # relation, subject of the evidence, text
+_SKIPPED = Course(runs=False)
+# Problems that a test with hasattr avoids.
+_TESTED = frozenset((Relation.NAME, Relation.ATTRIBUTE, Relation.SUBSCRIPT))
 _CATCHERS = {
     Relation.KEYWORD: TYPE,
     Relation.ARGUMENT: TYPE,
@@ -73,12 +76,16 @@ class _ModuleCalls:
             how = self.path.reached(self.facts.module, here.runner(fact.scope))
             if (how is None and not noted) or _of_other_device(fact):
                 continue
-            course = judge(self.package_set, fact.guards)
+            # Most have no problem, and conditions are slow to evaluate.
+            problems = (*self._in_python(fact), *self._problems(fact))
+            course = judge(self.package_set, fact.guards) if problems else _SKIPPED
             if not course.runs or any(
                 self._is_absent(fact.scope, expression) for expression in course.asked
             ):
                 continue
-            for other, problem in (*self._in_python(fact, course), *self._problems(fact, course)):
+            for other, problem in problems:
+                if problem[0] in _TESTED and _is_tested(fact, course):
+                    continue
                 finding = self._finding(fact, other, problem, how, course)
                 if finding is not None:
                     yield finding
@@ -113,10 +120,10 @@ class _ModuleCalls:
             return None
         return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
 
-    def _in_python(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
+    def _in_python(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name missing in Python, unless this package may assign it."""
         missing = standard.missing(self.package_set, self.facts, fact)
-        if missing is None or _is_tested(fact, course):
+        if missing is None:
             return
         module, name = missing
         python, path = f"Python {self.package_set.python}", f"{module}.{name}"
@@ -128,21 +135,57 @@ class _ModuleCalls:
             text = f"uses {path}, which {python} does not have"
             yield "", (Relation.NAME, f"{module}:{name}", text)
 
-    def _problems(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
+    def _problems(self, fact: Call | Attribute) -> Iterator[tuple[str, Problem]]:
         """The problem of a name or argument missing in another package; that package's name."""
         what = meaning(self.package_set, self.facts, fact)
         other = self._other(what)
         if other is not None:
-            for problem in self._of_package(fact, what, other, course):
+            for problem in self._of_package(fact, what, other):
+                yield other, problem
+        elif isinstance(fact, Call) and what.found.state == "defined" and fact.keywords:
+            yield from self._passed_on(fact, what)
+        elif isinstance(fact, Call) and what.found.state == "unknown" and self._is_user(fact):
+            yield from self._of_each(fact)
+
+    def _is_user(self, fact: Call) -> bool:
+        """Whether a call is in a user's code."""
+        how = self.path.reached(self.facts.module, scopes(self.facts).runner(fact.scope))
+        return how is not None and how.user
+
+    def _of_each(self, fact: Call) -> Iterator[tuple[str, Problem]]:
+        """The keywords that the method of no class accepts which the receiver may have."""
+        each_has: list[list[tuple[str, Problem]]] = []
+        for what in alternatives(self.package_set, self.facts, fact):
+            other = self._other(what)
+            if other is None or what.found.state != "defined":
+                return
+            problems = self._of_package(fact, what, other)
+            each_has.append([(other, each) for each in problems if each[0] is Relation.KEYWORD])
+        for other, problem in each_has[0] if each_has else ():
+            keyword = problem[1].rpartition("(")[2]
+            if all(any(f"({keyword}" in each[1] for _, each in more) for more in each_has):
                 yield other, problem
 
-    def _of_package(
-        self, fact: Call | Attribute, what: Meaning, other: str, course: Course
-    ) -> Iterator[Problem]:
+    def _passed_on(self, fact: Call, what: Meaning) -> Iterator[tuple[str, Problem]]:
+        """The keywords that a user's class or function passes on to one that lacks them."""
+        if not self._is_user(fact):
+            return
+        received = signatures.receiver(self.package_set, what.found, self.package_set.owner)
+        home = received.home if received is not None else None
+        other = self.package_set.owner(home.module) if home is not None else None
+        signature = signatures.signature(self.package_set, what.found, bound=True)
+        if received is None or other is None or signature is None:
+            return
+        called = Meaning(found=received, path=import_path(received))
+        version = f"{other} {self.package_set.version(other)}"
+        for problem in _arguments(fact, called, signature, version):
+            if problem[0] is Relation.KEYWORD:
+                yield other, problem
+
+    def _of_package(self, fact: Call | Attribute, what: Meaning, other: str) -> Iterator[Problem]:
         version = f"{other} {self.package_set.version(other)}"
         if what.found.state == "absent":
-            if not _is_tested(fact, course):
-                yield _absent(what, version)
+            yield _absent(what, version)
         elif isinstance(fact, Call) and what.found.state == "defined":
             bound = _bound(self.package_set, fact, what)
             signature = signatures.signature(self.package_set, what.found, bound=bound)

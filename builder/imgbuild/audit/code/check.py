@@ -85,6 +85,7 @@ def _check(
             others,
             unread,
             (lambda code: FindingCache(store, key, code, facts)) if key else None,
+            package_set.copied,
         ),
         *variables.check(sources, texts, facts.variables()),
         *command_lines.check(sources, texts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 
@@ -16,7 +16,8 @@ from imgbuild.audit.code.model import CodeFinding, CodeText
 from imgbuild.audit.code.shell import Command, Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.names import releases
-from imgbuild.audit.source.text import string
+from imgbuild.audit.source.text import dotted, string, string_list
+from imgbuild.audit.source.tree import walk
 from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
 from imgbuild.system import files, yaml_data
@@ -25,6 +26,7 @@ from imgbuild.system.syntax import valid_source
 FLAG, SUBCOMMAND, CHOICE, MODULE, ABSENT = "IMG301", "IMG302", "IMG303", "IMG304", "IMG305"
 _ARGUMENTS = r"(?:Args|Arguments|Config|Params)$"
 _ALIKE, _SAME = 0.75, 0.85  # similarity of options; _SAME of one that another release had
+_COMPUTED = ()  # choices of an option with `**keywords`
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\w+=")
 # Programs that run their remaining arguments as a command, or pass them to a container.
@@ -284,9 +286,11 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
     flags: set[str] = {"help", "version", "config"}
     choices: dict[str, set[tuple[str, ...] | None]] = {}
     words: set[str] = set()
-    for path, source in {**named, **contents}.items():
-        tree = valid_source(source)
-        for node in ast.walk(tree) if tree is not None else ():
+    fields: set[str] = set()
+    trees = {path: valid_source(source) for path, source in {**named, **contents}.items()}
+    literals = dict(_literals(tree for tree in trees.values() if tree is not None))
+    for path, tree in trees.items():
+        for node in walk(tree) if tree is not None else ():
             text = string(node) if isinstance(node, ast.expr) else None
             if text is not None and path in named:
                 words.add(text)
@@ -295,16 +299,47 @@ def _read(contents: Mapping[str, bytes], named: Mapping[str, bytes], classes: st
             if text is not None and _FLAG.fullmatch(text):
                 flags.add(_plain(text))
             elif isinstance(node, ast.ClassDef) and re.search(classes, node.name):
-                flags |= {
-                    _plain(item.target.id)
-                    for item in node.body
-                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-                }
+                for item in node.body:
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                        flags.add(_plain(item.target.id))
+                        listed = _listed(item.annotation, literals)
+                        if listed and node.name.endswith(("Args", "Arguments")):
+                            fields.add(_plain(item.target.id))
+                            choices.setdefault(_plain(item.target.id), set()).add(listed)
             elif isinstance(node, ast.Call) and node.args:
                 _add_choices(node, choices)
+    for name in fields:  # the keywords `**kwargs["field"]` of its option are made from it
+        choices[name].discard(_COMPUTED)
     same = {name: next(iter(each)) for name, each in choices.items() if len(each) == 1}
-    plain = {name: listed for name, listed in same.items() if listed is not None}
+    plain = {name: listed for name, listed in same.items() if listed}
     return Parser(frozenset(flags), plain, frozenset(words))
+
+
+def _literals(trees: Iterable[ast.Module]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The names at the top of modules that are bound to `Literal[…]` of strings."""
+    for tree in trees:
+        for node in tree.body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            listed = _listed(node.value, {}) if isinstance(node, ast.Assign) else ()
+            if isinstance(target, ast.Name) and listed:
+                yield target.id, listed
+
+
+def _listed(node: ast.expr, literals: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The strings that an annotation allows, besides None; empty if it allows others."""
+    if isinstance(node, ast.BinOp):
+        parts = [each for each in (node.left, node.right) if not _is_none(each)]
+        return _listed(parts[0], literals) if len(parts) == 1 else ()
+    if isinstance(node, ast.Subscript):
+        last = dotted(node.value).rpartition(".")[2]
+        if last == "Optional":
+            return _listed(node.slice, literals)
+        return tuple(string_list(node.slice) or ()) if last == "Literal" else ()
+    return literals.get(dotted(node).rpartition(".")[2], ())
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_command(node: ast.FunctionDef) -> bool:
@@ -323,7 +358,9 @@ def _add_choices(node: ast.Call, choices: dict[str, set[tuple[str, ...] | None]]
     if isinstance(given, (ast.List, ast.Tuple)):
         texts = [string(item) for item in given.elts]
         listed = tuple(text for text in texts if text) if all(texts) else None
-    if any(word.arg is None or word.arg == "type" for word in node.keywords):
+    if any(word.arg == "type" for word in node.keywords):
         listed = None
+    if any(word.arg is None for word in node.keywords):
+        listed = _COMPUTED
     for name in names:
         choices.setdefault(_plain(name), set()).add(listed)

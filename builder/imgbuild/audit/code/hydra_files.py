@@ -14,6 +14,7 @@ from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
 from imgbuild.audit.main_path.configuration import OPEN, HydraProgram, program
 from imgbuild.audit.source.text import string
+from imgbuild.matrix.notes import nearest
 from imgbuild.report import Severity
 from imgbuild.system import yaml_data
 from imgbuild.system.syntax import valid_source
@@ -34,13 +35,18 @@ def check(sources: PackageSources, texts: Sequence[CodeText]) -> Iterator[CodeFi
             continue
         for text in texts:
             if text.kind == "yaml" and b"defaults:" in text.source:
-                yield from _of_file(sources, main, text)
+                yield from _of_file(sources, main, text, texts)
             elif text.kind == "python" and b"compose(" in text.source and b"hydra" in text.source:
                 yield from _of_python(sources, main, text)
 
 
-def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Iterator[CodeFinding]:
-    """Keys that are missing in the extended configuration, although their parents exist."""
+def _of_file(
+    sources: PackageSources, main: HydraProgram, text: CodeText, texts: Sequence[CodeText]
+) -> Iterator[CodeFinding]:
+    """Keys that are missing in the extended configuration, although their parents exist.
+
+    And options of groups that neither the package nor the user has.
+    """
     try:
         content = yaml_data.read(text.source)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -54,6 +60,18 @@ def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Ite
     if not isinstance(tree, Mapping):
         return
     version = f"{main.package} {sources.package_set.version(main.package)}"
+    for group, chosen in _chosen(defaults):
+        own = f"/{group}/{chosen}.y"
+        if overrides.lacks_option(main.options, group, chosen) and not any(
+            own in f"/{each.file}" for each in texts if each.kind == "yaml"
+        ):
+            yield text.finding(
+                *_place(text, "defaults"),
+                code=overrides.OPTION,
+                severity=Severity.ERROR,
+                message=f"the configuration of {version} has no {chosen} in the group {group}",
+                instead=nearest(chosen, main.options[group]) or "",
+            )
     for path in _unknown(tree, content, ""):
         line, column = _place(text, path)
         yield text.finding(
@@ -65,6 +83,16 @@ def _of_file(sources: PackageSources, main: HydraProgram, text: CodeText) -> Ite
             " extends: it has no effect",
             instead=overrides.near(tree, path),
         )
+
+
+def _chosen(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Group and option of the entries of a defaults list that name both."""
+    for each in defaults:
+        entries = each.items() if isinstance(each, Mapping) else [str(each).rpartition("/")[::2]]
+        for key, chosen in entries:
+            group = str(key).removeprefix("override").strip().partition("@")[0].strip("/")
+            if group and isinstance(chosen, str) and isinstance(each, (Mapping, str)):
+                yield group, chosen.partition("@")[0].removesuffix(".yaml")
 
 
 def _unknown(tree: Any, content: Mapping[Any, Any], prefix: str) -> Iterator[str]:
@@ -121,7 +149,10 @@ def _of_python(
             continue
         words = [word for item in listed.elts if (word := _word(item)) is not None]
         for word, code, message, instead in overrides.compared(
-            sources, main.package, (composed, main.groups, name or ""), words
+            sources,
+            main.package,
+            overrides.ComposedTree(composed, main.options, name or ""),
+            words,
         ):
             yield text.finding(
                 word.line,

@@ -140,8 +140,17 @@ class CodeTree:
             return evidence.line, 1
         name = evidence.subject.rpartition(":")[2].rpartition(".")[2].partition("(")[0]
         inner = evidence.subject.rpartition("(")[2].removesuffix(")")
-        for node in self._nodes(evidence.line):
-            match = _named(node, evidence.relation, name, inner)
+        nodes = list(self._nodes(evidence.line))
+        matches: list[ast.expr | ast.stmt | ast.keyword | None] = [
+            _named(node, evidence.relation, name) for node in nodes
+        ]
+        if evidence.relation is Relation.KEYWORD:
+            # In the call itself if the keyword is in a dictionary; another function may pass it on.
+            calls = [node for node in nodes if isinstance(node, ast.Call)]
+            same = [call for call in calls if _callee(call) == name]
+            words = [word for call in (*same, *calls) for word in call.keywords]
+            matches = [*(word for word in words if word.arg == inner), *same]
+        for match in matches:
             if match is not None:
                 known = match.lineno <= len(self._lines)
                 line = self._lines[match.lineno - 1] if known else b""
@@ -174,12 +183,9 @@ def _called(test: ast.expr) -> frozenset[str]:
     )
 
 
-def _named(node: ast.AST, relation: Relation, name: str, inner: str) -> ast.expr | ast.stmt | None:
-    """The part of `node` that the finding concerns: a keyword, an imported name, an attribute."""
+def _named(node: ast.AST, relation: Relation, name: str) -> ast.expr | ast.stmt | None:
+    """The part of `node` that the finding concerns: an imported name, an attribute, a call."""
     match relation:
-        case Relation.KEYWORD if isinstance(node, ast.Call) and _callee(node) == name:
-            # In the call itself if the keyword is in a dictionary.
-            return next((word for word in node.keywords if word.arg == inner), node)  # type: ignore[return-value]
         case Relation.ARGUMENT if isinstance(node, ast.Call) and _callee(node) == name:
             return node
         case Relation.MODULE | Relation.PACKAGE if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -40,7 +40,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
     instead: str = ""
     since: str = ""
     targets: tuple[str, ...] = ()
-    having: str = ""  # the nearest version that has it
+    having: str = ""  # the nearest version that has it, or `instead`
 
 
 def find(
@@ -51,6 +51,7 @@ def find(
     having: dict[str, list[str]] = {}
     lacking: list[str] = [evidence.other_version] if evidence.other_version else []
     new_name = ""
+    opened_sets: dict[str, tuple[OtherSet, ImportablePackages]] = {}
     for other in _by_distance(package, evidence, others):
         version = other.versions.get(package, "")
         if version in having:
@@ -61,6 +62,7 @@ def find(
         if len(having) + len(lacking) > MOST:
             break
         opened = other.open()
+        opened_sets.setdefault(version, (other, opened))
         has = _has(opened, evidence)
         if has:
             having[version] = [other.target]
@@ -76,12 +78,33 @@ def find(
         or new_name
         or _similar(package_set, evidence, nearly=bool(near))
     )
+    if not near and not new_name:
+        spelled = _spelled_elsewhere(evidence, instead, opened_sets)
+        if spelled is not None:
+            return spelled
     since = ""
     if near and package:
         newest = max(map(Version, having))
         later = [Version(version) for version in lacking if Version(version) > newest]
         since = str(min(later)) if later else str(min(map(Version, having)))
     return Elsewhere(instead, since, tuple(having[near]) if near else (), near)
+
+
+def _spelled_elsewhere(
+    evidence: Evidence, here: str, opened: Mapping[str, tuple[OtherSet, ImportablePackages]]
+) -> Elsewhere | None:
+    """A parameter of another version whose name is nearer to a mistyped one than `here`."""
+    path, _, keyword = evidence.subject.removesuffix(")").partition("(")
+    if evidence.relation is not Relation.KEYWORD:
+        return None
+    best = SequenceMatcher(None, keyword, here).ratio()
+    for version, (other, package_set) in opened.items():
+        signature = _signature(package_set, path)
+        names = [item.name for item in signature.parameters] if signature is not None else []
+        name = nearest(keyword, names) or ""
+        if SequenceMatcher(None, keyword, name).ratio() > max(best, MISTYPED):
+            return Elsewhere(instead=name, targets=(other.target,), having=version)
+    return None
 
 
 def _by_distance(

@@ -1,7 +1,8 @@
-"""Methods of a user's classes against those that they override (separate: one check)."""
+"""Methods that users override, or replace in classes of packages (separate: one check)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,6 +19,12 @@ from imgbuild.audit.source.facts import Call, Class, Function, ModuleFacts
 from imgbuild.report import Severity
 
 GONE, CALLED = "IMG108", "IMG109"
+# `Class.method = function`, and the same with setattr: owner, name, function.
+_ASSIGNED = re.compile(
+    rb"^[ \t]*([A-Za-z_]\w*(?:\.\w+)*)\.(\w+)[ \t]*=[ \t]*([A-Za-z_]\w*)[ \t]*(?:#.*)?$",
+    re.MULTILINE,
+)
+_SET = re.compile(rb"\bsetattr\(\s*([\w.]+)\s*,\s*[\"'](\w+)[\"']\s*,\s*(\w+)\s*\)")
 
 
 def check(
@@ -25,13 +32,14 @@ def check(
 ) -> Iterator[CodeFinding]:
     """Methods that lack a parameter passed by a base class, and methods that are never called.
 
-    In the classes of `modules`.
+    In the classes of `modules`, and functions that these assign to attributes of packages.
     """
     for name in modules:
         facts, text = code.module(name), code.code[name]
         if isinstance(facts, ModuleFacts):
             for definition in facts.classes:
                 yield from _of_class(code, facts, text, definition, others)
+            yield from _assigned(code, facts, text, others)
 
 
 def _of_class(
@@ -144,21 +152,49 @@ def _removed_method(
 ) -> tuple[str, str] | None:
     """Message and remedy if no base has `method` but another target's version does; else None."""
     for base in definition.bases:
-        path = classes.origin(facts, base)
-        package = code.owner(path)
-        here = other_sets.resolve(code, path)
-        if package in (None, CODE) or classes.member(code, here, method).state != "absent":
-            continue
-        for other in others:
-            if other.versions.get(package or "") in (None, code.version(package or "")):
-                continue
-            if other_sets.has_member(other.open(), path, method):
-                version = f"{package} {code.version(package or '')}"
-                name = f"{definition.name}.{method}"
-                message = f"{name} overrides a method that {version} does not have"
-                having = other.versions[package or ""]
-                return message, f"{package} {having} has it (target {other.target})"
+        gone = _gone(code, classes.origin(facts, base), method, others)
+        if gone is not None:
+            name = f"{definition.name}.{method}"
+            return f"{name} overrides a method that {gone[0]} does not have", gone[1]
     return None
+
+
+def _gone(
+    code: CodeSet, path: str, name: str, others: Sequence[OtherSet]
+) -> tuple[str, str] | None:
+    """The version of a package without a name that another target's version has; and a remedy."""
+    package = code.owner(path)
+    if package is None or package == CODE:
+        return None
+    if classes.member(code, other_sets.resolve(code, path), name).state != "absent":
+        return None
+    for other in others:
+        having = other.versions.get(package)
+        if having in (None, code.version(package)):
+            continue
+        if other_sets.has_member(other.open(), path, name):
+            remedy = f"{package} {having} has it (target {other.target})"
+            return f"{package} {code.version(package)}", remedy
+    return None
+
+
+def _assigned(
+    code: CodeSet, facts: ModuleFacts, text: CodeText, others: Sequence[OtherSet]
+) -> Iterator[CodeFinding]:
+    """Functions of the file that are assigned to names that a package no longer has."""
+    defined = {each.name for each in facts.functions} | {each.name for each in facts.classes}
+    imported = {line.bound for line in facts.imports}
+    for match in (*_ASSIGNED.finditer(text.source), *_SET.finditer(text.source)):
+        owner, name, value = (group.decode() for group in match.groups())
+        known = value in defined and owner.partition(".")[0] in imported
+        gone = _gone(code, classes.origin(facts, owner), name, others) if known else None
+        if gone is not None:
+            line = text.source.count(b"\n", 0, match.start(1)) + 1
+            column = match.start(1) - text.source.rfind(b"\n", 0, match.start(1))
+            message = f"{owner}.{name} is replaced, which {gone[0]} does not have: nothing calls it"
+            yield text.finding(
+                line, column, code=GONE, severity=Severity.WARNING, message=message, remedy=gone[1]
+            )
 
 
 def _finding(

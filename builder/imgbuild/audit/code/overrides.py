@@ -6,21 +6,29 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from imgbuild.audit.code.model import CodeText
 from imgbuild.audit.code.shell import Word
 from imgbuild.audit.code.sources import PackageSources
-from imgbuild.audit.main_path.configuration import OPEN, program
+from imgbuild.audit.main_path.configuration import OPEN, options_of, program
 from imgbuild.matrix.notes import nearest
 from imgbuild.system import yaml_data
 
-KEY, TYPE, EXISTS = "IMG401", "IMG402", "IMG403"
+KEY, TYPE, EXISTS, OPTION = "IMG401", "IMG402", "IMG403", "IMG408"
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 
 Problem = tuple[Word, str, str, str]  # word, code, message, instead
+
+
+class ComposedTree(NamedTuple):
+    """A composed configuration: its tree, the options of each group, and its name."""
+
+    tree: Any
+    options: Mapping[str, frozenset[str]]
+    name: str
 
 
 def check(
@@ -34,26 +42,33 @@ def check(
 
     With `--config-path`, the configurations among the user's `texts` are searched first.
     """
-    tree, groups, name = _configuration(sources, module, words, texts)
-    if tree is not None:
-        yield from compared(sources, package, (tree, groups, name), words)
+    configuration = _configuration(sources, module, words, texts)
+    if configuration is not None:
+        yield from compared(sources, package, configuration, words)
 
 
 def compared(
     sources: PackageSources,
     package: str,
-    configuration: tuple[Any, frozenset[str], str],
+    configuration: ComposedTree,
     words: Sequence[Word],
 ) -> Iterator[Problem]:
-    """Overrides that are invalid for a composed configuration: its tree, groups and name."""
-    tree, groups, name = configuration
+    """Overrides that are invalid for a configuration."""
+    tree, options, name = configuration
     what = f"the configuration {name} of {package} {sources.package_set.version(package)}"
     for word in words:
         match = _OVERRIDE.fullmatch(word.text)
         if match is None or word.text.startswith("-"):
             continue
         sign, key, value = match[1] or "", match[2], match[3]
-        if key.split("@")[0] in groups or "/" in key or key.startswith("hydra."):
+        group = key.split("@")[0]
+        if group in options:
+            if word.literal and lacks_option(options, group, value):
+                near_options = nearest(value, options[group])
+                instead = f"{sign}{key}={near_options}" if near_options else ""
+                yield word, OPTION, f"{what} has no {value} in the group {group}", instead
+            continue
+        if "/" in key or key.startswith("hydra."):
             continue
         present = value_at(tree, key)
         if present is OPEN:
@@ -68,22 +83,32 @@ def compared(
             yield word, TYPE, f"{key} of {what} is of type {kind}, not {value}", ""
 
 
+def lacks_option(options: Mapping[str, frozenset[str]], group: str, value: str) -> bool:
+    """Whether a group certainly has no option of this name."""
+    is_name = re.fullmatch(r"[\w-]+", value) is not None and value not in ("null", "None")
+    return is_name and bool(options.get(group)) and value not in options[group]
+
+
 def _configuration(
     sources: PackageSources, module: str, words: Sequence[Word], texts: Sequence[CodeText]
-) -> tuple[Any, frozenset[str], str]:
-    """The composed configuration of a program, its groups and its name; None if it has none."""
+) -> ComposedTree | None:
+    """The composed configuration of a program; None if it has none."""
     main = program(sources.package_set, module)
     if main is None:
-        return None, frozenset(), ""
+        return None
     name = (_option(words, ("--config-name", "-cn")) or main.name).removesuffix(".yaml")
     folder = _option(words, ("--config-path", "--config-dir", "-cp", "-cd"))
     if folder is None:
-        return main.composed(name), main.groups, name
+        tree = main.composed(name)
+        return ComposedTree(tree, main.options, name) if tree is not None else None
     first = files_of(texts, folder, name)
-    if not first:
-        return None, frozenset(), ""
-    groups = {posixpath.dirname(path) for path in first} - {""}
-    return main.composed(name, first), main.groups | groups, name
+    tree = main.composed(name, first) if first else None
+    if tree is None:
+        return None
+    options = dict(main.options)
+    for group, names in options_of(first).items():
+        options[group] = options.get(group, frozenset()) | names
+    return ComposedTree(tree, options, name)
 
 
 def _option(words: Sequence[Word], names: tuple[str, ...]) -> str | None:

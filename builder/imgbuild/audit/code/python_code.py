@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,10 +21,12 @@ from imgbuild.audit.code.other_sets import Elsewhere, OtherSet
 from imgbuild.audit.code.reading import CodeFacts
 from imgbuild.audit.code.wheel_sources import instead
 from imgbuild.audit.main_path import policy
+from imgbuild.audit.main_path.policy import MainPathPolicy
 from imgbuild.audit.names import releases
 from imgbuild.audit.names.releases import Existence
 from imgbuild.audit.packages.protocols import ImportablePackages
 from imgbuild.report import Evidence, Finding, Relation, Severity
+from imgbuild.system import forked
 
 # The code of each kind of finding that the checks make; data/audit/code_kinds.yaml explains them.
 CODES = {
@@ -44,6 +48,7 @@ _DEVELOPMENT = re.compile(
 )
 _ABOVE = 4  # folders above a script that may contain a project's packages
 _PREFIX = f"{CODE} 0 "
+SHARE = 1 << 20  # bytes of source that are worth a process
 
 
 def check(
@@ -54,11 +59,13 @@ def check(
     others: Sequence[OtherSet] = (),
     unread: Sequence[str] = (),
     cache: Callable[[CodeSet], FindingCache] | None = None,
+    copied: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> list[CodeFinding]:
     """The findings in the Python files `texts` with the facts `facts`, for these packages.
 
     `unread` are packages that are installed and were not read. Files whose findings are in the
-    `cache` are not checked again.
+    `cache` are not checked again. Many files are checked in several processes, if their packages
+    can be `copied`.
     """
     code = CodeSet(package_set, texts, facts, unread)
     # Any package may be at fault, not only those that the audit of a package set walks.
@@ -70,6 +77,65 @@ def check(
         stored = {file: kept.read(file) for file in places}
         known = {file: each for file, each in stored.items() if each and _is_current(each, code)}
     new = {name: text for name, text in code.code.items() if text.file not in known}
+    checked = _checked(code, new, rules, others, copied)
+    known |= checked
+    if kept is not None:
+        for file, entry in checked.items():
+            kept.write(file, entry)
+        kept.save()
+    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
+    return _unique([*(each for group in known.values() for each in group.findings), *broken])
+
+
+def _checked(
+    code: CodeSet,
+    new: Mapping[str, CodeText],
+    rules: MainPathPolicy,
+    others: Sequence[OtherSet],
+    copied: Callable[[], AbstractContextManager[None]] | None,
+) -> dict[str, FileFindings]:
+    """File → the findings in the modules `new`, of which copies of this process check shares."""
+    size = sum(len(text.source) for text in new.values())
+    processes = max(1, min(forked.processors(), size // SHARE)) if copied is not None else 1
+    first, *rest = _shares(new, processes)
+
+    def _check_share(share: Mapping[str, CodeText]) -> bytes:
+        with copied() if copied is not None else nullcontext():
+            return msgspec.msgpack.encode(_of_modules(code, share, rules, others))
+
+    copies = [(share, forked.Forked(partial(_check_share, share))) for share in rest]
+    try:
+        findings = _of_modules(code, first, rules, others)
+        for share, copy in copies:
+            data = copy.result()
+            findings |= (
+                msgspec.msgpack.decode(data, type=dict[str, FileFindings])
+                if data is not None  # or a file would have had to be fetched
+                else _of_modules(code, share, rules, others)
+            )
+    finally:
+        for _, copy in copies:
+            copy.stop()
+    return findings
+
+
+def _shares(new: Mapping[str, CodeText], count: int) -> list[dict[str, CodeText]]:
+    """At most `count` shares of the same size, of neighbours, which use the same packages."""
+    size = sum(len(text.source) for text in new.values()) / count
+    shares: list[dict[str, CodeText]] = [{}]
+    total = 0
+    for name, text in sorted(new.items()):
+        if total >= size * len(shares) and len(shares) < count:
+            shares.append({})
+        shares[-1][name] = text
+        total += len(text.source)
+    return shares
+
+
+def _of_modules(
+    code: CodeSet, new: Mapping[str, CodeText], rules: MainPathPolicy, others: Sequence[OtherSet]
+) -> dict[str, FileFindings]:
+    """File → the findings in these modules."""
     path = code.path(new)
     by_file: dict[str, list[tuple[Finding, Evidence]]] = {}
     local: dict[str, list[Evidence]] = {}
@@ -80,19 +146,16 @@ def check(
         elif evidence is not None:
             by_file.setdefault(evidence.file, []).append((finding, evidence))
     look = _Elsewhere(code, others)
-    findings: dict[str, list[CodeFinding]] = {text.file: [] for text in new.values()}
+    texts = {text.file: text for text in new.values()}
+    findings: dict[str, list[CodeFinding]] = {file: [] for file in texts}
     for file, group in by_file.items():
-        findings[file] += _of_file(look, places[file], group)
+        findings[file] += _of_file(look, texts[file], group)
     for each in overridden.check(code, others, new):
         findings[each.file].append(each)
-    for file, entries in findings.items():
-        known[file] = FileFindings(tuple(entries), tuple(local.get(file, ())))
-        if kept is not None:
-            kept.write(file, known[file])
-    if kept is not None:
-        kept.save()
-    broken = [_unparsed(file, each.broken) for file, each in facts.summaries.items() if each.broken]
-    return _unique([*(each for group in known.values() for each in group.findings), *broken])
+    return {
+        file: FileFindings(tuple(entries), tuple(local.get(file, ())))
+        for file, entries in findings.items()
+    }
 
 
 def _is_current(stored: FileFindings, code: CodeSet) -> bool:
@@ -264,7 +327,10 @@ def _published(evidence: Evidence) -> Existence | None:
 def _remedy(evidence: Evidence, elsewhere: Elsewhere, published: Existence | None) -> str:
     """The remedy: use the replacement, or the version and the target that has the name."""
     parts = [f"use {elsewhere.instead}"] if elsewhere.instead else []
-    if elsewhere.targets:
+    if elsewhere.instead and elsewhere.targets and not elsewhere.since:
+        having = f"{evidence.other} {elsewhere.having}"
+        parts = [f"use {elsewhere.instead}, which {having} has (target {elsewhere.targets[0]})"]
+    elif elsewhere.targets:
         shown = ", ".join(elsewhere.targets[:2])
         what = f"{evidence.other} {elsewhere.having} has it" if evidence.other else "available"
         parts.append(f"{what} (target {shown})")

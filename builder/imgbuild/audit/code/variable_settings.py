@@ -23,7 +23,9 @@ _LINE = re.compile(
 )
 _NAMED = re.compile(r"^\s*-?\s*name:\s*[\"']?([A-Z][A-Z0-9_]+)[\"']?\s*$")
 _ASSIGNED = re.compile(r"(?:^|,)([A-Z][A-Z0-9_]*)=([^,]*)")
-_USES = re.compile(rb"environ|getenv|putenv")  # what a Python file sets or reads variables by
+# What a Python file sets or reads variables by.
+_USED = (b"environ", b"getenv", b"putenv")
+_USES = re.compile(b"|".join(_USED))
 
 
 class Prefix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,11 +76,12 @@ def load() -> VariableTable:
 
 def variables_of(text: CodeText) -> FileVariables:
     """The variables of a file; none if it has no variable of the table."""
-    prefixes = [prefix.encode() for prefix in load().prefixes]
+    used = text.kind != "python" or any(word in text.source for word in _USED)
+    prefixes = [prefix.encode() for prefix in load().prefixes] if used or text.commands else ()
     if not any(prefix in text.source or prefix in text.commands for prefix in prefixes):
         return FileVariables()
     if text.kind == "python":
-        tree = valid_source(text.source) if _USES.search(text.source) else None
+        tree = valid_source(text.source) if used else None
         python = _of_python(tree, text.source) if tree is not None else FileVariables()
         commands = _of_shell(text.commands.decode(errors="replace"))
         return FileVariables(python.read, (*python.settings, *commands))

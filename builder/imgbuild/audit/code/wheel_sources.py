@@ -29,6 +29,10 @@ _BINDERS = frozenset(("exec", "vars", "locals"))
 _COMPILED = frozenset(("array_function_dispatch",))
 _READS = frozenset(("pop", "get"))
 _HARMLESS = frozenset(("update", "join", "len", "list", "sorted", "str", "bool", "set", "dict"))
+# Functions that accept the keywords in tables of another module.
+_LISTED = {
+    "ray._private.worker.remote": ("ray._common.ray_option_utils", "ray._private.ray_option_utils")
+}
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -65,9 +69,23 @@ class WheelSources:
         """The keywords in `**kwargs` that a function accepts; None if it may accept any."""
         key = (facts.module, function.name, function.line)
         if key not in self._taken:
-            node = self._function(facts, function)
+            listing = _LISTED.get(f"{facts.module}.{function.name}")
+            node = self._function(facts, function) if listing is None else None
             self._taken[key] = taken_keywords(node) if node is not None else None
+            if listing is not None:
+                self._taken[key] = frozenset(self._keys(listing)) or None
         return self._taken[key]
+
+    def _keys(self, modules: tuple[str, ...]) -> Iterator[str]:
+        """The keys of the dictionaries at the top of the first of these modules that exists."""
+        package_set = self._package_set()
+        found = (package_set.module(name) for name in modules) if package_set is not None else ()
+        facts = next((each for each in found if isinstance(each, ModuleFacts)), None)
+        source = self._source(facts) if facts is not None else None
+        for statement in source.tree.body if source is not None else ():
+            value = getattr(statement, "value", None)
+            if isinstance(value, ast.Dict):
+                yield from filter(None, map(string, value.keys))
 
     def advice(self, module: str, name: str) -> str:
         """The text of a module for a name that its `__getattr__` rejects by a table."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -34,9 +34,7 @@ class HydraProgram:
         self.files = tuple(
             path for path in package_set.files(package) if path.startswith(f"{folder}/")
         )
-        self.groups = frozenset(
-            posixpath.dirname(path).removeprefix(folder).strip("/") for path in self.files
-        ) - {""}
+        self.options = options_of(path.removeprefix(f"{folder}/") for path in self.files)
 
     def composed(self, name: str, first: Mapping[str, bytes] | None = None) -> Any:
         """The configuration of this name as composed by Hydra; None if there is none.
@@ -87,6 +85,16 @@ class HydraProgram:
                 part = {key: part}
             result = _merged(result, part)
         return result if merged else _merged(result, content)
+
+
+def options_of(paths: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Group → the names of its options, of YAML files in a folder; "" for the folder itself."""
+    options: dict[str, set[str]] = {}
+    for path in paths:
+        stem, suffix = posixpath.splitext(path)
+        group, name = posixpath.split(stem)
+        options.setdefault(group, set()).update([name] if suffix == ".yaml" else [])
+    return {group: frozenset(names) for group, names in options.items()}
 
 
 def program(package_set: ImportablePackages, module: str) -> HydraProgram | None:

@@ -90,6 +90,10 @@ _KEEPS = PLAIN_DECORATORS | frozenset(
         "default",
     ]
 )
+_NAME = r"[\w.\"']+"
+_UNION = re.compile(
+    rf"(?:\w+\.)?Union\[\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*,?\s*\]|({_NAME}(?:\s*\|\s*{_NAME})+)"
+)
 
 
 def origin(facts: ModuleFacts, expression: str) -> str:
@@ -202,6 +206,28 @@ def class_of(
     if _returns_self(definition) and "." in callee:
         return _as_class(modules, resolve(modules, facts, callee.rpartition(".")[0], scope=scope))
     return _annotated(modules, lookup_result, definition)
+
+
+def alternatives(
+    modules: Modules, facts: ModuleFacts, receiver: str, *, scope: str = ""
+) -> tuple[LookupResult, ...]:
+    """The classes of the `receiver` "f()", if the result of f has several; else empty."""
+    lookup_result = follow(
+        modules, resolve(modules, facts, receiver.removesuffix("()"), scope=scope)
+    )
+    definition, home = lookup_result.definition, lookup_result.home
+    if not isinstance(definition, Function) or lookup_result.ambiguous or home is None:
+        return ()
+    names = [name for name in union(definition.returns) if name != "None"]
+    results = [_instance(_as_class(modules, resolve(modules, home, name))) for name in names]
+    return tuple(results) if all(each.state == "defined" for each in results) else ()
+
+
+def union(annotation: str) -> list[str]:
+    """The names in `Union[…]` or `A | B`; empty for another annotation."""
+    match = _UNION.fullmatch(annotation.strip("\"'"))
+    names = re.split(r"[,|]", match[1] or match[2]) if match is not None else []
+    return [name.strip(" \"'") for name in names if name.strip()]
 
 
 def _returned(modules: Modules, holder: LookupResult, method: str) -> LookupResult:

@@ -125,12 +125,21 @@ def meaning(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> Mea
         around = _around(facts, fact.scope)
         return _member(modules, around, rest) if rest else Meaning(found=around)
     lookup_result = _first(modules, facts, first, fact.scope)
-    step = Meaning(found=lookup_result, path=_import_path(lookup_result))
+    step = Meaning(found=lookup_result, path=import_path(lookup_result))
     for part in rest.split(".") if rest else ():
         if step.found.state != "defined":
             break
         step = _member(modules, step.found, part)
     return step
+
+
+def alternatives(modules: Modules, facts: ModuleFacts, fact: Call | Attribute) -> list[Meaning]:
+    """The definitions for each class of a receiver that may have several; empty for others."""
+    if not fact.receiver.endswith("()"):
+        return []
+    expression = fact.callee if isinstance(fact, Call) else fact.expression
+    holders = classes.alternatives(modules, facts, fact.receiver, scope=fact.scope)
+    return [_member(modules, holder, expression.rpartition(".")[2]) for holder in holders]
 
 
 # Package set → results of its expressions. The modules of a package set never change.
@@ -161,7 +170,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     if holder.state != "defined" or "." in name:
         return Meaning()
     lookup_result = classes.member(modules, holder, name)
-    prefix = _import_path(holder)
+    prefix = import_path(holder)
     if not holder.trace and lookup_result.owner is not None and lookup_result.home is not None:
         prefix = (
             f"{lookup_result.home.module}.{lookup_result.owner.name}"  # what a class here inherits
@@ -169,7 +178,7 @@ def _member(modules: Modules, holder: LookupResult, name: str) -> Meaning:
     return Meaning(found=lookup_result, holder=holder, name=name, path=f"{prefix}.{name}")
 
 
-def _import_path(lookup_result: LookupResult) -> str:
+def import_path(lookup_result: LookupResult) -> str:
     """The dotted path under which a module imports a result."""
     if isinstance(lookup_result.definition, ModuleFacts):
         return lookup_result.definition.module

@@ -6,6 +6,7 @@ An unknown decorator, base class or metaclass may change them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from imgbuild.audit.names.classes import (
@@ -25,7 +26,7 @@ from imgbuild.audit.names.model import (
     kept_results,
     sources,
 )
-from imgbuild.audit.source.facts import Class, Function, ModuleFacts, Parameter
+from imgbuild.audit.source.facts import SUPER, Class, Function, ModuleFacts, Parameter
 
 # Decorators that keep a function's parameters, by their last part.
 _KEEPS = frozenset(
@@ -157,14 +158,23 @@ def _widened(
         return _narrowed(call_signature, read.taken(home, function))
     if not call_signature.varkw or not function.kwargs_callees or depth >= _DEPTH:
         return call_signature
+    callees: list[CallSignature | None] = []
+    for callee in function.kwargs_callees:
+        if callee.partition(".")[0] in ("self", "cls", "super", "super()"):
+            return call_signature
+        target = resolve(modules, home, callee, scope=function.name)
+        callees.append(_signature(modules, target, bound=True, depth=depth + 1))
+    return _joined(function, call_signature, callees)
+
+
+def _joined(
+    function: Function, call_signature: CallSignature, callees: Iterable[CallSignature | None]
+) -> CallSignature:
+    """The signature of a function, with the keywords of its callees."""
     parameters = {parameter.name: parameter for parameter in call_signature.parameters}
     for name in function.popped_keys:
         parameters.setdefault(name, Parameter(name, "keyword", default=True))
-    for callee in function.kwargs_callees:
-        if callee.partition(".")[0] in ("self", "cls", "super"):
-            return call_signature
-        target = resolve(modules, home, callee, scope=function.name)
-        more = _signature(modules, target, bound=True, depth=depth + 1)
+    for more in callees:
         if more is None or more.varkw:
             return call_signature
         for parameter in more.parameters:
@@ -187,7 +197,14 @@ def _narrowed(call_signature: CallSignature, taken: frozenset[str] | None) -> Ca
 def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> CallSignature | None:
     if metaclass(modules, lookup_result) is None:
         return None
-    for ancestor in ancestors(modules, lookup_result):
+    return _of_chain(modules, lookup_result, ancestors(modules, lookup_result), depth)
+
+
+def _of_chain(
+    modules: Modules, lookup_result: LookupResult, chain: Sequence[LookupResult], depth: int
+) -> CallSignature | None:
+    """The constructor of a class; `chain` are its ancestors from the one that is called on."""
+    for at, ancestor in enumerate(chain, 1):
         definition, home = ancestor.definition, ancestor.home
         if not isinstance(definition, Class) or home is None:
             return _of_base(modules, lookup_result, ancestor.trace[0] if ancestor.trace else "")
@@ -200,6 +217,9 @@ def _of_class(modules: Modules, lookup_result: LookupResult, depth: int) -> Call
             if not isinstance(init, Function):
                 return None
             call_signature = _of_function(modules, home, init, method=True, bound=True)
+            if call_signature is not None and init.kwargs_callees == (SUPER,):
+                more = _of_chain(modules, lookup_result, chain[at:], depth)
+                return _joined(init, call_signature, [more])
             return call_signature and _widened(modules, home, init, call_signature, depth)
         if style == "dataclass":
             return _of_fields(modules, ancestor)
@@ -258,3 +278,51 @@ def _of_base(modules: Modules, lookup_result: LookupResult, base: str) -> CallSi
         if any(other.definition is None and other.trace[:1] == (base,) for other in chain):
             _add_fields(fields, ancestor.definition)
     return CallSignature(parameters=tuple(fields.values()))
+
+
+def receiver(
+    modules: Modules, lookup_result: LookupResult, owner: Callable[[str], str | None]
+) -> LookupResult | None:
+    """The callable of another package that gets keywords of a class or function of this one.
+
+    `owner` returns the package of a module. A class passes them to the constructor of its base
+    class, a function its `**kwargs` to one callee.
+    """
+    home = lookup_result.home
+    package = owner(home.module) if home is not None else None
+    for _ in range(_DEPTH):
+        lookup_result = follow(modules, lookup_result)
+        definition, home = lookup_result.definition, lookup_result.home
+        if lookup_result.state != "defined" or lookup_result.ambiguous or home is None:
+            return None
+        if owner(home.module) != package:
+            return lookup_result
+        if isinstance(definition, Function) and len(definition.kwargs_callees) == 1:
+            callee = definition.kwargs_callees[0]
+            lookup_result = resolve(modules, home, callee, scope=definition.name)
+        elif isinstance(definition, Class):
+            return _constructed(modules, lookup_result, owner, package)
+        else:
+            return None
+    return None
+
+
+def _constructed(
+    modules: Modules,
+    lookup_result: LookupResult,
+    owner: Callable[[str], str | None],
+    package: str | None,
+) -> LookupResult | None:
+    """The first base class of another package, if all classes before pass their keywords to it."""
+    for ancestor in ancestors(modules, lookup_result):
+        definition, home = ancestor.definition, ancestor.home
+        if not isinstance(definition, Class) or home is None:
+            return None
+        if owner(home.module) != package:
+            return ancestor
+        inits = index(home).members.get(f"{definition.name}.__init__", [])
+        if not all(
+            isinstance(each, Function) and each.kwargs_callees == (SUPER,) for each in inits
+        ):
+            return None
+    return None

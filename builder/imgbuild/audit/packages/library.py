@@ -434,6 +434,19 @@ class Library:
             self._read.add(library_wheel.package)
             self._bar.advance(1)
 
+    @contextlib.contextmanager
+    def copied(self) -> Iterator[None]:
+        """Use the library in a copy of the process (`system.forked`), and save what it reads.
+
+        Files are opened again, because copies share their positions; nothing is fetched.
+        """
+        self.http = None
+        self.workers = ReaderProcesses(1)
+        for library_wheel in self._library_wheels.values():
+            vars(library_wheel).pop("content", None)
+        yield
+        self.save()
+
     def __enter__(self) -> Self:
         return self
 

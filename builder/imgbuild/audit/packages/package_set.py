@@ -75,6 +75,10 @@ class PackageSet:
         """The wheel tags of the machine."""
         return Tags(python=self.python, glibc=self.glibc, arch=self.arch)
 
+    def copied(self) -> contextlib.AbstractContextManager[None]:
+        """As `Library.copied`."""
+        return self._library.copied()
+
     # -- packages
 
     @property

@@ -10,10 +10,11 @@ import msgspec
 
 from imgbuild.audit.source.comparisons import opposite
 from imgbuild.audit.source.expressions import Expressions
-from imgbuild.audit.source.facts import Class, Field, Function, Guard, Parameter
+from imgbuild.audit.source.facts import SUPER, Class, Field, Function, Guard, Parameter
 from imgbuild.audit.source.name_values import NONE, Branches, Guards, NameValue, Result
 from imgbuild.audit.source.scopes import ClassMembers, Scope
 from imgbuild.audit.source.text import SourceText, dotted, never_continues, string, type_name
+from imgbuild.audit.source.tree import walk
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _RETURN = re.compile(rb"\breturn\b\s*([\w.]*)(\(?)")
@@ -51,8 +52,11 @@ class Definitions:
         for annotation in (node.returns, *(item.annotation for item in (*everything, *extra))):
             if annotation is not None:
                 expressions.annotation(annotation)
-        facts = function_facts(self.source, node, name, decorators, expressions.guards)
-        raises = _REFUSES.search(self.source.span(node)) is not None
+        forwarded = forwarded_keywords(node, supers=expressions.chains)
+        facts = function_facts(self.source, node, name, decorators, expressions.guards, forwarded)
+        text = self.source.span(node)
+        has_word = b"raise" in text or b"assert" in text
+        raises = has_word and _REFUSES.search(text) is not None
         place = len(self.functions)
         self.functions.append(facts)
         self.names.bind(node.name)
@@ -175,8 +179,9 @@ def function_facts(
     name: str,
     decorators: tuple[str, ...],
     guards: tuple[Guard, ...],
+    forwarded: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> Function:
-    """The fact of a function; `name` is qualified."""
+    """The fact of a function; `name` is qualified, `forwarded` as of `forwarded_keywords`."""
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     bare = len(plain) - len(given.defaults)
@@ -202,7 +207,7 @@ def function_facts(
         decorators,
         returns,
         guards,
-        *forwarded_keywords(node),
+        *forwarded,
     )
 
 
@@ -252,9 +257,12 @@ def value_of(source: SourceText, node: ast.expr | None) -> str:
 
 
 def forwarded_keywords(
-    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    node: ast.FunctionDef | ast.AsyncFunctionDef, *, supers: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The callees that get `**kwargs`, and the keys removed before; empty if unclear."""
+    """The callees that get `**kwargs`, and the keys removed before; empty if unclear.
+
+    With `supers` one of them may be SUPER.
+    """
     if node.args.kwarg is None:
         return (), ()
     name = node.args.kwarg.arg
@@ -262,16 +270,24 @@ def forwarded_keywords(
     taken: list[str] = []
     uses = understood = 0
     for statement in node.body:
-        for inner in ast.walk(statement):
+        for inner in walk(statement):
             if isinstance(inner, ast.Name) and inner.id == name:
                 uses += 1
             elif isinstance(inner, ast.Call):
                 understood += _call(inner, name, receivers, taken)
+                if supers and "" in receivers and _is_super(inner.func):
+                    receivers[receivers.index("")] = SUPER
             elif isinstance(inner, (ast.Subscript, ast.Compare)):
                 understood += _key(inner, name, taken)
     if uses != understood or not receivers or "" in receivers:
         return (), ()
     return tuple(dict.fromkeys(receivers)), tuple(dict.fromkeys(taken))
+
+
+def _is_super(node: ast.expr) -> bool:
+    """Whether an expression is `super().__init__`."""
+    owner = node.value if isinstance(node, ast.Attribute) and node.attr == "__init__" else None
+    return isinstance(owner, ast.Call) and dotted(owner.func) == "super"
 
 
 def _call(node: ast.Call, name: str, receivers: list[str], taken: list[str]) -> int:

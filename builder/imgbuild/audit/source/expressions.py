@@ -18,6 +18,7 @@ from imgbuild.audit.source.name_values import Guards
 from imgbuild.audit.source.scopes import CALLED, NONE, LocalTypes, Scope
 from imgbuild.audit.source.stdlib import SUBSCRIPT, subscripted
 from imgbuild.audit.source.text import dotted, string
+from imgbuild.audit.source.tree import walk
 
 # Python 3.14 evaluates annotations only on request (PEP 649).
 _EVALUATED = (Guard("python", "", "<3.14"),)
@@ -356,7 +357,7 @@ class Expressions:
         inside: list[ast.expr] = []
         for part in node.generators:
             self.visit(part.iter)
-            names.extend(item.id for item in ast.walk(part.target) if isinstance(item, ast.Name))
+            names.extend(item.id for item in walk(part.target) if isinstance(item, ast.Name))
             inside.extend(part.ifs)
         self.names.enter("inner", (), node.lineno, names)
         guards: tuple[Guard, ...] = ()

@@ -14,6 +14,8 @@ FACTS_FORMAT = 11
 # Follows the name of a dataclass in a guard on one of its fields.
 FIELDS = ".__dataclass_fields__"
 
+SUPER = "super().__init__"  # a callee in `Function.kwargs_callees`
+
 
 class Guard(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A condition under which code runs. A fact has a tuple of them, all of which must hold.
@@ -100,8 +102,9 @@ class Function(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `returns` is the annotation, "Self" for a classmethod without one that returns the result of
     `cls(…)`. `kwargs_callees` are the callees that get its `**kwargs`, if they are not used
-    otherwise; `popped_keys` the keys that it removes before. `truthy` and `falsy` are the guards
-    that hold if its result is true, and if it is false; both are empty if they are not recognized.
+    otherwise (`super().__init__` only in a program); `popped_keys` the keys that it removes before.
+    `truthy` and `falsy` are the guards that hold if its result is true, and if it is false; both
+    are empty if they are not recognized.
     `raises`: the function, or one nested in it, has a `raise` or an `assert`.
     """
 

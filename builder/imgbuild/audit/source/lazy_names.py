@@ -10,6 +10,7 @@ from imgbuild.audit.source.assignments import Assignments
 from imgbuild.audit.source.definitions import FunctionNode
 from imgbuild.audit.source.facts import Import
 from imgbuild.audit.source.text import dotted, pattern, string, string_list, strings
+from imgbuild.audit.source.tree import walk
 
 # Without any of these words a module's names are what it binds.
 _SIGNS = (
@@ -219,7 +220,7 @@ class LazyNames:
     def _getattr(self, node: FunctionNode) -> None:
         """Read a module's `__getattr__`: the names for which it returns values."""
         name = node.args.args[0].arg if node.args.args else "name"
-        understood = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        understood = any(isinstance(inner, ast.Raise) for inner in walk(node))
         for statement in node.body:
             understood &= self._answers(statement, name)
         self.dynamic |= not understood
@@ -299,7 +300,7 @@ class LazyNames:
 
     def _looked_up(self, statement: ast.stmt) -> bool:
         """Whether a statement uses a table; the names in the table are recorded."""
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Name) and node.id in self.tables:
                 self._table(self.tables[node.id])
                 return True
@@ -353,7 +354,7 @@ def _calls(statement: ast.stmt) -> Iterator[ast.Call]:
     for name in ("value", "test", "iter"):
         part = getattr(statement, name, None)
         if isinstance(part, ast.AST):
-            yield from (node for node in ast.walk(part) if isinstance(node, ast.Call))
+            yield from (node for node in walk(part) if isinstance(node, ast.Call))
 
 
 def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
@@ -375,6 +376,8 @@ def _tables(statements: list[ast.stmt]) -> dict[str, ast.expr]:
 
 def _sets_computed_names(source: bytes, module: str) -> bool:
     """Whether a function imports its own module and sets computed names in it: numpy.dtypes."""
+    if b"setattr(" not in source:
+        return False
     stem = module.rpartition(".")[2].encode()
     return re.search(rb"\bsetattr\(\s*" + stem + rb"\s*,\s*[^\"'\s]", source) is not None
 
@@ -386,8 +389,10 @@ def _source(line: Import) -> str:
 
 def _registers_alias(node: FunctionNode) -> bool:
     """Whether a function of an alias and its target assigns the alias in `sys.modules`."""
+    if len(node.args.args) != 2:
+        return False
     text = ast.unparse(node)
-    return len(node.args.args) == 2 and "sys.modules[" in text and "import_module(" in text
+    return "sys.modules[" in text and "import_module(" in text
 
 
 def _is_own_module(node: ast.expr) -> bool:

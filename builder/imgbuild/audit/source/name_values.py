@@ -27,6 +27,13 @@ _DECLARED = re.compile(
 )
 
 
+# Without any of these, no expression of a module is the version of a package.
+_OF_VERSIONS = (
+    *(b"__version__", b"VERSION", b"ersion(", b"parse(", b"distribution("),
+    *(b"ersion (", b"parse (", b"distribution ("),
+)
+
+
 class NameValue(msgspec.Struct, frozen=True):
     """The value of a name. If it is unknown, all fields have their defaults.
 
@@ -143,14 +150,17 @@ class NameValues:
         self._expressions = b":=" in source or not source
         self.frame = Frame("module", None, body, expressions=self._expressions)
         # Names that some function binds for a scope around it.
+        declares = b"global" in source or b"nonlocal" in source
         self.elsewhere = {
             name.strip(b" \t\\\r").decode("utf-8", "replace")
-            for declaration in _DECLARED.findall(source)
+            for declaration in (_DECLARED.findall(source) if declares else ())
             for name in declaration.split(b",")
         }
         # Attributes and functions whose values depend on what is installed, by their last names as
         # their owners are unknown: whether a true value does, and whether a false one does.
         self.answers: dict[str, tuple[bool, bool]] = {}
+        # Whether a value may depend on the version of a package.
+        self.versioned = not source or any(word in source for word in _OF_VERSIONS)
 
     # Scopes
 
@@ -178,6 +188,7 @@ class NameValues:
     def bind(self, name: str, name_value: NameValue = UNKNOWN) -> None:
         """Bind a name to a new value."""
         self.frame.values[name] = name_value
+        self.versioned = self.versioned or bool(name_value.package) or name_value.derived
         if self.frame.kind == "class":
             self.add_answer(name, name_value)
 
@@ -187,7 +198,8 @@ class NameValues:
             return
         yes, no = name_value.informative
         before = self.answers.get(name, (True, True))
-        self.answers[name] = (yes and before[0], no and before[1])
+        yes, no = self.answers[name] = (yes and before[0], no and before[1])
+        self.versioned = self.versioned or (yes and no)
 
     def bind_within(self, name: str, name_value: NameValue) -> None:
         """Bind a name in an expression that may not run: the name may keep its value."""
@@ -195,6 +207,7 @@ class NameValues:
         while frame.kind == "inner" and frame.parent is not None:
             frame = frame.parent
         before = frame.values.get(name)
+        self.versioned = self.versioned or bool(name_value.package) or name_value.derived
         frame.values[name] = name_value if before is None else _merged(name_value, before)
 
     def value(self, name: str) -> NameValue:

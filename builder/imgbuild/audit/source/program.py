@@ -1,8 +1,9 @@
 """A user's program, rewritten into statements of which more facts are read.
 
 The rewritten statements do the same: `f(**options)` has the keywords of the dictionary `options`,
-`partial(f, x=1)` also contains the call `f(x=1)`, and a name that successive statements bind to
-different values has a name for each value.
+`partial(f, x=1)` also contains the call `f(x=1)`, `f.options(x=1)` of a remote function of Ray is
+`ray.remote(x=1)`, and a name that successive statements bind to different values has a name for
+each value.
 """
 
 from __future__ import annotations
@@ -10,29 +11,37 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from imgbuild.audit.source.scopes import binding_sites
 from imgbuild.audit.source.text import dotted, string
+from imgbuild.audit.source.tree import BLOCKS, children, walk
 
 # The function that holds the statements of a program: see `module.read_module`.
 PROGRAM = "__main__"
 _GLOBAL = re.compile(rb"(?:^|[:;])[ \t]*global[ \t\\]", re.MULTILINE)
-_REWRITTEN = re.compile(rb"\*\*[ \t]*[\w{]|\bpartial\(")
+_INLINED = re.compile(rb"\*\*[ \t]*(?:\{|dict\b)")
+_STARRED = re.compile(rb"\*\*[ \t]*([\w\x80-\xff]+)")
+_DICTIONARY = re.compile(rb"=[ \t]*(?:[(\\]\s*)*(?:\{|dict\b)")
+_WORD = re.compile(rb"[\w\x80-\xff]+")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _CLOSURES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef, ast.GeneratorExp)
 # Methods of a dictionary that do not remove keys.
 _KEEP = frozenset(("copy", "get", "items", "keys", "setdefault", "update", "values"))
 _ADD = frozenset(("setdefault", "update"))
+_REMOTE = "ray.remote"
 _VERSION = "·"  # between a name and a number; valid in names, and not in use
 
 
 def rewrite(tree: ast.Module, source: bytes) -> None:
     """Rewrite the statements of a program, and add those at its top as the function PROGRAM."""
-    if _REWRITTEN.search(source) is not None:
-        _expand(tree)
+    names = _dictionaries(source)
+    if names or b"partial(" in source or _INLINED.search(source) is not None:
+        _expand(tree, names)
+    if b".options(" in source:
+        _set_options(tree)
     functions = list(_functions(tree.body))
     tree.body.append(_program(tree, source))
     for function in functions:
@@ -41,21 +50,52 @@ def rewrite(tree: ast.Module, source: bytes) -> None:
         _rename(function.body, {each.arg for each in arguments if each is not None})
 
 
-def _functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _dictionaries(source: bytes) -> set[str]:
+    """The names in `**name` that may be bound to a literal dictionary."""
+    starred = set(_STARRED.findall(source))
+    starts = [match.start() for match in _DICTIONARY.finditer(source)] if starred else []
+    lines = [source[source.rfind(b"\n", 0, start) + 1 : start] for start in starts]
+    return {
+        name.decode(errors="replace")
+        for line in lines
+        for name in _WORD.findall(line)
+        if name in starred
+    }
+
+
+def _functions(body: Sequence[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """The functions among statements and the blocks in them."""
     for statement in body:
         if isinstance(statement, _FUNCTIONS):
             yield statement
-        for block in ("body", "orelse", "finalbody"):
-            yield from _functions(getattr(statement, block, ()))
-        for handler in getattr(statement, "handlers", ()):
-            yield from _functions(handler.body)
+        for block in BLOCKS[type(statement)]:
+            yield from _functions(getattr(statement, block))
+
+
+def _set_options(tree: ast.Module) -> None:
+    """Read `f.options(x=1)` of a function or class with the decorator `ray.remote` as its call."""
+    remote: dict[str, ast.expr] = {}
+    nodes = walk(tree)
+    for node in nodes:
+        for decorator in getattr(node, "decorator_list", ()):
+            made = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if dotted(made) == _REMOTE:
+                remote[node.name] = made  # type: ignore[attr-defined]
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            decorator = remote.get(dotted(owner))
+            if isinstance(owner, ast.Call) and dotted(owner.func) == _REMOTE:
+                decorator = owner.func
+            if decorator is not None and node.func.attr == "options":
+                node.func = decorator
 
 
 def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
     """The statements of a program as a function, including those under `if __name__ == …`."""
     body: list[ast.stmt] = []
-    nodes = ast.walk(tree) if _GLOBAL.search(source) is not None else ()
+    may_declare = b"global" in source and _GLOBAL.search(source) is not None
+    nodes = walk(tree) if may_declare else ()
     names = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     for node in tree.body:
         is_main = isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
@@ -76,9 +116,9 @@ def _program(tree: ast.Module, source: bytes) -> ast.FunctionDef:
 
 
 class _Tree:
-    """Parent nodes, calls, and the names used in each function and in the module."""
+    """Parent nodes, calls, and the uses of `names` in each function and in the module."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, names: Collection[str]) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.calls: list[ast.Call] = []
         self.uses: dict[_Scope, list[ast.Name]] = {tree: []}
@@ -89,18 +129,22 @@ class _Tree:
                 around = (*around, node)
                 self.uses[node] = []
             elif isinstance(node, ast.Name):
-                for scope in around:
-                    self.uses[scope].append(node)
+                if node.id in names:
+                    for scope in around:
+                        self.uses[scope].append(node)
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 self.parents[child] = node
                 left.append((child, around))
 
 
-def _expand(tree: ast.Module) -> None:
-    """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`."""
-    nodes = _Tree(tree)
+def _expand(tree: ast.Module, names: Collection[str]) -> None:
+    """Replace `**{…}`, and `**name` of a local dictionary, by keywords; add calls of `partial`.
+
+    `names` are those of dictionaries.
+    """
+    nodes = _Tree(tree, names)
     for call in nodes.calls:
         if any(word.arg is None for word in call.keywords):
             call.keywords = [each for word in call.keywords for each in _inlined(word)]
@@ -259,4 +303,4 @@ def _names(statement: ast.stmt) -> Iterator[tuple[ast.Name, bool]]:
         if isinstance(node, ast.Name):
             yield node, closed
         closed = closed or isinstance(node, _CLOSURES)
-        left.extend((child, closed) for child in ast.iter_child_nodes(node))
+        left.extend((child, closed) for child in children(node))

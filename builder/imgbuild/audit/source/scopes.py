@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from imgbuild.audit.source.facts import Field
+from imgbuild.audit.source.tree import children
 
 # The type of a local name that is unknown or ambiguous.
 UNTYPED = ""
@@ -206,4 +207,4 @@ def _inside(node: ast.AST) -> Iterable[ast.AST]:
         elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         parts = [part for generator in node.generators for part in (generator.iter, *generator.ifs)]
         return [*elements, *parts]
-    return ast.iter_child_nodes(node)
+    return children(node)

@@ -52,6 +52,8 @@ class Versions:
 
     def package(self, node: ast.AST) -> str:
         """The package whose version an expression is; "" if it is not a version."""
+        if not self.names.versioned:
+            return ""
         if isinstance(node, ast.Name):
             return self.names.value(node.id).package
         if isinstance(node, ast.Subscript):
@@ -101,6 +103,8 @@ class Versions:
 
     def depends_on_version(self, node: ast.AST) -> bool:
         """Whether a value was computed from a version, or from a condition on one."""
+        if not self.names.versioned:
+            return False
         if isinstance(node, ast.Name):
             return self.names.value(node.id).derived or bool(self.package(node))
         if self.package(node) or all(self.answers(node)):

@@ -161,6 +161,22 @@ def test_user_configuration_is_compared_with_extended_one(
     assert {each.severity for each in findings} == {Severity.WARNING}
 
 
+def test_options_of_defaults_that_nobody_has_are_errors(audit: Findings) -> None:
+    lists = (
+        "  - rollout@actor_rollout_ref.rollout: sglan\n  - override rollout: mine\n  - rollout/x\n"
+    )
+    files = {
+        "conf/mine.yaml": f"defaults:\n  - ppo_trainer\n{lists}  - _self_\n",
+        "conf/rollout/mine.yaml": "name: mine\n",
+    }
+    findings = audit(files, SCRIPTED)
+    assert [each.message.partition(" has no ")[2] for each in findings] == [
+        "sglan in the group rollout",
+        "x in the group rollout",
+    ]
+    assert {each.where.rpartition("/")[2] for each in findings} == {"mine.yaml:1:1"}
+
+
 def test_overrides_of_user_configuration_are_checked(audit: Findings) -> None:
     run = "python -m verl.trainer.main_ppo --config-path=conf --config-name=mine"
     files = {

@@ -13,8 +13,14 @@ from tests.support import audited
 from tests.support.audited_code import Findings, shown
 
 ARGUMENTS = """
+from typing import Literal
+from vllm.config.cache import CacheDType
+
 class EngineArgs:
     model: str = "m"
+    kv_cache_dtype: CacheDType | None = None
+    runner: Literal["auto", "pooling"] = "auto"
+    tokenizer_mode: Literal["auto", "slow"] | str = "auto"
     tensor_parallel_size: int = 1
 
 def add(parser):
@@ -54,6 +60,7 @@ PACKAGES: dict[str, audited.Files] = {
         "vllm/platforms/__init__.py": "",
         "vllm/platforms/cuda.py": CUDA,
         "vllm/engine/arg_utils.py": ARGUMENTS,
+        "vllm/config/cache.py": "from typing import Literal\nCacheDType = Literal['auto', 'fp8']\n",
         "vllm/entrypoints/openai/api_server.py": "",
         "vllm/entrypoints/cli/serve.py": SERVE,
     },
@@ -79,6 +86,8 @@ PACKAGES: dict[str, audited.Files] = {
         ("vllm serve m \\\n  --enable_lorra", "IMG301 2:3 --enable_lora"),
         ("vllm srve m", "IMG302 1:6 serve"),
         ("vllm serve m --dtype bfloat17", "IMG303 1:22 one of auto, half"),
+        ("vllm serve m --kv-cache-dtype fp9", "IMG303 1:31 one of auto, fp8"),
+        ("vllm serve m --runner=generate", "IMG303 1:14 one of auto, pooling"),
         ("srun bash -c 'vllm serve m --nothing'", "IMG301 1:14"),
         ("srun -N 1 --gpus=4 vllm server m", "IMG302 1:25 serve"),
         ("timeout 60 mpirun -np 2 vllm srve m", "IMG302 1:30 serve"),
@@ -91,6 +100,8 @@ PACKAGES: dict[str, audited.Files] = {
          "IMG401 1:33 actor_rollout_ref.rollout.name"),
         ("python -m verl.trainer.main_ppo trainer.epochs=many", "IMG402 1:33"),
         ("python -m verl.trainer.main_ppo +trainer.epochs=2", "IMG403 1:33 trainer.epochs"),
+        ("python -m verl.trainer.main_ppo rollout@actor_rollout_ref.rollout=vlm",
+         "IMG408 1:33 rollout@actor_rollout_ref.rollout=vllm"),
     ],
 )  # fmt: skip
 def test_script_variables_and_commands_are_compared_with_source(
@@ -105,7 +116,7 @@ def test_script_variables_and_commands_are_compared_with_source(
         "export VLLM_ATTENTION_BACKEND=$BACKEND VLLM_USE_V1=1 MY_VLLM_X=1",
         "export VLLM_MINE=1; echo $VLLM_MINE",
         "vllm serve m --tensor-parallel 2 --no-enable-lora --tensor_parallel_size=2 $MORE",
-        "vllm serve m --dtype $TYPE",
+        "vllm serve m --dtype $TYPE --tokenizer-mode mine --runner=pooling",
         "srun --job-name vllm server.sh",
         "srun -J vllm ./server",
         "srun echo vllm server",

@@ -1,0 +1,59 @@
+"""Runs part of a computation in a copy of this process, which has all of its objects (fork)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+
+def processors() -> int:
+    """The number of processes that can compute at once; 1 if this process cannot be copied.
+
+    A copy has only the thread that makes it, and locks that others hold remain locked in it.
+    """
+    return len(os.sched_getaffinity(0)) if threading.active_count() == 1 else 1
+
+
+class Forked:
+    """A copy of this process that computes `function()`, without printing."""
+
+    def __init__(self, function: Callable[[], bytes]) -> None:
+        self._reading, writing = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            os.close(self._reading)
+            _compute(function, writing)
+        os.close(writing)
+
+    def result(self) -> bytes | None:
+        """Wait for the result; None if `function` raised an exception."""
+        with os.fdopen(self._reading, "rb") as file:
+            data = file.read()
+        _, status = os.waitpid(self._process, 0)
+        self._process = 0
+        return data if status == 0 else None
+
+    def stop(self) -> None:
+        """End the process if its result has not been read."""
+        if self._process:
+            with suppress(OSError):
+                os.close(self._reading)
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
+
+
+def _compute(function: Callable[[], bytes], writing: int) -> None:
+    """Write the result, and end this process without the handlers of its original."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        with os.fdopen(writing, "wb") as file:
+            file.write(function())
+        status = 0
+    finally:
+        os._exit(status)

@@ -1,0 +1,92 @@
+"""Copies of the process: a computation in one, and the audit of code in several."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imgbuild.audit.code import check, python_code
+from imgbuild.audit.code.code_files import find_files
+from imgbuild.audit.code.code_set import CodeSet
+from imgbuild.audit.code.model import CodeText
+from imgbuild.cache.store import Store
+from imgbuild.system import forked
+from imgbuild.system.forked import Forked, processors
+from tests.support import audited
+from tests.support.audited_code import BASE
+
+
+def _fail() -> bytes:
+    raise ValueError
+
+
+def _wait() -> bytes:
+    time.sleep(600)
+    return b""
+
+
+def test_a_copy_computes_with_the_objects_of_its_original() -> None:
+    value = [os.getpid()]
+    data = Forked(lambda: f"{value[0]} {os.getpid()} ".encode() + b"x" * 200_000).result()
+    assert data is not None
+    original, process, rest = data.split()
+    assert original == str(os.getpid()).encode() != process
+    assert len(rest) == 200_000
+
+
+def test_an_exception_has_no_result() -> None:
+    assert Forked(_fail).result() is None
+
+
+def test_a_copy_is_stopped() -> None:
+    copy = Forked(_wait)
+    process = copy._process
+    copy.stop()
+    copy.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_a_process_with_threads_is_not_copied() -> None:
+    event = threading.Event()
+    thread = threading.Thread(target=event.wait)
+    thread.start()
+    assert processors() == 1
+    event.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_code_that_several_processes_audit_has_the_same_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    packages = audited.package_set(tmp_path, {"base==4.0": {"base.py": BASE}})
+    store = Store.open(tmp_path / "cache")
+    (tmp_path / "code").mkdir()
+    for number in range(5):
+        path = tmp_path / "code" / f"file{number}.py"
+        path.write_text(f"\n\nfrom base import missing{number}, Trainer\n", encoding="utf-8")
+    texts = find_files([tmp_path / "code"])
+    expected = check.check(packages, texts, store).findings
+    checked: list[str] = []
+    original = python_code._of_modules
+
+    def _recording(code: CodeSet, new: Mapping[str, CodeText], *rest: Any) -> object:
+        checked.extend(new)
+        return original(code, new, *rest)
+
+    monkeypatch.setattr(python_code, "_of_modules", _recording)
+    monkeypatch.setattr(forked, "processors", lambda: 3)
+    monkeypatch.setattr(python_code, "SHARE", 1)
+    if fails:  # as without the network
+        monkeypatch.setattr(Forked, "result", lambda self: self.stop())
+    assert check.check(packages, texts, store, key="set").findings == expected
+    assert len(expected) == 5
+    assert len(checked) == (5 if fails else 2)
+    assert check.check(packages, texts, store, key="set").findings == expected

@@ -1,0 +1,136 @@
+"""Keywords that users' code passes on, methods that it replaces, and names of other versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imgbuild.audit.code import check, other_sets
+from imgbuild.audit.code.code_files import find_files
+from imgbuild.audit.code.other_sets import OtherSet
+from imgbuild.cache.store import Store
+from imgbuild.report import Evidence, Relation
+from tests.support import audited
+from tests.support.audited_code import findings, shown
+from tests.support.rows import each_row
+
+PASSED_ON = {
+    "def make(out, **extra):\n    extra.pop('mine', 1)\n    return SFTConfig(out, **extra)\n"
+    "make('x', evaluation_strategy='no', mine=1)\n": ["IMG102 5:11 eval_strategy"],
+    "class Mine(SFTTrainer):\n    def compute_loss(self, *given, **more):\n        pass\n"
+    "Mine('m', args=None, tokenizer=None)\n": ["IMG102 5:22 processing_class"],
+    "class Mine(SFTTrainer):\n    def __init__(self, *given, reward=None, **more):\n"
+    "        super().__init__(*given, **more)\n"
+    "Mine('m', reward=1, tokenizer=None)\n": ["IMG102 5:21 processing_class"],
+    "class Mine(SFTTrainer):\n    def __init__(self, model, tokenizer):\n"
+    "        super().__init__(model, processing_class=tokenizer)\n"
+    "Mine('m', tokenizer=None)\nMine('m', wrong=1)\n": [],
+    "def make(out, **extra):\n    print(extra)\n    return SFTConfig(out, **extra)\n"
+    "make('x', evaluation_strategy='no')\n": [],
+    "@dataclass\nclass Mine(SFTConfig):\n    reward: int = 0\n"
+    "Mine('x', reward=1, evaluation_strategy='no')\n": ["IMG102 5:21 eval_strategy"],
+}
+
+
+@each_row("script, expected", PASSED_ON.items())
+def test_keywords_are_followed_through_users_functions_and_classes(
+    tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    start = "from dataclasses import dataclass; from trl import SFTConfig, SFTTrainer\n"
+    assert shown(findings(tmp_path, {"train.py": start + script})) == expected
+
+
+RAY_PACKAGES: dict[str, audited.Files] = {
+    "ray==2.60": {
+        "ray/__init__.py": "from ray._private.worker import remote\n",
+        "ray/_private/__init__.py": "",
+        "ray/_private/worker.py": "def remote(*args, **kwargs):\n    return args or kwargs\n",
+        "ray/_common/__init__.py": "",
+        "ray/_common/ray_option_utils.py": "_options = {'num_gpus': 1, 'name': 2}\n"
+        "options = {**_options}\n",
+    }
+}
+
+
+def test_options_of_remote_functions_are_those_of_its_table(tmp_path: Path) -> None:
+    script = (
+        "import ray\n@ray.remote(num_gpu=1)\ndef f(): ...\n@ray.remote\nclass A: ...\n"
+        "A.options(num_gpus=1, names='x').remote()\nray.remote(A).options(num_gpu=1)\n"
+        "f.options(name='x')\nA.other(num_gpu=1)\n"
+    )
+    assert shown(findings(tmp_path, {"run.py": script}, RAY_PACKAGES)) == [
+        "IMG102 2:13 num_gpus",
+        "IMG102 6:23 name",
+        "IMG102 7:23 num_gpus",
+    ]
+
+
+def test_a_mistyped_keyword_is_the_nearest_one_of_all_versions(tmp_path: Path) -> None:
+    old, new = (
+        audited.package_set(
+            tmp_path / name, {f"trl=={name}": {"trl.py": f"def make(max_completion_length{more}):\n"
+            "    return 1\n"}}
+        )
+        for name, more in (("0.18", "=1, max_prompt_length=1"), ("1.12", "=1"))
+    )  # fmt: skip
+    evidence = Evidence(
+        package="", version="", file="x.py", line=1, relation=Relation.KEYWORD, other="trl",
+        other_version="1.12", subject="trl.make(max_prompt_len)",
+    )  # fmt: skip
+    others = [OtherSet("old", {"trl": "0.18"}, lambda: old)]
+    nearest = other_sets.find(new, evidence, others)
+    assert (nearest.instead, nearest.having, nearest.targets) == (
+        *("max_prompt_length", "0.18"),
+        ("old",),
+    )
+    assert other_sets.find(new, evidence, []).instead == "max_completion_length"
+
+
+MANY: dict[str, audited.Files] = {
+    "datasets==5.2": {
+        "datasets.py": "from typing import Union\n\n"
+        "class One:\n    def map(self, f, num_proc=1): ...\n    def shard(self, n): ...\n\n"
+        "class Two:\n    def map(self, f, batch=1): ...\n    def shard(self, n, more=1): ...\n\n"
+        "def load(path) -> Union[One, 'Two']: ...\n"
+    }
+}
+
+
+def test_keywords_that_no_possible_class_accepts_are_reported(tmp_path: Path) -> None:
+    script = (
+        "from datasets import load\nds = load('x')\nds.map(len, num_procs=1)\n"
+        "ds.map(len, num_proc=1)\nds.shard(1, more=1)\nload('x').shard(1, others=1)\n"
+    )
+    assert shown(findings(tmp_path, {"run.py": script}, MANY)) == [
+        "IMG102 3:13 num_proc",
+        "IMG102 6:20",
+    ]
+
+
+def test_functions_assigned_to_names_that_are_gone_have_no_effect(tmp_path: Path) -> None:
+    old, new = (
+        audited.package_set(
+            tmp_path / version,
+            {f"vllm=={version}": {"vllm/__init__.py": "", "vllm/worker.py": f"class W:\n{body}"}},
+        )
+        for version, body in (
+            ("0.8", "    def load(self): ...\n    def run(self): ...\n"),
+            ("0.26", "    def run(self): ...\n"),
+        )
+    )
+    path = tmp_path / "code" / "patch.py"
+    path.parent.mkdir()
+    path.write_text(
+        "import vllm.worker\nfrom vllm.worker import W\ndef f(self): ...\nmodel = W()\n"
+        "W.load = f\nW.run = f\nW.mine = f\nvllm.worker.W.load = f  # new\n"
+        'setattr(W, "load", f)\nmodel.load = f\nW.load = None\n',
+        encoding="utf-8",
+    )
+    others = [OtherSet("old", {"vllm": "0.8"}, lambda: old)]
+    store = Store.open(tmp_path / "cache")
+    shown_findings = check.check(new, find_files([path]), store, others).findings
+    assert [(each.code, each.line, each.column) for each in shown_findings] == [
+        ("IMG108", 5, 1),
+        ("IMG108", 8, 1),
+        ("IMG108", 9, 9),
+    ]
+    assert shown_findings[0].remedy == "vllm 0.8 has it (target old)"

@@ -1,0 +1,37 @@
+"""Walks over syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from imgbuild.audit.source import tree
+
+SKIPPED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
+MORE = """
+def f(a, /, b=1, *c, d, **e) -> int: return {**a, b: c}
+match a:
+    case {"x": [1, *y], **z} | C(k=1) if y: pass
+try: pass
+except* E as e: pass
+async def g(): [x async for x in y if x]; await z
+lambda x, *, y=1: (yield)
+f"{a!r:>{b}}"
+"""
+
+
+def test_nodes_are_those_of_the_standard_walk() -> None:
+    for source in (MORE, Path(__file__).read_text(encoding="utf-8")):
+        module = ast.parse(source)
+        expected = [node for node in ast.walk(module) if not isinstance(node, SKIPPED)]
+        assert tree.walk(module) == expected
+
+
+def test_blocks_contain_the_statements() -> None:
+    module = ast.parse(MORE)
+    found: list[ast.AST] = [module]
+    for node in found:
+        for name in tree.BLOCKS[type(node)]:
+            found += getattr(node, name)
+    statements = [node for node in ast.walk(module) if isinstance(node, ast.stmt)]
+    assert set(statements) <= set(found)
