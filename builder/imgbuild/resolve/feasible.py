@@ -39,7 +39,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     `cause`: the index has no such package or version; only an sdist; no wheel for this Python or
     machine; only files after the cut-off, or yanked ones; the index of a file does not respond.
     `version` is the newest that the demand allows, "" if there is none. `conda`: the package is one
-    of conda, without a counterpart.
+    of conda, without a counterpart. `by_url`: the demand names its wheel.
     """
 
     package: str
@@ -50,6 +50,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     nearest: tuple[str, ...] = ()
     conda: bool = False
+    by_url: bool = False
 
     @property
     def text(self) -> str:
