@@ -285,6 +285,10 @@ class Chooser:
                 *absent(required, self._declared, self.pages, tags),
                 *required_sdists(asked, have, self.pages, tags),
             ]
+            better = self._without(blocked, nearest, facts)
+            if len(better) < len(facts):  # without the Python of the nearest
+                facts = better
+                continue
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
                 break
@@ -316,6 +320,29 @@ class Chooser:
                 if each.package not in decided
             ),
         )
+
+    def _without(
+        self, blocked: Sequence[Obstacle], nearest: LockedFacts, facts: list[LockedFacts]
+    ) -> list[LockedFacts]:
+        """`facts` without the Python of `nearest`, if fewer of `blocked` lack a wheel on another.
+
+        The other Python must be accepted by the project as well.
+        """
+        names = {each.package for each in blocked if each.cause in ("python", "source")}
+        accepted = choose.python_accepted(self._declared, nearest.python)
+        others = {
+            each.python
+            for each in facts
+            if each.python != nearest.python
+            if choose.python_accepted(self._declared, each.python) or not accepted
+        }
+        for python in others if names else ():
+            asked = [each for each in self.demands(python) if each.package in names]
+            tags = self._tags(python)
+            lacking = (*obstacles(asked, self.pages, tags), *url_wheels.unfit(asked, tags))
+            if len(lacking) < len(names):
+                return [each for each in facts if each.python != nearest.python]
+        return facts
 
     def _read_indexes(self, published: Collection[str], folder: Path) -> None:
         """Look for packages in the indexes declared in the project's files."""
