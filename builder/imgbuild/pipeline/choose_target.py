@@ -41,13 +41,9 @@ from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.range_conflicts import (
-    absent,
-    changes_for,
-    contradictions,
-    range_conflicts,
-)
+from imgbuild.resolve.range_conflicts import changes_for, contradictions, range_conflicts
 from imgbuild.resolve.source_only import Advice, WheelNeeds, required_sdists
+from imgbuild.resolve.unavailable import unavailable
 from imgbuild.show import status
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
@@ -282,9 +278,15 @@ class Chooser:
                 *obstacles(asked, self.pages, tags),
                 *url_wheels.unfit(asked, tags),
                 *contradictions(required, demanded, self._declared),
-                *absent(required, self._declared, self.pages, tags),
                 *required_sdists(asked, have, self.pages, tags),
+                *self._without_toolkit(order[0], nearest),
             ]
+            omitted = {*self._excluded(), *self._overridden(), *(each.package for each in blocked)}
+            alone = {each.package for each in self._declared.requirements if each.no_deps}
+            blocked += unavailable(
+                [each for each in asked if each.package not in omitted | alone],
+                nearest.versions, omitted, self.pages, tags,
+            )  # fmt: skip
             better = self._without(blocked, nearest, facts)
             if len(better) < len(facts):  # without the Python of the nearest
                 facts = better
@@ -326,9 +328,11 @@ class Chooser:
     ) -> list[LockedFacts]:
         """`facts` without the Python of `nearest`, if fewer of `blocked` lack a wheel on another.
 
-        The other Python must be accepted by the project as well.
+        The other Python must be accepted by the project as well. Only direct requirements count.
         """
-        names = {each.package for each in blocked if each.cause in ("python", "source")}
+        direct = {each.package for each in self.demands(nearest.python)}
+        lacks = (each.package for each in blocked if each.cause in ("python", "source"))
+        names = direct.intersection(lacks)
         accepted = choose.python_accepted(self._declared, nearest.python)
         others = {
             each.python
@@ -365,16 +369,28 @@ class Chooser:
         """The CUDA release that the files or their torch imply, if it is not the target's."""
         if chosen.form != "like":
             return ""
-        releases = sorted(self.cuda(), key=gpus.numbers)
+        releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.numbers)
         if releases:
             return releases[-1] if chosen.cuda not in releases else ""
         cuda = self._torch(facts)[1]
         return cuda if cuda != chosen.cuda else ""
 
+    def _without_toolkit(self, chosen: Candidate, facts: LockedFacts) -> list[Obstacle]:
+        """The project's torch, or its CUDA release, if no image can have this release."""
+        built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
+        if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
+            return []
+        torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        return engine_torch.without_toolkit(
+            torch, built, named, self._declared.cuda, self.pages, self._tags(facts.python)
+        )
+
+    def _overridden(self) -> set[str]:
+        return {r.package for r in self._declared.requirements if r.kind == "override"}
+
     def _excluded(self) -> dict[str, str]:
         """Excluded packages with reasons: named by the user, or available only as CUDA source."""
-        declared = {item.package for item in self._declared.requirements}
-        named = sorted(declared.intersection(self._request.exclude))
+        named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
@@ -409,7 +425,7 @@ class Chooser:
     ) -> Sequence[TargetChange]:
         """Conflicts between the target's versions and requirements of missing pins and ranges."""
         changes: dict[str, TargetChange] = {}
-        overrides = {r.package for r in self._declared.requirements if r.kind == "override"}
+        overrides = self._overridden()
         for demand, requirements in self._required(facts, asked):
             is_torch = demand.package == "torch"  # its CUDA packages are those of the target
             needed = [

@@ -41,7 +41,9 @@ def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
     except NoSolution as better:
         cuda = suggest.other_cuda(better.nearest) if problem.row is not None else None
         if cuda is not None:
-            better.hint = f'for CUDA {cuda}, write `cuda: "{cuda}"` in {problem.name} of matrix.yaml'
+            better.hint = (
+                f'for CUDA {cuda}, write `cuda: "{cuda}"` in {problem.name} of matrix.yaml'
+            )
         return better
     return error
 
