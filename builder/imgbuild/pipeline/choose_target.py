@@ -270,23 +270,7 @@ class Chooser:
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
             asked = self._open(nearest)
-            demanded = self.demands(nearest.python)
-            have = {*nearest.versions, *self._excluded()}
-            required = self._required(nearest, asked)
-            blocked = [
-                *self._indexes.obstacles,
-                *obstacles(asked, self.pages, tags),
-                *url_wheels.unfit(asked, tags),
-                *contradictions(required, demanded, self._declared),
-                *required_sdists(asked, have, self.pages, tags),
-                *self._without_toolkit(order[0], nearest),
-            ]
-            omitted = {*self._excluded(), *self._overridden(), *(each.package for each in blocked)}
-            alone = {each.package for each in self._declared.requirements if each.no_deps}
-            blocked += unavailable(
-                [each for each in asked if each.package not in omitted | alone],
-                nearest.versions, omitted, self.pages, tags,
-            )  # fmt: skip
+            blocked = self._blocked(order[0], nearest, asked)
             better = self._without(blocked, nearest, facts)
             if len(better) < len(facts):  # without the Python of the nearest
                 facts = better
@@ -322,6 +306,25 @@ class Chooser:
                 if each.package not in decided
             ),
         )
+
+    def _blocked(
+        self, chosen: Candidate, facts: LockedFacts, asked: Sequence[PackageDemand]
+    ) -> list[Obstacle]:
+        """Everything that prevents an image that starts from `chosen`, with `facts`."""
+        pages, tags = self.pages, self._tags(facts.python)
+        required = self._required(facts, asked)
+        blocked = [
+            *self._indexes.obstacles,
+            *obstacles(asked, pages, tags),
+            *url_wheels.unfit(asked, tags),
+            *contradictions(required, self.demands(facts.python), self._declared),
+            *required_sdists(asked, {*facts.versions, *self._excluded()}, pages, tags),
+            *self._without_toolkit(chosen, facts),
+        ]
+        omitted = {*self._excluded(), *self._overridden(), *(each.package for each in blocked)}
+        alone = {each.package for each in self._declared.requirements if each.no_deps}
+        examined = [each for each in asked if each.package not in omitted | alone]
+        return [*blocked, *unavailable(examined, facts.versions, omitted, pages, tags)]
 
     def _without(
         self, blocked: Sequence[Obstacle], nearest: LockedFacts, facts: list[LockedFacts]

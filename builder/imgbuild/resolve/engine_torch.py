@@ -15,7 +15,7 @@ from imgbuild.index.pages import IndexFile
 from imgbuild.project.model import DeclaredName
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages, Obstacle
-from imgbuild.solve import torch as torches
+from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import normalize
 from imgbuild.wheel.tags import Tags
@@ -70,7 +70,7 @@ def build(
     for wheel in itertools.islice(wheels, BUILDS):
         version = wheel.version
         if version is not None:
-            built = torches.build_of(version, cuda_releases.active(read(wheel), markers))
+            built = torch.build_of(version, cuda_releases.active(read(wheel), markers))
             if built.cuda in cuda:
                 return built
             builds += [built] if built.cuda is not None else []
@@ -101,32 +101,34 @@ def _required(
 
 
 def without_toolkit(
-    torch: PackageDemand | None,
+    demand: PackageDemand | None,
     built: str,
     named: str,
     cuda: Sequence[DeclaredName],
     pages: IndexPages,
     tags: Tags,
 ) -> list[Obstacle]:
-    """The torch that is `built` for a CUDA release without a `cuda-toolkit`, or the `named` one.
+    """The demanded torch, or the CUDA release of the files, if there is no `cuda-toolkit` for it.
 
-    `cuda` has the places of releases in the project's files; "" is no release.
+    Torch is `built` for a release, the files name `named` ("" for none) at the places `cuda`.
     """
     files = pages.files(cuda_releases.METAPACKAGE)
     have = {file.version.release[:2] for file in files if file.version is not None}
+    if not have:
+        return []  # the index is a partial copy
     lacks = f"of which the index has no {cuda_releases.METAPACKAGE}"
-    if torch is not None and built and Version(built).release not in have:
-        later = PackageDemand(package=TORCH, spec=f">{torch.pin}") if torch.pin else torch
+    if demand is not None and built and Version(built).release not in have:
+        later = PackageDemand(package=TORCH, spec=f">{demand.pin}") if demand.pin else demand
         wheels = pages.wheels(later, tags)[::-1][:BUILDS]
         builds = [build([wheel], pages.metadata, tags.markers, ()) for wheel in wheels]
         usable = [each for each in builds if each and Version(each.cuda or "0").release in have]
         return [
             Obstacle(
                 package=TORCH,
-                demand=str(torch),
+                demand=str(demand),
                 cause="cuda",
                 reason=f"it is built for CUDA {built}, {lacks}",
-                places=torch.places,
+                places=demand.places,
                 nearest=tuple(each.version.public for each in usable[:1]),
             )
         ]
