@@ -67,6 +67,15 @@ def test_unsatisfiable_project_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["requirements.txt"]
 
 
+def test_python_without_wheel_of_a_pin_is_not_chosen(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("vllm==0.5.0\nwandb==0.15.3\nnltk\n")
+    answer = imgbuild(tmp_path, "init")  # vLLM 0.5.0 has wheels for Python 3.11, not for 3.13
+    assert answer["choice"]["chosen"]["python"].startswith("3.11")
+    assert answer["choice"]["excluded"] == {}
+    assert set(answer["choice"]["sdists"]) == {"pathtools"}  # of wandb, on every Python
+    assert row(tmp_path)["cuda"] == "12.1"
+
+
 def test_newer_addition_moves_cut_off(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.6.0\nvllm\nmath-verify==0.8.0\n")
     imgbuild(tmp_path, "init")

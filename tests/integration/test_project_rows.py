@@ -161,6 +161,7 @@ def test_open_torch_resolves_to_cuda_release_of_row(
     (project.folder / "requirements.txt").write_text("torch>=2.6\nmodern\n")
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
     assert "CUDA 13.0 instead of 12.4, with torch 2.8.0" in refused
+    assert f'write `cuda: "13.0"` in {ROW} of matrix.yaml' in refused
     (project.folder / "requirements.txt").write_text("torch>=2.8\n")
     refused = " ".join(project.run("lock", ROW, status=8).stderr.split())
     assert "CUDA 12.4" in refused

@@ -11,6 +11,7 @@ are then available in a dated snapshot or on a private mirror.
 from __future__ import annotations
 
 import difflib
+import io
 import lzma
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +48,9 @@ USED = frozenset(
 )
 RESOLVED = "debian-packages-1"  # the packages of a base
 PARSED = "debian-index-1"  # increase the number when `USED` or the parsing of an index changes
-NAME = re.compile(r"^Package:[ \t]*(.*)$", re.MULTILINE)
+NAMES = "debian-names-1"  # increase the number when `NAME` changes
+NAMES_AT_ONCE = 1 << 20  # bytes of an index that are unpacked at a time
+NAME = re.compile(rb"^Package:[ \t]*(.*)$", re.MULTILINE)
 IndexReader = Callable[[str, str, Context], list[dict[str, str]]]  # of URL and SHA-256
 REMEDY = "apt-get install gpgv debian-archive-keyring"
 # Names of suites that are other ones after each release of Debian.
@@ -368,8 +371,19 @@ def _index(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _named(url: str, digest: str, context: Context) -> list[dict[str, str]]:
-    """The names of the packages of an index; the other fields are not parsed."""
-    return [{"Package": name} for name in NAME.findall(_text(url, digest, context))]
+    """The names of the packages of an index; the other fields are not even kept in memory."""
+    store = context.store
+    stored = store.fact(NAMES, digest)
+    names = stored.decode().splitlines() if stored is not None else []
+    if stored is None:
+        last = b""
+        with lzma.open(io.BytesIO(_packed(url, digest, context))) as unpacked:
+            while part := unpacked.read(NAMES_AT_ONCE):
+                lines, _, last = (last + part).rpartition(b"\n")
+                names += [name.decode() for name in NAME.findall(lines)]
+        names += [name.decode() for name in NAME.findall(last)]
+        store.put_fact(NAMES, digest, "\n".join(names).encode())
+    return [{"Package": name} for name in names]
 
 
 def _unread(url: str, digest: str, context: Context) -> list[dict[str, str]]:
@@ -379,7 +393,12 @@ def _unread(url: str, digest: str, context: Context) -> list[dict[str, str]]:
 
 
 def _text(url: str, digest: str, context: Context) -> str:
-    """The unpacked index at `url`, from the cache if it is there."""
+    """The unpacked index at `url`."""
+    return lzma.decompress(_packed(url, digest, context)).decode()
+
+
+def _packed(url: str, digest: str, context: Context) -> bytes:
+    """The index at `url`, from the cache if it is there."""
     store, http = context.store, context.http
     cached = store.file(digest)
     if cached is not None:
@@ -398,7 +417,7 @@ def _text(url: str, digest: str, context: Context) -> str:
             temporary = scratch / "Packages.xz"
             temporary.write_bytes(data)
             store.add_file(temporary, digest)
-    return lzma.decompress(data).decode()
+    return data
 
 
 def _verified(data: bytes, url: str, store: Store) -> dict[str, str]:

@@ -41,13 +41,9 @@ from imgbuild.resolve.demands import PackageDemand, demands
 from imgbuild.resolve.demands import cuda_releases as cuda_named
 from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles, similar
 from imgbuild.resolve.project_indexes import ProjectIndexes
-from imgbuild.resolve.range_conflicts import (
-    absent,
-    changes_for,
-    contradictions,
-    range_conflicts,
-)
+from imgbuild.resolve.range_conflicts import changes_for, contradictions, range_conflicts
 from imgbuild.resolve.source_only import Advice, WheelNeeds, required_sdists
+from imgbuild.resolve.unavailable import unavailable
 from imgbuild.show import status
 from imgbuild.smoke import recording
 from imgbuild.solve.solve import python_of
@@ -274,17 +270,11 @@ class Chooser:
             nearest = by_name[order[0].target]
             tags = self._tags(nearest.python)
             asked = self._open(nearest)
-            demanded = self.demands(nearest.python)
-            have = {*nearest.versions, *self._excluded()}
-            required = self._required(nearest, asked)
-            blocked = [
-                *self._indexes.obstacles,
-                *obstacles(asked, self.pages, tags),
-                *url_wheels.unfit(asked, tags),
-                *contradictions(required, demanded, self._declared),
-                *absent(required, self._declared, self.pages, tags),
-                *required_sdists(asked, have, self.pages, tags),
-            ]
+            blocked = self._blocked(order[0], nearest, asked)
+            better = self._without(blocked, nearest, facts)
+            if len(better) < len(facts):  # without the Python of the nearest
+                facts = better
+                continue
             advice, sdists = self._of_source(blocked, nearest, folder)
             if not advice:
                 break
@@ -317,6 +307,50 @@ class Chooser:
             ),
         )
 
+    def _blocked(
+        self, chosen: Candidate, facts: LockedFacts, asked: Sequence[PackageDemand]
+    ) -> list[Obstacle]:
+        """Everything that prevents an image that starts from `chosen`, with `facts`."""
+        pages, tags = self.pages, self._tags(facts.python)
+        required = self._required(facts, asked)
+        blocked = [
+            *self._indexes.obstacles,
+            *obstacles(asked, pages, tags),
+            *url_wheels.unfit(asked, tags),
+            *contradictions(required, self.demands(facts.python), self._declared),
+            *required_sdists(asked, {*facts.versions, *self._excluded()}, pages, tags),
+            *self._without_toolkit(chosen, facts),
+        ]
+        omitted = {*self._excluded(), *self._overridden(), *(each.package for each in blocked)}
+        alone = {each.package for each in self._declared.requirements if each.no_deps}
+        examined = [each for each in asked if each.package not in omitted | alone]
+        return [*blocked, *unavailable(examined, facts.versions, omitted, pages, tags)]
+
+    def _without(
+        self, blocked: Sequence[Obstacle], nearest: LockedFacts, facts: list[LockedFacts]
+    ) -> list[LockedFacts]:
+        """`facts` without the Python of `nearest`, if fewer of `blocked` lack a wheel on another.
+
+        The other Python must be accepted by the project as well. Only direct requirements count.
+        """
+        direct = {each.package for each in self.demands(nearest.python)}
+        lacks = (each.package for each in blocked if each.cause in ("python", "source"))
+        names = direct.intersection(lacks)
+        accepted = choose.python_accepted(self._declared, nearest.python)
+        others = {
+            each.python
+            for each in facts
+            if each.python != nearest.python
+            if choose.python_accepted(self._declared, each.python) or not accepted
+        }
+        for python in others if names else ():
+            asked = [each for each in self.demands(python) if each.package in names]
+            tags = self._tags(python)
+            lacking = (*obstacles(asked, self.pages, tags), *url_wheels.unfit(asked, tags))
+            if len(lacking) < len(names):
+                return [each for each in facts if each.python != nearest.python]
+        return facts
+
     def _read_indexes(self, published: Collection[str], folder: Path) -> None:
         """Look for packages in the indexes declared in the project's files."""
         if not self._declared.indexes:
@@ -338,16 +372,28 @@ class Chooser:
         """The CUDA release that the files or their torch imply, if it is not the target's."""
         if chosen.form != "like":
             return ""
-        releases = sorted(self.cuda(), key=gpus.numbers)
+        releases = sorted(() if self._request.cuda else self.cuda(), key=gpus.numbers)
         if releases:
             return releases[-1] if chosen.cuda not in releases else ""
         cuda = self._torch(facts)[1]
         return cuda if cuda != chosen.cuda else ""
 
+    def _without_toolkit(self, chosen: Candidate, facts: LockedFacts) -> list[Obstacle]:
+        """The project's torch, or its CUDA release, if no image can have this release."""
+        built, named = self._torch(facts)[1], self._other_cuda(chosen, facts)
+        if chosen.form != "like" or {built, named} <= {"", facts.cuda}:
+            return []
+        torch = next((d for d in self.demands(facts.python) if d.package == "torch"), None)
+        return engine_torch.without_toolkit(
+            torch, built, named, self._declared.cuda, self.pages, self._tags(facts.python)
+        )
+
+    def _overridden(self) -> set[str]:
+        return {r.package for r in self._declared.requirements if r.kind == "override"}
+
     def _excluded(self) -> dict[str, str]:
         """Excluded packages with reasons: named by the user, or available only as CUDA source."""
-        declared = {item.package for item in self._declared.requirements}
-        named = sorted(declared.intersection(self._request.exclude))
+        named = sorted(self._request.exclude)
         return dict.fromkeys(named, "excluded with imgbuild init --exclude") | {
             each.package: each.reason for each in self._advice
         }
@@ -382,7 +428,7 @@ class Chooser:
     ) -> Sequence[TargetChange]:
         """Conflicts between the target's versions and requirements of missing pins and ranges."""
         changes: dict[str, TargetChange] = {}
-        overrides = {r.package for r in self._declared.requirements if r.kind == "override"}
+        overrides = self._overridden()
         for demand, requirements in self._required(facts, asked):
             is_torch = demand.package == "torch"  # its CUDA packages are those of the target
             needed = [

@@ -85,6 +85,7 @@ def advise(
             ],
             imports=imports[source_only.module_of(each.package)],
             needed_by=needed_by(each.package),
+            unfit=each.reason if each.by_url else "",
         )
         for each in cuda
     ]

@@ -18,7 +18,7 @@ from imgbuild.resolve.demands import PackageDemand
 from imgbuild.smoke.records import TIERS
 from imgbuild.solve.kept_releases import FRAMEWORKS
 from imgbuild.system.syntax import parse_requirement
-from imgbuild.values import Arch, Bytes
+from imgbuild.values import Arch, Bytes, normalize
 
 Form = Literal["extends", "like"]
 
@@ -81,7 +81,7 @@ class TargetChange(msgspec.Struct, frozen=True, kw_only=True):
     """A package with an unacceptable version in a target, and the origin of the requirement.
 
     `wanted` is a specifier, or the required source of the package. `places` are lines of the
-    project; `by` is an added package, with its version.
+    project; `by` is an added package, with its version, or the words for one of the project.
     """
 
     package: str
@@ -172,6 +172,7 @@ def candidate(
             )
         else:
             met += [demand.package] if demand.installed else []
+    changed += _own_packages(facts, declared)
     names = {change.package for change in changed}
     changed += [change for change in more if change.package not in names]
     accepted = python_accepted(declared, facts.python)
@@ -192,6 +193,20 @@ def candidate(
         unfit=facts.unfit,
         retired=facts.retired,
     )
+
+
+def _own_packages(facts: LockedFacts, declared: Declared) -> list[TargetChange]:
+    """The packages of the project that a target has as a release, which would hide them."""
+    return [
+        TargetChange(
+            package=name,
+            has=facts.versions[name],
+            wanted=f"=={item.version}" if item.version else "its own version",
+            by="the project's own package",
+        )
+        for item in declared.packages
+        if item.backend and (name := normalize(item.name)) in facts.versions
+    ]
 
 
 def contradicts(demand: PackageDemand, has: str) -> bool:

@@ -8,13 +8,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from imgbuild.index import cuda_releases
 from imgbuild.index.pages import IndexFile
+from imgbuild.project.model import DeclaredName
 from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import IndexPages, Obstacle
 from imgbuild.solve import torch
 from imgbuild.solve.torch import TorchBuild
 from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
 
 TORCH = "torch"
 # Each release of these is built for one torch; the first pinned one is used.
@@ -94,6 +98,49 @@ def _required(
         more = {extra for each in own for extra in each.extras
                 if normalize(each.name) == package}  # fmt: skip
     return tuple(cuda_releases.active(metadata, markers, extras))
+
+
+def without_toolkit(
+    demand: PackageDemand | None,
+    built: str,
+    named: str,
+    cuda: Sequence[DeclaredName],
+    pages: IndexPages,
+    tags: Tags,
+) -> list[Obstacle]:
+    """The demanded torch, or the CUDA release of the files, if there is no `cuda-toolkit` for it.
+
+    Torch is `built` for a release, the files name `named` ("" for none) at the places `cuda`.
+    """
+    files = pages.files(cuda_releases.METAPACKAGE)
+    have = {file.version.release[:2] for file in files if file.version is not None}
+    if not have:
+        return []  # the index is a partial copy
+    lacks = f"of which the index has no {cuda_releases.METAPACKAGE}"
+    if demand is not None and built and Version(built).release not in have:
+        later = PackageDemand(package=TORCH, spec=f">{demand.pin}") if demand.pin else demand
+        wheels = pages.wheels(later, tags)[::-1][:BUILDS]
+        builds = [build([wheel], pages.metadata, tags.markers, ()) for wheel in wheels]
+        usable = [each for each in builds if each and Version(each.cuda or "0").release in have]
+        return [
+            Obstacle(
+                package=TORCH,
+                demand=str(demand),
+                cause="cuda",
+                reason=f"it is built for CUDA {built}, {lacks}",
+                places=demand.places,
+                nearest=tuple(each.version.public for each in usable[:1]),
+            )
+        ]
+    if named and Version(named).release not in have:
+        places = tuple(item.place for item in cuda if item.name == named)
+        reason = f"a release {lacks}; --cuda uses another"
+        return [
+            Obstacle(
+                package="cuda", demand=f"CUDA {named}", cause="cuda", reason=reason, places=places
+            )
+        ]
+    return []
 
 
 def _torch(

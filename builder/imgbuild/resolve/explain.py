@@ -12,7 +12,7 @@ import msgspec
 
 from imgbuild.errors import ImgbuildError, NoSolution
 from imgbuild.lock.published import PublishedTarget
-from imgbuild.resolve import conflict, first_solve, resolve_request
+from imgbuild.resolve import conflict, first_solve, resolve_request, suggest
 from imgbuild.resolve.conflict import Demand, PackageFacts, RequirementConflict
 from imgbuild.resolve.first_solve import LearnedMemory, Query
 from imgbuild.resolve.resolve_request import RequestedPackage
@@ -39,6 +39,11 @@ def _of_target(error: NoSolution, problem: SolveProblem) -> NoSolution:
     try:
         first_solve.refuse(query, first_solve.available(query))
     except NoSolution as better:
+        cuda = suggest.other_cuda(better.nearest) if problem.row is not None else None
+        if cuda is not None:
+            better.hint = (
+                f'for CUDA {cuda}, write `cuda: "{cuda}"` in {problem.name} of matrix.yaml'
+            )
         return better
     return error
 

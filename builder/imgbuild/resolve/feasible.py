@@ -30,16 +30,17 @@ from imgbuild.wheel.tags import Tags
 THREADS = 12
 NO_ADDRESSES: Mapping[str, IndexAddress] = {}
 NO_NAMES: Mapping[str, str] = {}
-Cause = Literal["name", "version", "source", "python", "late", "index"]
+Cause = Literal["name", "version", "source", "python", "late", "index", "cuda"]
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     """A demand that cannot be met, the reason, and the nearest alternative.
 
     `cause`: the index has no such package or version; only an sdist; no wheel for this Python or
-    machine; only files after the cut-off, or yanked ones; the index of a file does not respond.
+    machine; only files after the cut-off, or yanked ones; the index of a file does not respond; it
+    is built for a CUDA release that images cannot have.
     `version` is the newest that the demand allows, "" if there is none. `conda`: the package is one
-    of conda, without a counterpart.
+    of conda, without a counterpart. `by_url`: the demand names its wheel.
     """
 
     package: str
@@ -50,6 +51,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     nearest: tuple[str, ...] = ()
     conda: bool = False
+    by_url: bool = False
 
     @property
     def text(self) -> str:

@@ -3,7 +3,7 @@
 A target is extended only if some version of each addition fits it, and of the dependencies that the
 target lacks. Only the newest versions and the newest ones before the target's date are examined,
 not every release. `contradictions` finds pins of a project that require versions excluded by its
-other lines, from METADATA alone, and `absent` those that require versions removed from the index.
+other lines, from METADATA alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from packaging.requirements import Requirement
 
 from imgbuild.errors import ImgbuildError
@@ -21,7 +20,7 @@ from imgbuild.project.model import Declared
 from imgbuild.resolve import engine_torch
 from imgbuild.resolve.choose import LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
-from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
+from imgbuild.resolve.feasible import IndexPages, Obstacle
 from imgbuild.resolve.source_only import LEVELS, levels
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
@@ -163,43 +162,4 @@ def contradictions(
             parse_requirement(f"{other.package}{other.spec}"),
             parse_requirement(f"{other.package}{needed.specifier}"),  # without its marker
         )
-    ]
-
-
-def absent(
-    required: Iterable[tuple[PackageDemand, Sequence[Requirement]]],
-    declared: Declared,
-    pages: IndexPages,
-    tags: Tags,
-) -> list[Obstacle]:
-    """The pins that require an exact version of another package that the index does not have.
-
-    `required` as for `contradictions`; packages that the project declares are omitted.
-    """
-    names = {each.package for each in declared.requirements}
-    free = {each.package for each in declared.requirements if each.no_deps}
-    needs = [
-        (pin, PackageDemand(package=name, spec=str(needed.specifier)))
-        for pin, requirements in required
-        if pin.package not in free and not pin.locked
-        for needed in requirements
-        if (name := normalize(needed.name)) not in names and needed.url is None
-    ]
-    exact = {str(need): need for _, need in needs if need.pin}
-    missing = {
-        each.demand: each
-        for each in obstacles(list(exact.values()), pages, tags)
-        if each.cause in ("name", "version")
-    }
-    return [
-        msgspec.structs.replace(
-            missing[str(need)],
-            package=pin.package,
-            demand=f"{pin}: requires {need}",
-            cause="version",
-            places=pin.places,
-            version=pin.pin or "",
-        )
-        for pin, need in needs
-        if str(need) in missing
     ]

@@ -36,13 +36,15 @@ class SourceProject(msgspec.Struct, frozen=True, kw_only=True):
     """Where a project publishes wheels, the names of their files, and settings that avoid them.
 
     `pattern` has the fields of `WheelNeeds`; "" if no pattern is known. `module` is imported.
-    `without` are settings with which a program does not need the package.
+    `without` are settings with which a program does not need the package. Names of files before
+    the versions `cuda` have the whole release of CUDA 12, such as "122", and "118" for CUDA 11.
     """
 
     releases: str
     module: str
     pattern: str = ""
     without: tuple[str, ...] = ()
+    cuda: tuple[tuple[str, str], ...] = ()
 
 
 _SDPA = (
@@ -57,6 +59,7 @@ PROJECTS: Mapping[str, SourceProject] = {
         module="flash_attn",
         pattern=_SSD,
         without=_SDPA,
+        cuda=(("2.6", "122"), ("2.7", "123")),
     ),
     "flash-attn-3": SourceProject(
         releases="https://github.com/Dao-AILab/flash-attention/tree/main/hopper",
@@ -67,11 +70,13 @@ PROJECTS: Mapping[str, SourceProject] = {
         releases="https://github.com/Dao-AILab/causal-conv1d/releases",
         module="causal_conv1d",
         pattern=_SSD,
+        cuda=(("1.5", "122"),),
     ),
     "mamba-ssm": SourceProject(
         releases="https://github.com/state-spaces/mamba/releases",
         module="mamba_ssm",
         pattern=_SSD,
+        cuda=(("2.2.3", "122"),),
     ),
     "xformers": SourceProject(
         releases="https://github.com/facebookresearch/xformers",
@@ -128,10 +133,14 @@ class WheelNeeds(msgspec.Struct, frozen=True, kw_only=True):
         if project is None or not project.pattern or not version:
             return None
         major, minor = Version(self.torch).release[:2]
+        cuda = self.cuda.partition(".")[0]
+        older = (name for before, name in project.cuda if Version(version) < Version(before))
+        if (name := next(older, "")) and cuda in ("11", "12"):
+            cuda = name if cuda == "12" else "118"
         return project.pattern.format(
             name=package.replace("-", "_"),
             version=version,
-            cuda=self.cuda.partition(".")[0],
+            cuda=cuda,
             torch=f"{major}.{minor}",
             abi=self.abi,
             python="cp" + self.python.replace(".", ""),
@@ -199,13 +208,18 @@ def advice(
     targets: Sequence[str] = (),
     imports: Sequence[ImportSite] = (),
     needed_by: Sequence[str] = (),
+    unfit: str = "",
 ) -> Advice:
-    """The advice for `package` at `version` (the one that would be chosen)."""
+    """The advice for `package` at `version` (the one that would be chosen).
+
+    `unfit`: why the wheel that the project requires by URL cannot be used.
+    """
     project = PROJECTS.get(package)
     return Advice(
         package=package,
         version=version,
         reason=(
+            f"{f'{unfit}, and ' if unfit else ''}"
             f"the index has no wheel for Python {needs.python}, torch {needs.torch} and CUDA"
             f" {needs.cuda}, only source that compiles CUDA code"
         ),

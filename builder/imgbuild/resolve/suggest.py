@@ -6,6 +6,7 @@ reports which code was not read for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -26,6 +27,7 @@ AT_ONCE = 16
 ROUNDS = 6  # of learning from the code of a suggestion
 SHOWN = 4  # suggestions
 UNREAD = "by METADATA; its code was not read"
+OTHER_CUDA = re.compile(r"CUDA (\d+\.\d+) instead of ")
 
 
 class QuickLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,6 +270,12 @@ def _apart(cuda: str, other: str) -> int:
 def _number(cuda: str) -> int:
     major, minor = cuda.split(".")
     return int(major) * 100 + int(minor)
+
+
+def other_cuda(suggestions: Iterable[str]) -> str | None:
+    """The CUDA release of the suggestion that changes nothing else; None without one."""
+    found = filter(None, map(OTHER_CUDA.match, suggestions))
+    return next((match[1] for match in found), None)
 
 
 def targets(

@@ -27,6 +27,7 @@ def unfit(demands: Sequence[PackageDemand], tags: Tags) -> list[Obstacle]:
             reason=f"the wheel is for {described(name)}",
             places=demand.places,
             version=version.public,
+            by_url=True,
         )
         for demand in demands
         if (name := _file(demand)) and not tags.fits(name)

@@ -348,9 +348,10 @@ def refuse_published(direct: Direct, published: Mapping[str, str], target: str) 
     """Raise InputError if the published target contains one of the packages."""
     for package, item in direct.items():
         if package in published:
+            what = f"{package} @ {item.source}" if item.source else f"the project's own {package}"
             message = (
-                f"{package} @ {item.source}: {target} has {package} {published[package]}, which"
-                " an extension cannot change"
+                f"{what}: {target} has {package} {published[package]}, which an extension cannot"
+                " change"
             )
             raise InputError(message, hint="remove it, or use `like:` instead of `extends:`")
 

@@ -261,7 +261,8 @@ def _prepare(job: SdistJob) -> sandbox.Confined:
     done = _run(job, "unpack.py", user, writable=UNPACKED)
     (control / "content").unlink()
     if done.status != 0:
-        message = f"{name} cannot be unpacked: {(done.stderr or done.stdout).strip()[-SHOWN:]}"
+        last = (done.stderr or done.stdout).strip().rpartition("\n")[2]  # of a traceback, mostly
+        message = f"{name} cannot be unpacked: {last[-SHOWN:]}"
         raise WorkFailed(message, hint=f"check the free space of {job.folder.parent}")
     return user
 

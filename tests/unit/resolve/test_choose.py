@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imgbuild.matrix.constraints import Constraint
-from imgbuild.project.model import Declared, DeclaredPython, Place
+from imgbuild.project.model import Declared, DeclaredPython, LocalPackage, Place
 from imgbuild.resolve import choose
 from imgbuild.resolve.choose import Candidate, LockedFacts, TargetChange
 from imgbuild.resolve.demands import PackageDemand
@@ -75,6 +75,16 @@ def test_a_checkout_of_a_package_is_not_the_release() -> None:
     )
     item = choose.candidate(facts("a"), [checkout], NONE)
     assert item.changed[0].wanted == "git+https://example.org/t.git"
+
+
+def test_a_target_with_a_release_of_the_own_package_is_not_extended() -> None:
+    own = LocalPackage(name="Team_RL", folder=".", place=PLACE, version="0.3", backend=True)
+    declared = Declared(packages=(own,))
+    released = facts("b", versions={"torch": "2.6.0", "team-rl": "0.9.1"})
+    found = ranked([facts("a"), released], "torch", "wandb", declared=declared)
+    assert [(item.target, item.form) for item in found] == [("a", "extends"), ("b", "like")]
+    (change,) = found[1].changed
+    assert str(change) == "team-rl 0.9.1 -> ==0.3 (the project's own package)"
 
 
 def test_url_credentials_are_not_shown() -> None:

@@ -6,12 +6,11 @@ import datetime
 from pathlib import Path
 
 from imgbuild.cache.context import Context
-from imgbuild.project.model import Declared, DeclaredRequirement, Place
-from imgbuild.resolve import engine_torch
+from imgbuild.project.model import Place
 from imgbuild.resolve.choose import LockedFacts
 from imgbuild.resolve.demands import PackageDemand
 from imgbuild.resolve.feasible import IndexPages
-from imgbuild.resolve.range_conflicts import absent, range_conflicts
+from imgbuild.resolve.range_conflicts import range_conflicts
 from imgbuild.values import Arch
 from imgbuild.wheel.tags import Tags
 from tests.support import folder_index
@@ -56,35 +55,3 @@ def test_dependencies_of_an_addition_are_examined(
     added = [PackageDemand(package="metrics", places=(Place("a.txt", 2),))]
     changes = range_conflicts(added, FACTS, pages, TAGS)
     assert [str(each) for each in changes] == expected
-
-
-@each_row(
-    ("needed", "lines", "reason"),
-    [
-        ("grammar==0.1", [], "the index has no such version"),
-        ("absent==0.1", [], "the index has no such package"),
-        ("grammar==0.2", [], ""),
-        ("grammar==0.1 ; python_version < '3'", [], ""),
-        ("grammar<0.2", [], ""),  # the solver has to find out
-        ("grammar==0.1", ["grammar==0.2"], ""),  # an override, or reported with the line itself
-    ],
-)
-def test_pin_that_requires_a_version_removed_from_the_index(
-    tmp_path: Path, needed: str, lines: list[str], reason: str
-) -> None:
-    index = LocalIndex()
-    index.wheel("grammar", "0.2")
-    matrix = folder_index.catalogue_with(index, tmp_path / "index")
-    context = Context.open(root=tmp_path / "cache")
-    pages = IndexPages(matrix, context, datetime.date(2026, 1, 1))
-    pin = PackageDemand(package="engine", spec="==1", places=(Place("a.txt", 2),))
-    text = f"Requires-Dist: {needed}\n".encode()
-    required = [(pin, engine_torch.required(pin, text, TAGS.markers))]
-    place = Place("a.txt", 1)
-    declared = Declared(
-        requirements=tuple(DeclaredRequirement(text=line, place=place) for line in lines)
-    )
-    found = [str(each) for each in absent(required, declared, pages, TAGS)]
-    assert len(found) == bool(reason)
-    start = f"a.txt:2: engine==1: requires {needed}: {reason}"
-    assert all(each.startswith(start) for each in found)

@@ -22,6 +22,12 @@ from tests.support.rows import each_row
          "causal_conv1d-1.5.0.post8+cu12torch2.7cxx11abiTRUE-cp313-cp313-linux_x86_64.whl"),
         ("mamba-ssm", "2.2.4", ("3.11", "12.4", "2.5.1", "x86_64"),
          "mamba_ssm-2.2.4+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"),
+        ("flash-attn", "2.5.5", ("3.10", "12.1", "2.1.2", "x86_64"),
+         "flash_attn-2.5.5+cu122torch2.1cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"),
+        ("flash-attn", "2.6.3", ("3.11", "12.1", "2.4.0", "x86_64"),
+         "flash_attn-2.6.3+cu123torch2.4cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"),
+        ("flash-attn", "2.5.9.post1", ("3.10", "11.8", "2.0.1", "x86_64"),
+         "flash_attn-2.5.9.post1+cu118torch2.0cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"),
         ("apex", "0.1", ("3.11", "12.4", "2.5.1", "x86_64"), None),
         ("flash-attn", "", ("3.11", "12.4", "2.5.1", "x86_64"), None),
     ],
@@ -64,7 +70,8 @@ def test_remedies_are_in_order() -> None:
     assert starts[:3] == ["a wheel by URL", "a target that has it", "needed by a.py"]
     assert set(starts[3:]) == {"without it"}
     assert any("sdpa" in line for line in advice.remedies)
-    nobody = source_only.advice("apex", "0.1", needs)
+    nobody = source_only.advice("apex", "0.1", needs, unfit="the wheel is for Python cp310")
+    assert nobody.reason == f"the wheel is for Python cp310, and {advice.reason}"
     assert "no Python file of the project imports it" in nobody.remedies
 
 

@@ -1,0 +1,119 @@
+"""Packages whose every accepted version requires something that no file of the index provides.
+
+`lock` finds them as well, one after the other; `init` lists them with all other causes. Packages
+with many versions are not examined, so that nothing is refused for which there is a solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+from packaging.requirements import Requirement
+
+from imgbuild.errors import ImgbuildError
+from imgbuild.index.pages import IndexFile
+from imgbuild.resolve import engine_torch, sdist_code
+from imgbuild.resolve.demands import PackageDemand
+from imgbuild.resolve.feasible import IndexPages, Obstacle, obstacles
+from imgbuild.values import normalize
+from imgbuild.wheel.tags import Tags
+
+VERSIONS = 8  # of a package, all of which are examined
+PACKAGES = 80  # that are examined
+LEVELS = 3  # of requirements of requirements
+UPPER = frozenset({"==", "===", "<", "<=", "~="})
+SOURCES = {
+    "native": sdist_code.NATIVE,
+    "placeholder": sdist_code.PLACEHOLDER,
+    "cuda": "only source that compiles CUDA code exists",
+}
+
+
+def unavailable(
+    demands: Sequence[PackageDemand],
+    have: Collection[str],
+    omitted: Collection[str],
+    pages: IndexPages,
+    tags: Tags,
+) -> list[Obstacle]:
+    """An obstacle for each of `demands` that requires what does not exist, in every version.
+
+    `have` are packages of the nearest target, which exist. `omitted` are excluded or overridden.
+    Locked versions are left to the tool that locked them.
+    """
+    search = _Search(have, omitted, pages, tags)
+    return [
+        Obstacle(
+            package=demand.package,
+            demand=str(demand),
+            cause="version",
+            reason=reason,
+            places=demand.places,
+        )
+        for demand in demands
+        if demand.installed and not demand.source and not demand.locked
+        if (reason := search.reason(demand))
+    ]
+
+
+class _Search:
+    """Examines each package once for each range of versions."""
+
+    def __init__(
+        self, have: Collection[str], omitted: Collection[str], pages: IndexPages, tags: Tags
+    ) -> None:
+        self._have, self._omitted, self._pages, self._tags = have, omitted, pages, tags
+        self._known: dict[tuple[str, str, tuple[str, ...]], str] = {}
+
+    def reason(self, demand: PackageDemand, levels: int = LEVELS) -> str:
+        """What every version of `demand` requires in vain; "" if one does not, or is not read."""
+        key = (demand.package, demand.spec, demand.extras)
+        if key not in self._known:
+            self._known[key] = ""  # for cycles
+            if len(self._known) <= PACKAGES:
+                self._known[key] = self._of_versions(demand, levels)
+        return self._known[key]
+
+    def _of_versions(self, demand: PackageDemand, levels: int) -> str:
+        wheels = self._pages.wheels(demand, self._tags)
+        if len(wheels) > VERSIONS:
+            return ""
+        newest = ""
+        for wheel in wheels:
+            reason = self._of_wheel(demand, wheel, levels)
+            if not reason:
+                return ""
+            newest = newest or reason
+        return newest
+
+    def _of_wheel(self, demand: PackageDemand, wheel: IndexFile, levels: int) -> str:
+        try:
+            text = self._pages.metadata(wheel)
+            required = engine_torch.required(demand, text, self._tags.markers)
+            needed = [_demand(item) for item in required if self._is_examined(item)]
+            for each in obstacles(needed, self._pages, self._tags):
+                code = sdist_code.code_of(each, self._pages) if each.cause == "source" else ""
+                if each.cause != "source" or code in SOURCES:
+                    reason = SOURCES.get(code, each.reason)
+                    return f"requires {msgspec.structs.replace(each, reason=reason).text}"
+            deeper = needed if levels > 1 else ()
+            found = ((each, self.reason(each, levels - 1)) for each in deeper)
+            return next(
+                (f"requires {each}, which {reason}" for each, reason in found if reason), ""
+            )
+        except ImgbuildError as error:  # the solver reports it if it matters
+            self._pages.context.reporter.detail(f"{demand}: {error.message}")
+            return ""
+
+    def _is_examined(self, item: Requirement) -> bool:
+        name = normalize(item.name)
+        if item.url is not None or name in self._omitted:
+            return False
+        return name not in self._have or any(each.operator in UPPER for each in item.specifier)
+
+
+def _demand(item: Requirement) -> PackageDemand:
+    return PackageDemand(
+        package=normalize(item.name), spec=str(item.specifier), extras=tuple(sorted(item.extras))
+    )
