@@ -120,7 +120,7 @@ def cli() -> str:
 
 COMMON = """\
 Every command has `--json` (the result as data on stdout, nothing else there), `--quiet` (warnings
-and errors alone), `--verbose` and `--help`; they are left out below. Exit statuses are those of
+and errors alone), `--verbose` and `--help`; they are omitted below. Exit statuses are those of
 the [errors](errors.md); `imgbuild run` ends with the command's own.
 
 `--output` says where the result goes, and is checked before the work begins. Without it, images and
@@ -245,7 +245,7 @@ def key_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[s
         )
         for key, node in part["properties"].items()
     ]
-    return table(("key", "value", "if left out", "says"), rows)
+    return table(("key", "value", "if omitted", "says"), rows)
 
 
 def kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:

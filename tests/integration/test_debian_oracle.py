@@ -187,7 +187,7 @@ def roots(base: DebianBase, ours: Path) -> Roots:
 
 
 def facts(folder: Path, user: str = "") -> dict[str, Facts]:
-    """All paths of a root; lines of `user`, which belongs to no package, are left out."""
+    """All paths of a root; lines of `user`, which belongs to no package, are omitted."""
     rows = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):

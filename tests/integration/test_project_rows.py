@@ -246,7 +246,7 @@ def test_excluded_package_is_reported_with_requiring_packages(
     assert [item["code"] for item in code["findings"]] == ["IMG101"]
     warnings = [item["message"] for item in report["findings"] if item["severity"] == "warning"]
     assert any(
-        "requires another" in message and "left out: it compiles for an hour" in message
+        "requires another" in message and "excluded: it compiles for an hour" in message
         for message in warnings
     )
 

@@ -58,7 +58,7 @@ def on_slurm(name: str, function: Callable[..., None]) -> Callable[..., None]:
         if cluster.on == "local":
             if cluster != Cluster():
                 message = f"imgbuild {name}: options of Slurm need --on slurm"
-                raise InputError(message, hint="add --on slurm, or leave them out")
+                raise InputError(message, hint="add --on slurm, or omit them")
             function(**options)
             return
         defaults = {parameter.name: parameter.default for parameter in verb_parameters}
@@ -85,7 +85,7 @@ def _handed(
             message = (
                 f"--on slurm and --{NAMED.get(name, name).replace('_', '-')} cannot be combined"
             )
-            raise InputError(message, hint="leave one of them out")
+            raise InputError(message, hint="omit one of them")
         if value is True:
             words.append(flag)
         else:

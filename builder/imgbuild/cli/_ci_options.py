@@ -60,7 +60,7 @@ def chosen(
         retired = [item.name for item in selected if item.target.retired]
         selected = [item for item in selected if item.name not in retired]
         if retired:
-            console.info(f"retired, and left out unless named: {', '.join(retired)}")
+            console.info(f"retired targets, selected only by name: {', '.join(retired)}")
     there = {}
     if registry is not None:
         client = Client(plain_http=plain_http, origin=True, reporter=console)

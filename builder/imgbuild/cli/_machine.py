@@ -44,7 +44,7 @@ def described(given_driver: str | None, names: Sequence[str], arch: Arch | None)
     if len(needed) > 1 or (arch and needed and arch not in needed):
         arches = " and ".join(f"{name} is built with {each}" for each, name in needed.items())
         message = f"no machine combines these: {arches}{f', --arch {arch}' if arch else ''}"
-        raise InputError(message, hint="leave --arch out, or name one kind of GPU")
+        raise InputError(message, hint="omit --arch, or name one kind of GPU")
     return Host(
         arch=arch or next(iter(needed), Arch.X86_64),
         driver=driver(given_driver) if given_driver is not None else "",

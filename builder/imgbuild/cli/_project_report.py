@@ -43,9 +43,9 @@ def read_lines(files: ReadFiles) -> list[str]:
             also = " also" if chosen else ""
             lines.append(f"{option} takes{also} {', '.join(others[:CHOICES])}{words}")
     left_out = declared_files.left_out(declared)
-    lines += [f"left out {line}" for line in left_out[:LEFT_OUT]]
+    lines += [f"omitted {line}" for line in left_out[:LEFT_OUT]]
     more = len(left_out) - LEFT_OUT
-    return [*lines, f"and {more} more left out; --json lists all"] if more > 0 else lines
+    return [*lines, f"and {more} more omitted; --json lists all"] if more > 0 else lines
 
 
 def python_lines(declared: Declared, choice: Choice) -> list[str]:

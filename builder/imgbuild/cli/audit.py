@@ -213,7 +213,7 @@ class PackageSetOptions(Group, frozen=True, kw_only=True):
             message = (
                 f"--python {python} does not match the environment (Python {environment.python})"
             )
-            raise InputError(message, hint="leave --python out")
+            raise InputError(message, hint="omit --python")
         name = where or str(environment.folders[0])
         request = self._request(name, environment.python, subject)
         with console.step(f"auditing {count(len(environment.packages), 'package')} of {name}"):
@@ -409,7 +409,7 @@ def audit(
     else:
         for given in packages.given():
             message = f"{given} does not apply to locked targets"
-            raise InputError(message, hint="leave it out, or name versions or --environment")
+            raise InputError(message, hint="omit it, or name versions or --environment")
         reports = _audit_targets(
             selection, checks, keep=keep, offline=offline, again=packages.again, code=user_code
         )
@@ -484,10 +484,10 @@ def _refuse(
         raise InputError(message, hint="pass either versions or an environment")
     if replaced:
         message = f"--replace {replaced[0]} applies to targets"
-        raise InputError(message, hint="name a target, or leave it out")
+        raise InputError(message, hint="name a target, or omit it")
     if keep is not None:
         message = f"{'--keep' if keep else '--drop'}: only wheels of targets are downloaded"
-        raise InputError(message, hint="leave it out")
+        raise InputError(message, hint="omit it")
 
 
 def _audit_targets(

@@ -31,7 +31,7 @@ from imgbuild.cli._verb import option, verb
 from imgbuild.errors import InputError
 from imgbuild.matrix.select import Selected
 from imgbuild.pipeline import docker_build, opened, rebuild, with_project
-from imgbuild.pipeline.build import build_all, native, placed
+from imgbuild.pipeline.build import build_all, native, output_path
 from imgbuild.pipeline.inputs import open_inputs
 from imgbuild.pipeline.session import Options, Session, open_session
 from imgbuild.plan import current
@@ -151,7 +151,7 @@ def build(
         return
     if compress != "zstd":
         message = f"--compress {compress} needs --format sif or squashfs"
-        raise InputError(message, hint="add --format sif, or leave --compress out")
+        raise InputError(message, hint="add --format sif, or omit --compress")
     if origin is not None:
         _refuse_with_from(
             origin, [selection.named, selection.everything, selection.matrix, part, docker]
@@ -181,16 +181,16 @@ def build(
 def _refuse_with_from(origin: str, given: Sequence[object]) -> None:
     if any(given):
         message = f"--from {origin} cannot be combined with targets or another builder"
-        raise InputError(message, hint="leave out targets, --all, --matrix, --only and --builder")
+        raise InputError(message, hint="omit targets, --all, --matrix, --only and --builder")
 
 
 def _refuse_part(part: ImagePart | None, form: BuildFormat, *, docker: bool) -> None:
     if part is not None and (docker or (part == "wheels" and form != "oci")):
         message = f"--only {part} cannot be combined with --builder or --format"
-        raise InputError(message, hint="leave out --builder and --format")
+        raise InputError(message, hint="omit --builder and --format")
     if docker and form != "oci":
         message = f"--builder docker and --format {form} cannot be combined"
-        raise InputError(message, hint="leave out --format: Docker's image is an OCI layout")
+        raise InputError(message, hint="omit --format: Docker's image is an OCI layout")
 
 
 def _refuse_with_project(
@@ -198,7 +198,7 @@ def _refuse_with_project(
 ) -> None:
     if origin is not None or part is not None or docker:
         message = "--with-project cannot be combined with --from, --only or --builder"
-        raise InputError(message, hint="leave out --from, --only and --builder")
+        raise InputError(message, hint="omit --from, --only and --builder")
     if form in ("sif", "squashfs"):
         message = f"--with-project cannot be combined with --format {form}"
         hint = f"convert its layout: imgbuild build --from LAYOUT --format {form} --output FILE"
@@ -213,7 +213,7 @@ def _answer_wheels(session: Session, selected: Sequence[Selected], output: Path 
         lock, _ = current.read_current(session.project, session.matrix, item.name)
         default = contexts.wheels_folder(session.project, item.name)
         several = len(selected) > 1
-        folder = placed(default, item.name, output, several=several, form="oci")
+        folder = output_path(default, item.name, output, several=several, form="oci")
         folders.append(contexts.wheels(lock, item.arches, folder, inputs))
     answer(folders, [f"{item.target} {item.files} {item.output}" for item in folders])
 
@@ -224,7 +224,7 @@ def _refuse_file(selection: BuildSelection, part: ImagePart | None, *, docker: b
         raise InputError(message, hint="name one of them")
     if part is not None or docker:
         message = "--format sif and squashfs cannot be combined with --only or --builder"
-        raise InputError(message, hint="leave out --only and --builder")
+        raise InputError(message, hint="omit --only and --builder")
 
 
 def _again(

@@ -166,20 +166,20 @@ def _script_options(
     place = how.registry or registry or ""
     if how.no_push and (how.registry or how.sign_key or how.keyless):
         message = "--no-push cannot be combined with a registry or a signature"
-        raise InputError(message, hint="leave out --registry, --sign-key and --keyless")
+        raise InputError(message, hint="omit --registry, --sign-key and --keyless")
     if not how.no_push and not place:
         message = "no repository to push images to is given"
         raise InputError(message, hint="--registry HOST/REPOSITORY, or registry: in the matrix")
     if how.through == "here":
         message = "--through here: jobs test images, not the active environment"
-        raise InputError(message, hint="leave it out, or name what runs the image")
+        raise InputError(message, hint="omit it, or name what runs the image")
     if how.sign_key is not None and how.keyless:
         message = "--sign-key and --keyless cannot be combined"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     slurm = how.on == "slurm"
     if not slurm and request != AllocationOptions():
         message = "options of Slurm need --on slurm"
-        raise InputError(message, hint="add --on slurm, or leave them out")
+        raise InputError(message, hint="add --on slurm, or omit them")
     selected = [*(f"--arch={arch}" for arch in selection.arches)]
     selected += [f"--gate={tier}" for tier in how.gate or ()] + ["--no-gpu"] * how.no_gpu
     return ScriptOptions(

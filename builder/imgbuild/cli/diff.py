@@ -209,21 +209,24 @@ def diff(
     docker = builder == "docker"
     all_names = [*(names or []), *selection.named]
     if not docker and (len(all_names) != 2 or selection.everything):
-        message = f"expected two images, got {len(all_names)}"
-        hint = "name two images, or targets and --builder docker"
+        message = f"two images are required, {len(all_names)} given"
+        hint = "pass two images, or targets with --builder docker"
         if len(all_names) == 1 and not files:
-            hint = f"the earlier states of a target: imgbuild show {all_names[0]} --history; {hint}"
+            hint = (
+                f"to list earlier digests of a target, run: imgbuild show {all_names[0]} --history;"
+                f" {hint}"
+            )
         raise InputError(message, hint=hint)
     if full and (files or docker):
-        message = "--full cannot be combined with --files or --builder docker"
-        raise InputError(message, hint="leave it out: --json lists every difference of files")
+        message = "--full cannot be used with --files or --builder docker"
+        raise InputError(message, hint="omit it: --json lists every difference of files")
     if files or docker:
         work = Options(jobs=processes(jobs), offline=offline)
         compare_files(all_names, selection, accept or [], work, docker=docker)
         return
     if accept:
         message = "--accept needs --files or --builder docker"
-        raise InputError(message, hint="add --files, or leave it out")
+        raise InputError(message, hint="add --files, or omit it")
     client = Client(plain_http=plain_http or (), reporter=console)
     old, new = (
         diff_sides.only(diff_sides.side(name, client, selection.matrix, console), selection.arches)

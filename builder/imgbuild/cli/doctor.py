@@ -208,7 +208,7 @@ def _check_image(
     """Run the checks inside the image of the target; Exit 1 if there is an error."""
     if through != "apptainer" and (sif is not None or options.words):
         message = f"--sif-file and --apptainer cannot be combined with --through {through}"
-        raise InputError(message, hint="leave them out, or use --through apptainer")
+        raise InputError(message, hint="omit them, or use --through apptainer")
     if sif is not None and not sif.exists():
         message = f"--sif-file {sif}: no such file"
         raise InputError(message, hint="make one with: imgbuild build TARGET --format sif")

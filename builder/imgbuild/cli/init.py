@@ -121,7 +121,7 @@ ExcludeOption = Annotated[
     option(
         "--exclude",
         "Leave a package of the project out; repeatable. Packages of which only CUDA source exists"
-        " are left out even without this option.",
+        " are omitted even without this option.",
         metavar="PACKAGE",
         panel=READ,
         often=True,
@@ -343,7 +343,7 @@ def _start(
     for item in declared.debian:
         if item.name in lacking and item.name not in system:
             near = f"; nearest: {lacking[item.name]}" if lacking[item.name] else ""
-            console.warn(f"left out {item.place}: Debian has no package {item.name}{near}")
+            console.warn(f"omitted {item.place}: Debian has no package {item.name}{near}")
             absent[item.name] = f"Debian has no such package{near}"
     lacking = {name: near for name, near in lacking.items() if name in system}
     asked = chooser.demands(choice.chosen.python)
@@ -378,7 +378,7 @@ def _report(declared: Declared, choice: Choice) -> None:
     for line in _project_report.python_lines(declared, choice):
         console.warn(line)
     for each in choice.advice:
-        console.warn("\n  ".join((f"{each.package} is left out: {each.reason}", *each.remedies)))
+        console.warn("\n  ".join((f"{each.package} is excluded: {each.reason}", *each.remedies)))
     for line in choice.indexes.failures:
         console.warn(line)
     for line in choice.indexes.notes:
@@ -400,10 +400,10 @@ def _refuse(
     """
     chosen = choice.chosen
     if request.extends and chosen.changed:
-        message = f"{chosen.target} has other versions than the project requires"
+        message = f"the versions in {chosen.target} do not satisfy the project's requirements"
         hint = (
-            f"imgbuild init --target {chosen.target} changes them; --relax PACKAGE uses the"
-            " target's version"
+            f"run imgbuild init --target {chosen.target} to change these versions, or accept the"
+            " target's version of a package with --relax PACKAGE"
         )
         raise NoSolution(message, reasons=tuple(map(str, chosen.changed)), hint=hint)
     reasons = [str(each) for each in choice.obstacles]
@@ -426,7 +426,7 @@ def _refuse(
     if reasons:
         number = f"{len(reasons)} requirements" if len(reasons) > 1 else "a requirement"
         message = f"{number} of the project cannot be met with Python {chosen.python}"
-        hint = "change them in the project's files, leave one out with --exclude PACKAGE, or take"
+        hint = "change them in the project's files, omit one with --exclude PACKAGE, or take"
         hint += " the target's version with --relax PACKAGE"
         if any(each.cause == "python" for each in choice.obstacles):
             hint += f"; {python_support.OTHER}"

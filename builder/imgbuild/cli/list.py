@@ -155,7 +155,7 @@ class Filters(Group, frozen=True, kw_only=True):
         wanted = _pythons(self.python or ())
         if wanted and not any(each.contains(has) for each in wanted for has in pythons):
             nearest = f"{python_support.bases_text(pythons)}; {nearest}"
-        return NothingSelected(f"{message}{reason}", hint=f"{nearest}leave out a filter")
+        return NothingSelected(f"{message}{reason}", hint=f"{nearest}omit a filter")
 
 
 class Matcher:

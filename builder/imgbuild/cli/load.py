@@ -10,7 +10,7 @@ from imgbuild.cli._help import command
 from imgbuild.cli._options import THROUGH, LayoutFolder
 from imgbuild.cli._output import answer, folded
 from imgbuild.cli._selection import arch_of
-from imgbuild.cli._sessions import same_image
+from imgbuild.cli._sessions import refuse_shared_layout
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import verb
 from imgbuild.container.engine import require
@@ -50,7 +50,7 @@ def load(
     """
     session = open_session(selection.matrix, names=selection.named)
     selected = session.select(selection.named, everything=selection.everything, arches=[])
-    same_image(selected, layout)
+    refuse_shared_layout(selected, layout)
     engine = require(through)
     done = []
     for item in selected:

@@ -58,7 +58,7 @@ def lock(
     if again and (check or diff is not None):
         other = "--check" if check else "--diff"
         message = f"--again and {other} cannot be combined"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     how = Options(jobs=processes(jobs), offline=offline)
     session = open_session(selection.matrix, how)
     chosen = select_targets(selection, session)

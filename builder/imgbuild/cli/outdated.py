@@ -98,7 +98,7 @@ def outdated(
     else:
         if python is not None:
             message = f"--python {python} does not apply to locked targets"
-            raise InputError(message, hint="leave it out, or name files with --requirements")
+            raise InputError(message, hint="omit it, or name files with --requirements")
         session = open_session(selection.matrix, names=selection.named)
         if not (selection.named or selection.everything or session.project.writable):
             message = "Missing argument 'TARGET'"

@@ -151,7 +151,7 @@ def push(
         return
     if layout is not None or compress != "zstd":
         message = "--layout and --compress need --sif"
-        raise InputError(message, hint="add --sif, or leave them out")
+        raise InputError(message, hint="add --sif, or omit them")
     if digest_file is not None:
         files.require_writable([digest_file], hint="choose another file with --digest-file")
     session = open_session(selection.matrix, how, [*names, *selection.named])

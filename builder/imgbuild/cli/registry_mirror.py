@@ -77,7 +77,7 @@ def push_inputs(
         imgbuild registry mirror push 'cu130-*' registry.example/rl/inputs --dry-run
     """
     session = open_session(selection.matrix, Options(offline=offline))
-    repository, plain, names = _place(session.project, places, plain_http)
+    repository, plain, names = _selected_mirror(session.project, places, plain_http)
     parts = _parts(session.project, selection, names)
     inputs: Inputs = open_inputs(session, locking=True)
     if inputs.mirror is not None and inputs.mirror.repository == repository:
@@ -170,7 +170,7 @@ def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp 
         imgbuild registry mirror status cu124-vllm registry.example/rl/inputs --json
     """
     project = selection.project()
-    repository, plain, names = _place(project, places, plain_http)
+    repository, plain, names = _selected_mirror(project, places, plain_http)
     parts = _parts(project, selection, names)
     statuses = status(parts, repository, Client(plain_http=plain, origin=True, reporter=console))
     rows: list[Sequence[str]] = [HEAD, *(_row(item) for item in statuses)]
@@ -197,7 +197,7 @@ def _row(item: MirrorStatus) -> tuple[str, ...]:
     )
 
 
-def _place(
+def _selected_mirror(
     project: Project, places: list[str] | None, plain_http: list[str] | None
 ) -> tuple[Repository, list[str], list[str]]:
     """The selected repository, hosts without TLS, and the targets among `places`."""
@@ -207,8 +207,11 @@ def _place(
     require_no_host(names, project.locked_targets())
     setting: NamedMirror | None = mirror.find(project.root)
     if setting is None:
-        message = "no mirror is given, and none is set"
-        raise InputError(message, hint="name HOST/REPOSITORY, or: imgbuild registry mirror use …")
+        message = "no mirror is specified or configured"
+        raise InputError(
+            message,
+            hint="pass HOST/REPOSITORY, or configure a mirror with `imgbuild registry mirror use`",
+        )
     repository = parse_repository(setting.setting.mirror)
     plain = [*(plain_http or []), *([repository.host] if setting.setting.plain_http else [])]
     return repository, plain, names

@@ -215,23 +215,23 @@ def _refuse(
     dockerfile = options.form == "dockerfile"
     if (options.online or check) and not dockerfile:
         message = f"--online and --check cannot be combined with --format {options.form}"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     if check and (options.online or output is not None):
         message = "--check cannot be combined with --online or --output"
-        raise InputError(message, hint="leave --online and --output out")
+        raise InputError(message, hint="omit --online and --output")
     if options.online and output is None:
         message = "--online requires --output: the file contains host names"
         raise InputError(message, hint="add --output FOLDER")
     is_container = options.form in write.CONTAINERS
     if options.registry is not None and not options.online and not is_container:
         message = "--registry needs --online, or a container format"
-        raise InputError(message, hint="add --online, or leave it out")
+        raise InputError(message, hint="add --online, or omit it")
     if options.container.given and not is_container:
         message = f"--format {options.form} has no container: it accepts no command and no options"
         raise InputError(message, hint=f"use --format {', '.join(write.CONTAINERS)}")
     if dockerfile and arches and output is None:
         message = "the Dockerfile next to a lock is for all its architectures"
-        raise InputError(message, hint="leave --arch out, or add --output FOLDER")
+        raise InputError(message, hint="omit --arch, or add --output FOLDER")
 
 
 COMMAND = command(render, cls=RenderCommand)

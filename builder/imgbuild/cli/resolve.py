@@ -55,14 +55,14 @@ TARGETS = 3  # shown without --full
 def locked_lines(answer: ResolveAnswer, *, everything: bool = False) -> list[str]:
     """The locked targets of a result with their versions and the commands to use them."""
     shown = answer.locked if everything else answer.locked[:TARGETS]
-    lines = [line for target in shown for line in (*_locked(target), "")]
+    lines = [line for target in shown for line in (*_target_lines(target), "")]
     left = [target.target for target in answer.locked[len(shown) :]]
     if left:
         lines += [*_comment(f"also: {', '.join(left)}; --full shows their versions"), ""]
     return [*lines, "# to solve for other versions, add --solve"]
 
 
-def _locked(target: LockedTarget) -> list[str]:
+def _target_lines(target: LockedTarget) -> list[str]:
     versions = ", ".join(f"{package} {version}" for package, version in target.versions.items())
     tested = f"tested: {target.tested}" if target.tested else "not tested"
     text = f"{target.target} has {versions} (CUDA {target.cuda}, {tested})"
@@ -364,7 +364,7 @@ def _with_files(request: ResolveRequest, places: Sequence[str], session: Session
     markers = tags.markers
     demands = declared_requests.split(declared, markers)
     for item in demands.addressed:
-        console.warn(f"{item} is left out: only versions on an index are solved for")
+        console.warn(f"{item} is ignored: only versions on an index can be resolved")
     requests = declared_requests.combined(
         request.requests, declared_requests.requested(declared, request, matrix)
     )

@@ -111,11 +111,11 @@ class RunOptions(Group, frozen=True, kw_only=True):
         return {name: value for name, given, value in pairs if given}
 
     def request(
-        self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry: bool
+        self, config: CommandConfig, command: Sequence[str], *, interactive: bool, dry_run: bool
     ) -> ContainerRequest:
         """The request for an image with `config`; InputError for an invalid option.
 
-        With `dry` the command is only printed, so stdout need not be a terminal.
+        With `dry_run` the command is only printed, so stdout need not be a terminal.
         """
         files = {path.absolute(): read_env_file(path) for path in self.env_file or []}
         named = {name for values in files.values() for name in values}
@@ -141,7 +141,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
                 console.info(message)
         env |= paths.env
         mounts |= {mount.target: mount for mount in paths.mounts} | volumes
-        gpus = _gpus(self.gpus, dry=dry)
+        gpus = _gpus(self.gpus, dry_run=dry_run)
         if gpus is True:
             env |= dict.fromkeys(driver.chosen())
         env = {name: value for name, value in env.items() if name not in named} | given
@@ -150,8 +150,8 @@ class RunOptions(Group, frozen=True, kw_only=True):
         _require([self.user or "0"], USER, "--user", "UID[:GID]")
         if self.publish and not self.network:
             message = "--publish and --no-network cannot be combined"
-            raise InputError(message, hint="leave one of them out")
-        terminal = interactive and sys.stdin.isatty() and (dry or sys.stdout.isatty())
+            raise InputError(message, hint="omit one of them")
+        terminal = interactive and sys.stdin.isatty() and (dry_run or sys.stdout.isatty())
         return ContainerRequest(
             command=tuple(command),
             workdir=workdir,
@@ -273,12 +273,12 @@ def _volume(text: str) -> Mount:
     return Mount(source=path, target=target.rstrip("/") or "/", writable=mode != "ro")
 
 
-def _gpus(text: str | None, *, dry: bool) -> bool | int:
-    """The number of GPUs, True for all; with `dry`, reports if this machine has none."""
+def _gpus(text: str | None, *, dry_run: bool) -> bool | int:
+    """The number of GPUs, True for all; with `dry_run`, reports if this machine has none."""
     if text is not None:
         return True if text == "all" else int(text)
     present = driver.gpus() > 0
-    if dry and not present:
+    if dry_run and not present:
         console.info(
             "no GPU is visible on this machine, so the command requests none;"
             " for a machine with GPUs add --gpus all"
@@ -406,7 +406,7 @@ def in_container(
     chosen = arch_of(target.arches, target.place, where.arch)
     dry_run, through = where.dry_run, where.through
     json = console.json
-    request = container.request(target.config(chosen), words, interactive=not json, dry=dry_run)
+    request = container.request(target.config(chosen), words, interactive=not json, dry_run=dry_run)
     if dry_run:
         engine_command = run_target.command(
             target, chosen, request, through=through, kernel_cache=container.kernel_cache

@@ -57,7 +57,7 @@ def runtime_container(
     """
     if runtime.sif is not None and runtime.pyxis is not None:
         message = "--sif-file and --pyxis cannot be combined"
-        raise InputError(message, hint="leave one of them out")
+        raise InputError(message, hint="omit one of them")
     binds, words, target = runtime.binds, runtime.words, target_digests.target
     if check:
         binds = (*binds, f"{runner.TESTS.resolve()}:/smoke_tests:ro")
@@ -66,7 +66,7 @@ def runtime_container(
         form = "squashfs"
     else:
         image = (runtime.sif or project.output(target).with_name(f"{target}.sif")).absolute()
-        same_image(image, target_digests)
+        warn_if_other_image(image, target_digests)
         form = "sif"
     make = shlex.join(["imgbuild", "build", target, "--format", form, "--output", str(image)])
     if isinstance(image, Path) and not image.exists():
@@ -82,7 +82,7 @@ def runtime_container(
     return Container(image=str(image), pyxis=runtime.pyxis is not None, binds=binds, words=words)
 
 
-def same_image(sif: Path, target_digests: TargetDigests) -> None:
+def warn_if_other_image(sif: Path, target_digests: TargetDigests) -> None:
     """Warn if the SIF was not created from the locked image, whose digest the script names.
 
     A SIF created by another tool cannot be compared.
@@ -231,10 +231,10 @@ def slurm(
     name, words = selection.split(command)
     if shared and job is not ScriptKind.CHECK:
         message = "--shared needs --job check"
-        raise InputError(message, hint="add --job check, or leave --shared out")
+        raise InputError(message, hint="add --job check, or omit --shared")
     if job is ScriptKind.CHECK and words:
         message = f"--job check accepts no command: {' '.join(words)}"
-        raise InputError(message, hint="leave the command out, or choose another --job")
+        raise InputError(message, hint="omit the command, or choose another --job")
     if gpus == "all":
         message = "--gpus all: Slurm needs a number"
         raise InputError(message, hint="for example: --gpus 8")

@@ -32,7 +32,7 @@ from imgbuild.cli._options import (
     processes,
 )
 from imgbuild.cli._output import aligned, answer, count, folded
-from imgbuild.cli._sessions import same_image, single_arch
+from imgbuild.cli._sessions import refuse_shared_layout, single_arch
 from imgbuild.cli._targets import Selection
 from imgbuild.cli._verb import option, verb
 from imgbuild.codec import write_bytes
@@ -88,7 +88,7 @@ def chosen_images(
         return [_single_image(words, layout, lock, sif, everything=everything)]
     session = open_session(selection.matrix, names=words)
     selected = session.select(words, everything=everything, arches=[])
-    same_image(selected, layout or sif)
+    refuse_shared_layout(selected, layout or sif)
     return [
         Subject(
             name=item.name,
@@ -164,7 +164,7 @@ def _here(arches: Sequence[Arch] | None) -> Arch:
     machine = Arch.parse(platform.machine())
     if arches and set(arches) != {machine}:
         message = f"--arch {' --arch '.join(arches)}: the active environment is {machine}"
-        raise InputError(message, hint="leave --arch out, or test an image")
+        raise InputError(message, hint="omit --arch, or test an image")
     return machine
 
 
@@ -330,7 +330,7 @@ def smoke(
     if imports:
         if selection.named or selection.everything:
             message = "--import and targets cannot be combined"
-            raise InputError(message, hint="leave the targets out: the files name them")
+            raise InputError(message, hint="omit the targets: the files name them")
         project = selection.project()
         project.require_writable("imgbuild smoke --import")
         _smoke_import.record(imports, project)
@@ -378,13 +378,13 @@ def _refuse(
     """InputError for options that cannot be combined."""
     if arbitrary and through == "here":
         message = "--arbitrary-user and --through here cannot be combined"
-        raise InputError(message, hint="leave --arbitrary-user out, or test an image")
+        raise InputError(message, hint="omit --arbitrary-user, or test an image")
     if sif is not None and (layout is not None or through not in (None, "apptainer")):
         message = f"--sif-file {sif} cannot be combined with --layout or another --through"
-        raise InputError(message, hint="leave --layout and --through out")
+        raise InputError(message, hint="omit --layout and --through")
     if record and (model is not None or case != "*"):
         message = "--record needs a whole tier with the models of the tests"
-        raise InputError(message, hint="leave --model and --case out")
+        raise InputError(message, hint="omit --model and --case")
     if record and (sif is not None or through == "here"):
         message = "--record cannot be combined with --sif-file or --through here"
         raise InputError(

@@ -132,7 +132,7 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
                 raise IntegrityError(message, hint=DAMAGED)
             data = file.read(min(int(size), total))
             if len(data) != int(size):
-                message = f"{path}: ends in the middle of a member"
+                message = f"{path}: the archive is truncated"
                 raise IntegrityError(message, hint=DAMAGED)
             file.read(int(size) % 2)
             yield header[:16].decode(errors="replace").strip().rstrip("/"), data

@@ -158,7 +158,7 @@ def _own_name(text: str, caller: str, _code: str, _facts: Facts) -> Reason | Non
     return Reason(
         code="IMG902" if name else "IMG903",
         cause=f"{package} cannot import {what}: an optional package that it needs is absent or has"
-        f" a version for which {package} leaves it out, or files of two versions of {package} are"
+        f" a version for which {package} omits it, or files of two versions of {package} are"
         " mixed",
         cure=f"reinstall it: pip install --force-reinstall --no-deps {package}; if that does not"
         f" help, import {module} alone to see which package it needs (python -c 'import {module}'),"

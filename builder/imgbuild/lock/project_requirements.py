@@ -182,7 +182,7 @@ def requirements_of(
         places={item.package: item.place for item in reversed(direct)},
         exempt={
             **{item.package: f"overridden in {item.place}" for item in overrides},
-            **{normalize(name): f"left out: {why}" for name, why in row.exclude.items()},
+            **{normalize(name): f"excluded: {why}" for name, why in row.exclude.items()},
         },
         declared=declared,
     )

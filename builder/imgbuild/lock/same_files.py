@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def drops(lock: Lock) -> tuple[Drop, ...]:
-    """The files to leave out of the packages of `lock` that another one replaces.
+    """The files to omit of the packages of `lock` that another one replaces.
 
     Files of a published target are preferred: the layers do not change.
     """

@@ -231,7 +231,7 @@ class Reader:
                 raise
             self._refuse(str(error))  # gzip.BadGzipFile has no number
         if len(data) != length:
-            self._refuse("ends in the middle of a member")
+            self._refuse("the archive is truncated")
         return data
 
     def _refuse(self, text: str) -> NoReturn:

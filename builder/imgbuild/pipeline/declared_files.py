@@ -37,7 +37,7 @@ from imgbuild.wheel.tags import Tags
 
 LISTS = (".txt", ".in")
 COPIES = f"{FOLDER}/read"
-NAMED = 6  # entries of one file that are left out for one reason; --json has all
+NAMED = 6  # entries of one file that are omitted for one reason; --json has all
 
 
 class ReadFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +315,7 @@ def find_indexes(
 
 
 def _left_out(items: Sequence[NotRead]) -> str:
-    """Entries of one file that are left out for one reason."""
+    """Entries of one file that are omitted for one reason."""
     first, last = items[0], items[-1]
     lines = f"-{last.place.line}" if last.place.line > first.place.line else ""
     texts = list(dict.fromkeys(each.text for each in items if each.text != each.place.file))

@@ -117,7 +117,7 @@ class VenvRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="venv
 
 
 class WheelsRecipe(_Recipe, frozen=True, kw_only=True, tag_field="kind", tag="wheels"):
-    """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to leave out."""
+    """Installed wheels, sorted by sha256. `omit`: package → patterns of paths to omit."""
 
     prefix: str
     python: str
@@ -388,7 +388,7 @@ def base_of(planned: Plan) -> Plan:
 
 
 def omitted(drops: Iterable[Drop], wheels: Iterable[Wheel]) -> dict[str, tuple[str, ...]]:
-    """Package → sorted patterns of the paths to leave out, by the rules `drops` for `wheels`."""
+    """Package → sorted patterns of the paths to omit, by the rules `drops` for `wheels`."""
     versions = {wheel.package: wheel.version for wheel in wheels}
     patterns: dict[str, tuple[str, ...]] = {}
     for drop in drops:

@@ -71,7 +71,7 @@ def parse(text: str) -> RevisionAddress:
         url = parts._replace(path=before if mark else parts.path).geturl()
         if parts.password is not None:
             message = "the URL of a git repository contains a password"
-            raise InputError(message, hint="leave it out: git's own credentials are used")
+            raise InputError(message, hint="omit it: git's own credentials are used")
     folder = relative(".", folder)
     if revision.startswith("-") or folder.startswith(("/", "..")):
         message = f"{text!r} is not the URL of a git repository"

@@ -117,7 +117,7 @@ def _standard(reading: Reading, file: str, document: dict[str, Any], folder: str
         static.add("optional-dependencies")
     if "dependencies" in names:
         child = Reading(reading.sources)
-        pyproject.dynamic_requirements(child, tables, ())
+        pyproject.add_dynamic_requirements(child, tables, ())
         add_dynamic(child, folder, document)
         requires += [(each.text, each.place) for each in child.requirements]
         static |= {"dependencies"} if child.requirements else set()

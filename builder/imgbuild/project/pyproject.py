@@ -156,7 +156,7 @@ def requirements(
     for group in groups:
         for text, place in tables.group_items(group):
             settings.requirement(text, place)
-    dynamic_requirements(reading, tables, extras)
+    add_dynamic_requirements(reading, tables, extras)
 
 
 def chosen(
@@ -205,7 +205,9 @@ def check_choice(reading: Reading) -> None:
                             expected=f"{near[0]}?" if near else expected)  # fmt: skip
 
 
-def dynamic_requirements(reading: Reading, tables: ProjectTables, extras: Iterable[str]) -> None:
+def add_dynamic_requirements(
+    reading: Reading, tables: ProjectTables, extras: Iterable[str]
+) -> None:
     """Add the requirements that setuptools or a hook of hatch read from files."""
     dynamic = tables.project.get("dynamic")
     names = [str(name) for name in dynamic] if isinstance(dynamic, list) else []

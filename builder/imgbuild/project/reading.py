@@ -220,7 +220,7 @@ class Reading:
                 return
             requirement.marker = requirement.marker & second if requirement.marker else second
         by_address = requirement.url is not None
-        self._without_torch_build(requirement, place)
+        self._strip_torch_build(requirement, place)
         if by_address and requirement.url is None:
             hashes = ()  # of a file that is not the one of the images
         added = DeclaredRequirement(
@@ -236,7 +236,7 @@ class Reading:
         if added not in self.requirements:
             self.requirements.append(added)
 
-    def _without_torch_build(self, requirement: Requirement, place: Place) -> None:
+    def _strip_torch_build(self, requirement: Requirement, place: Place) -> None:
         """Record the CUDA release of a local version; it is removed from PyTorch's packages."""
         clauses, changed = [], False
         wheel = addresses.wheel_version(requirement.url) if requirement.url else None

@@ -202,15 +202,15 @@ def requirement_word(
             str(pep508), place, kind=scope.kind, no_deps=scope.no_deps, hashes=hashes
         )
         return
-    word = _Word(reading, text, place, scope, tuple(hashes))
+    requirement = _UrlRequirement(reading, text, place, scope, tuple(hashes))
     if pep508 is not None:  # a path with a name
-        word.address, word.name = str(url), pep508.name
-        word.marker = str(pep508.marker or "")
-        word.extras = tuple(sorted(pep508.extras))
-    word.read(folder, editable=editable)
+        requirement.address, requirement.name = str(url), pep508.name
+        requirement.marker = str(pep508.marker or "")
+        requirement.extras = tuple(sorted(pep508.extras))
+    requirement.read(folder, editable=editable)
 
 
-class _Word:
+class _UrlRequirement:
     """A requirement by a URL or a path, with its known properties."""
 
     def __init__(

@@ -24,7 +24,7 @@ def compose(container: ContainerSettings, comment: str) -> str:
     _require_one_node(container, "compose")
     if container.rdma and container.ports:
         message = "--port and --rdma cannot be combined: RDMA needs the network of the host"
-        raise InputError(message, hint="leave --port out; the ports of the host are used")
+        raise InputError(message, hint="omit --port; the ports of the host are used")
     kernels = f"kernels-{container.digest.partition(':')[2][:12]}"
     service: dict[str, Any] = {"image": container.image, "init": True}
     if container.arch is not None:
@@ -71,7 +71,7 @@ def devcontainer(container: ContainerSettings) -> str:
     _require_one_node(container, "devcontainer")
     if container.command:
         message = "--format devcontainer: a dev container has no command; the editor starts it"
-        raise InputError(message, hint="leave out what follows --")
+        raise InputError(message, hint="omit what follows --")
     wrong = [f"--env {name}" for name, value in container.env.items() if "${" in value]
     if wrong:
         message = (

@@ -56,7 +56,7 @@ def _problems(container: ContainerSettings) -> list[str]:
     if container.gpu and container.gpus == 0:
         wrong.append("--gpu and --gpus 0 cannot be combined")
     if container.shared:
-        wrong.append("--shared: SkyPilot sets the shared memory itself; leave it out")
+        wrong.append("--shared: SkyPilot sets the shared memory itself; omit it")
     if container.rdma:
-        wrong.append("--rdma: SkyPilot chooses the network; leave it out")
+        wrong.append("--rdma: SkyPilot chooses the network; omit it")
     return wrong

@@ -24,7 +24,7 @@ from imgbuild.solve import torch as torches
 from imgbuild.solve.torch import READERS, TORCH, TorchBuild
 from imgbuild.system.threads import each
 from imgbuild.values import normalize
-from imgbuild.wheel.build_tag import build_tag
+from imgbuild.wheel.local_version import local_version_label
 
 STEPS = 6  # of an explanation
 
@@ -181,7 +181,7 @@ def window_words(entry: Constraint) -> str:
 
 def _compiled_for(package: str, version: Version) -> Iterator[Demand]:
     """The demand on torch of a wheel whose version states the torch it is compiled for."""
-    tag = build_tag(str(version))
+    tag = local_version_label(str(version))
     if tag.torch:
         words = f"{package} {version} is compiled for torch {tag.torch}, according to its version"
         yield Demand(

@@ -88,7 +88,7 @@ def _listed(row: Row) -> str:
     words = [f"it adds {', '.join(names)}"] if names else []
     words += [f"Debian packages {', '.join(debs)}"] if debs else []
     hint = "; ".join(words) or "it adds nothing"
-    return f"{hint}; to leave out a requirement of the project's files, use `exclude:`"
+    return f"{hint}; to omit a requirement of the project's files, use `exclude:`"
 
 
 def _lines(row: Row) -> list[str]:

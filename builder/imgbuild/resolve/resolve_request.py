@@ -119,7 +119,7 @@ def read(
             before = requests.setdefault(requested.package, requested)
             if before != requested and before.have and not _agree(before, requested):
                 message = f"{before} and {requested} contradict each other"
-                raise InputError(message, hint="leave one of the two out")
+                raise InputError(message, hint="omit one of the two")
             if before.have:
                 extras = tuple(sorted({*before.extras, *requested.extras}))
                 requests[before.package] = msgspec.structs.replace(before, extras=extras)
@@ -133,7 +133,7 @@ def read(
     if len(builds) > 1:
         both = " and ".join(f"{text} for {cuda}" for cuda, text in builds.items())
         message = f"--have names builds for several CUDA releases: {both}"
-        raise InputError(message, hint="name builds for one CUDA release, or leave one out")
+        raise InputError(message, hint="name builds for one CUDA release, or omit one")
     return tuple(requests.values()), next(iter(builds), None)
 
 
@@ -167,7 +167,7 @@ def _requested(text: str, *, owned: bool, keep: set[str]) -> tuple[RequestedPack
     cuda = releases.of_tag(version.local or "")
     if version.local and not cuda and package not in keep:
         message = f"--have {text}: the default index has no build +{version.local} of {package}"
-        hint = f"name the index that has it: --index {package}=INDEX; or leave +{version.local} out"
+        hint = f"name the index that has it: --index {package}=INDEX; or omit +{version.local}"
         raise InputError(message, hint=hint)
     if version.local and package not in keep:
         requested = msgspec.structs.replace(requested, spec=f"=={version.public}")
@@ -244,7 +244,7 @@ def cuda_of(text: str | None, named: str | None) -> str | None:
         raise InputError(message, hint="--cuda 12.6")
     if named is not None and named != plain:
         message = f"--cuda {plain}, but --have names a build for CUDA {named}"
-        raise InputError(message, hint="leave --cuda out, or name another torch")
+        raise InputError(message, hint="omit --cuda, or name another torch")
     return plain
 
 
@@ -290,7 +290,7 @@ def applying(request: ResolveRequest, matrix: Matrix) -> ResolveRequest:
         packages = request.on(markers).packages
         if not packages:
             message = f"no package is requested for Python {base.python} on {arch}"
-            raise InputError(message, hint="leave a marker out, or name another --arch")
+            raise InputError(message, hint="omit a marker, or name another --arch")
         counting.update(packages)
     requests = tuple(each for each in request.requests if each.package in counting)
     return msgspec.structs.replace(request, requests=requests)

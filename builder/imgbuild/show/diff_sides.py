@@ -53,7 +53,7 @@ def only(side: DiffSide, arches: Sequence[Arch]) -> DiffSide:
     kept = {arch: content for arch, content in side.arch.items() if arch in arches}
     if not kept:
         message = f"{side.name} has no {' or '.join(arches)}; it has {', '.join(side.arch)}"
-        raise NothingSelected(message, hint="name another architecture, or leave --arch out")
+        raise NothingSelected(message, hint="name another architecture, or omit --arch")
     return msgspec.structs.replace(side, arch=kept)
 
 

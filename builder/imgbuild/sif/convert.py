@@ -91,7 +91,7 @@ def convert(
             f" {shown(path)} and others lose it"
         )
     for name in files.left_out(image) if options.format == "sif" else ():
-        reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is left out")
+        reporter.warn(f"{image.name}: a shell cannot set the variable {name!r}; it is omitted")
     format_module = files if options.format == "sif" else enroot
     flat.add([LayerSource(path=out, data=archive(format_module.members(image, flat.tree)))])
     objects = files.objects(image) if options.format == "sif" else []

@@ -16,9 +16,7 @@ from imgbuild.system import process
 from imgbuild.system.ending import EndSignal
 from imgbuild.system.reporter import SILENT, Reporter
 
-REMEDY = (
-    "run this where Slurm's commands are installed (a login node), or leave --submit and --on out"
-)
+REMEDY = "run this where Slurm's commands are installed (a login node), or omit --submit and --on"
 # States of tasks that have not ended.
 LIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD",

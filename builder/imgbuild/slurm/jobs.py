@@ -282,7 +282,7 @@ def variables(words: Sequence[str]) -> tuple[tuple[EnvVariable, ...], tuple[str,
     wrong = [name for name, _, _ in pairs if re.fullmatch(READ_ONLY, name)]
     if wrong:
         message = f"--env {wrong[0]}: only the shell, Slurm or the job script can set it"
-        raise InputError(message, hint="leave it out, or use another name")
+        raise InputError(message, hint="omit it, or use another name")
     return (
         tuple(EnvVariable(name, value) for name, sign, value in pairs if sign),
         tuple(name for name, sign, _ in pairs if not sign),

@@ -32,7 +32,7 @@ from imgbuild.solve import git_tree, native_code
 from imgbuild.solve.git_tree import GitTree
 from imgbuild.values import Arch, normalize, sha256
 from imgbuild.wheel import editable as wheel
-from imgbuild.wheel.build_tag import build_tag
+from imgbuild.wheel.local_version import local_version_label
 from imgbuild.wheel.tags import Tags
 
 REASON = "required by the project as a git repository"
@@ -128,7 +128,7 @@ def look_up(
         before = sources.setdefault(each.package, str(address))
         if before != str(address):
             message = f"{each.place}: {each.package} has two URLs: {before} and {address}"
-            raise InputError(message, hint="leave one of them out")
+            raise InputError(message, hint="omit one of them")
         if each.package not in direct:
             direct[each.package] = (
                 _from_git(each, address, context)
@@ -340,7 +340,7 @@ def compiled(direct: Direct) -> tuple[str, ...]:
     return tuple(
         f"{item.file.name} is compiled for torch {tag.torch}, according to its name"
         for item in direct.values()
-        if (tag := build_tag(item.version)).torch
+        if (tag := local_version_label(item.version)).torch
     )
 
 

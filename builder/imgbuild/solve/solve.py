@@ -51,7 +51,7 @@ from imgbuild.solve.sdists import SdistWheels, host_arch, host_rules
 from imgbuild.solve.torch import TORCH
 from imgbuild.system.syntax import parse_requirement
 from imgbuild.values import normalize
-from imgbuild.wheel.build_tag import build_tag
+from imgbuild.wheel.local_version import local_version_label
 from imgbuild.wheel.tags import Tags
 
 Named = TypeVar("Named", Wheel, BuiltWheel)
@@ -398,7 +398,7 @@ def with_sdists(
 ) -> Catalogue:
     """Add sdists of the matrix and git repositories among `packages` to the catalogue `plain`.
 
-    Versions for which `hide` returns true are left out.
+    Versions for which `hide` returns true are omitted.
     """
     context = problem.context
     sdists = direct.sdists(packages, problem.matrix.sdists)
@@ -506,7 +506,7 @@ def _resolve_once(
     prepared: PreparedTarget, learned: Sequence[Constraint], present: set[str]
 ) -> tuple[uv.ChosenPackage, ...]:
     def amend(package: str, version: Version) -> Sequence[str]:
-        tagged = build_tag(str(version)).requires if package in prepared.direct else ()
+        tagged = local_version_label(str(version)).requires if package in prepared.direct else ()
         return (*constraints.required(learned, package, str(version), present), *tagged)
 
     problem = prepared.problem
@@ -553,7 +553,7 @@ def _run_uv(
 def bounds_of(prepared: PreparedTarget) -> uv.ResolverBounds:
     """Bounds for uv: the CUDA release, and the constraints of the project's files.
 
-    Bounds on packages that a published target locks are left out.
+    Bounds on packages that a published target locks are omitted.
     """
     problem, required = prepared.problem, prepared.problem.requirements
     held = prepared.published.versions if prepared.published is not None else {}

@@ -256,8 +256,10 @@ class OpenFolder:
     def _parts(self, name: str) -> list[str]:
         parts = name.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            message = f"{self.path}: {name!r} is not a relative path below it"
-            raise InputError(message, hint="use a relative path without `..`")
+            message = f"{self.path}: {name!r} is not a path inside this folder"
+            raise InputError(
+                message, hint="use a relative path without empty components, `.` or `..`"
+            )
         return parts
 
 

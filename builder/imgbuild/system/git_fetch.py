@@ -114,7 +114,7 @@ def _patterns(revision: str) -> tuple[str, ...]:
 def write_commit(url: str, commit: str, folder: Path, place: Path) -> None:
     """Write the files of a commit, as stored in git's objects, to the new folder `place`.
 
-    `folder` is new, for the repository. Files over LARGEST and submodules are left out. FetchFailed
+    `folder` is new, for the repository. Files over LARGEST and submodules are omitted. FetchFailed
     if the commit cannot be fetched or written.
     """
     folder.mkdir(parents=True)

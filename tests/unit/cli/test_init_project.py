@@ -220,7 +220,7 @@ def test_cuda_source_package_is_excluded_with_reason(imgbuild: Command, index: L
     done = imgbuild("init")
     assert done.status == 0, done.stderr
     message = unwrapped(done.stderr)
-    assert "warning: flash-attn is left out: the index has no wheel for Python 3.11" in message
+    assert "warning: flash-attn is excluded: the index has no wheel for Python 3.11" in message
     assert "flash_attn-2.7.4+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl" in message
     assert "needed by train.py:4 (only in some cases)" in message
     assert "sdpa" in message
@@ -465,7 +465,7 @@ def test_file_extended_by_dockerfile_is_reported(imgbuild: Command) -> None:
     assert done.status == 0, done.stderr
     assert row()["extends"] == TARGET
     assert row()["requirements"] == ["requirements.txt", "Dockerfile"]
-    (left_out,) = (line for line in done.stderr.splitlines() if "left out Dockerfile:1" in line)
+    (left_out,) = (line for line in done.stderr.splitlines() if "omitted Dockerfile:1" in line)
     assert "megatron-core==0.12.1" in left_out
 
 

@@ -61,7 +61,7 @@ def test_use_writes_project_setting(sample, command):
         (["use"], "a repository or --off is needed"),
         (["use", PLACE, "--off"], "a repository or --off is needed"),
         (["use", "team/inputs:tag"], "team/inputs:tag"),
-        (["push", TARGET], "no mirror is given, and none is set"),
+        (["push", TARGET], "no mirror is specified or configured"),
         (["status", TARGET, "a.example/b", "b.example/c"], "one repository is expected"),
     ],
 )

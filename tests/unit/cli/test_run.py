@@ -36,7 +36,7 @@ def _host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def container_request(config: CommandConfig = IMAGE, **options: Any) -> ContainerRequest:
-    return RunOptions(**options).request(config, ("true",), interactive=True, dry=False)
+    return RunOptions(**options).request(config, ("true",), interactive=True, dry_run=False)
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_home_folder_is_mounted() -> None:
 def test_a_printed_command_without_gpus_is_reported(
     gpus: str | None, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry=True)
+    RunOptions(gpus=gpus).request(IMAGE, ("true",), interactive=True, dry_run=True)
     assert ("for a machine with GPUs add --gpus all" in capsys.readouterr().err) is reported
     container_request()
     assert "no GPU is visible" not in capsys.readouterr().err

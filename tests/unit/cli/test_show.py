@@ -356,7 +356,7 @@ def test_filters_of_the_list_are_combined(imgbuild: Command) -> None:
     assert "cu124-vllm" in older
     assert "cu124-vllm" not in _names("--gpu", "sm_120")
     assert older == _names("--gpu", "NVIDIA A100-SXM4-80GB")
-    # GH200 is arm64: targets for x86_64 alone are left out, though they have code for 9.0.
+    # GH200 is arm64: targets for x86_64 alone are omitted, though they have code for 9.0.
     hopper = _names("--gpu", "GH200")
     assert "cu130-vllm" in hopper < _names("--gpu", "H100")
     old_driver = _names("--driver", "535")

@@ -347,7 +347,7 @@ def test_added_packages_layer_contains_only_differences(
         debs.hardlink("./usr/bin/third-too", "./usr/bin/third", 0o755),
         debs.file("./var/mail/note", b"note"),
         debs.file("./usr/share/doc/third/copyright", b"licence"),
-        debs.file("./usr/share/doc/third/changelog", b"left out"),
+        debs.file("./usr/share/doc/third/changelog", b"omitted"),
     )
     added_members = {member.path: member for member in members}
     new = {path for path, member in added_members.items() if root_members.get(path) != member}

@@ -114,7 +114,7 @@ def test_sources_are_of_the_packages_that_the_image_has(committed: dict[str, Env
     assert locked.endswith(" (the image has 0.33.0, from the lock)")
     absent = of(environment, "FLASHINFER_WORKSPACE_BASE").source
     assert absent[0].endswith(" (the image has no flashinfer-python)")
-    [citation] = of(environment, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is left out
+    [citation] = of(environment, "VLLM_CACHE_ROOT").source  # the one of vllm 0.24.0 is omitted
     assert citation.startswith("vllm==0.8.5.post1 vllm/envs.py:")
     assert "(" not in of(committed["cu130-vllm"], "DO_NOT_TRACK").source[0]
     [at_run] = {setting.source for setting in environment.late if setting.name == "LOGNAME"}

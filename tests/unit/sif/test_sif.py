@@ -270,8 +270,9 @@ def test_older_mksquashfs_is_refused_with_hint(monkeypatch, text):
 
 def test_sif_files_are_named_after_images(tmp_path):
     layout_path = tmp_path / "build/small"
-    assert verb.placed(layout_path, None, ".sif", several=False) == tmp_path / "build/small.sif"
-    assert verb.placed(layout_path, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
+    assert verb.file_path(layout_path, None, ".sif", several=False) == tmp_path / "build/small.sif"
+    assert verb.file_path(layout_path, tmp_path / "x", ".sif", several=False) == tmp_path / "x"
     assert (
-        verb.placed(layout_path, tmp_path / "x", ".sqsh", several=True) == tmp_path / "x/small.sqsh"
+        verb.file_path(layout_path, tmp_path / "x", ".sqsh", several=True)
+        == tmp_path / "x/small.sqsh"
     )

@@ -72,7 +72,7 @@ def test_packages_of_new_architecture_are_not_listed_as_new() -> None:
         ),
         (
             {"drop": [{"package": "fastapi-cli", "paths": ["bin/fastapi"]}]},
-            "left out: bin/fastapi of fastapi-cli",
+            "omitted: bin/fastapi of fastapi-cli",
         ),
         (
             {"settings": {**LOCK["settings"], "readme": "# x"}},

@@ -426,7 +426,7 @@ def test_sif_of_other_image_is_reported(tmp_path, monkeypatch, capsys):
     locked = msgspec.structs.replace(
         sample.target_digests.arch[Arch.X86_64], config=digest_of(b"{}")
     )
-    slurm.same_image(
+    slurm.warn_if_other_image(
         sif, msgspec.structs.replace(sample.target_digests, arch={Arch.X86_64: locked})
     )
     assert "not the image" not in capsys.readouterr().err

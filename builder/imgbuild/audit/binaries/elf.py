@@ -220,7 +220,7 @@ class Tables:
         """The first section of a type."""
         return next((section for section in self.sections if section.kind == kind), None)
 
-    def called(self, name: bytes) -> Section | None:
+    def named(self, name: bytes) -> Section | None:
         """The section named `name`."""
         if self._names >= len(self.sections):
             return None
@@ -237,7 +237,7 @@ class Tables:
 
     def constants(self) -> bytes:
         """The content of .rodata; empty if there is none or it is too large."""
-        section = self.called(b".rodata")
+        section = self.named(b".rodata")
         return self.read(section) if section is not None and section.size <= LARGEST_TEXT else b""
 
     def content(self, ranges: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:

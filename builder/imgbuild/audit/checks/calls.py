@@ -111,7 +111,9 @@ class _ModuleCalls:
         owner = self.package_set.owner(home.module)
         if owner is None or owner == self.package:
             return None
-        return owner if normalize(owner) in self.rules.walk or _of_module(what) else None
+        return (
+            owner if normalize(owner) in self.rules.walk or _is_missing_from_module(what) else None
+        )
 
     def _in_python(self, fact: Call | Attribute, course: Course) -> Iterator[tuple[str, Problem]]:
         """The problem of a name missing in Python, unless this package may assign it."""
@@ -190,7 +192,7 @@ def _of_other_device(fact: Call | Attribute) -> bool:
     return not OTHER_DEVICES.isdisjoint(expression.split("."))
 
 
-def _of_module(what: Meaning) -> bool:
+def _is_missing_from_module(what: Meaning) -> bool:
     """Whether a module certainly lacks the name."""
     holder = what.holder.definition if what.holder is not None else None
     return what.found.state == "absent" and isinstance(holder, ModuleFacts)
