@@ -41,8 +41,8 @@ CodePaths = Annotated[
     list[Path] | None,
     option(
         "--code",
-        "Audit the code at this path against the packages: Python, notebooks, shell scripts, YAML,"
-        " JSON, Dockerfiles; repeatable.",
+        "Audit the code at this path against the packages: Python files, notebooks, shell scripts,"
+        " YAML, JSON and Dockerfiles. Can be repeated.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -52,8 +52,8 @@ Replace = Annotated[
     list[str] | None,
     option(
         "--replace",
-        "Replace a package of the target with a fork: NAME=PATH of a checkout, or NAME=git+URL@REV."
-        " Its code is audited too; repeatable.",
+        "Replace a package of the target with a fork, NAME=PATH of a checkout or NAME=git+URL@REV,"
+        " and audit its code too. Can be repeated.",
         metavar="NAME=FORK",
         panel=SELECT,
     ),
@@ -62,8 +62,8 @@ OutputFormat = Annotated[
     Format | None,
     option(
         "--output-format",
-        "The format of findings: text, json (the same as --json), sarif (SARIF 2.1.0, for code"
-        " scanning) or github (workflow annotations). Default: text.",
+        "The output format of findings: text, json (equivalent to --json), sarif (SARIF 2.1.0, for"
+        " code scanning) or github (workflow annotations). Default: text.",
         panel=OUTPUT,
     ),
 ]

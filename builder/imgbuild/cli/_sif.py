@@ -38,8 +38,8 @@ CompressOption = Annotated[
     Compressor,
     option(
         "--compress",
-        "The compression of a SIF or squashfs. zstd is much faster and needs Apptainer 1.4; any"
-        " version reads gzip.",
+        "The compression of a SIF or squashfs file. zstd is much faster, but requires Apptainer"
+        " 1.4.",
         setting=True,
     ),
 ]

@@ -21,7 +21,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET...",
-        help="Targets of the matrix; shell patterns such as 'cu130-*' select several.",
+        help="Targets of the matrix, by name or shell pattern, such as 'cu130-*'.",
         autocompletion=_options.complete_target,
         show_default=False,
     ),
@@ -30,7 +30,7 @@ One = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="One target of the matrix.",
+        help="A target of the matrix.",
         autocompletion=_options.complete_target,
         show_default=False,
     ),
@@ -39,8 +39,8 @@ MatrixFile = Annotated[
     Path | None,
     option(
         "--matrix",
-        "The matrix. Default: the nearest matrix.yaml in this folder or above, else the catalogue"
-        " that comes with imgbuild.",
+        "The matrix file. Default: the nearest matrix.yaml in the current folder or its parents,"
+        " else the catalogue that is installed with imgbuild.",
         metavar="FILE",
         panel=SELECT,
     ),

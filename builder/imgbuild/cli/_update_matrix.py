@@ -40,8 +40,9 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         option(
             "--axis",
-            "Only newer versions of this package, of the Debian snapshot ('base') or of the"
-            " standalone Python ('python'); repeatable. Default: all packages that a row pins.",
+            "Try only newer versions of this package, of the Debian snapshot ('base') or of the"
+            " standalone Python ('python'). Can be repeated. Default: all packages that a row"
+            " pins.",
             metavar="PACKAGE",
             panel=SELECT,
             often=True,
@@ -51,8 +52,8 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         int,
         option(
             "--cool-down",
-            "Use only releases that are at least this many days old. Releases that fix an advisory"
-            " are used immediately.",
+            "Use only releases that are at least this many days old. Releases that fix a known"
+            " vulnerability are used immediately.",
             metavar="DAYS",
             min=0,
             often=True,
@@ -60,13 +61,13 @@ class UpdateOptions(Group, frozen=True, kw_only=True):
         ),
     ] = DAYS
     no_cool_down: Annotated[
-        bool, option("--no-cool-down", "Use releases of any age.", often=True)
+        bool, option("--no-cool-down", "Use releases regardless of their age.", often=True)
     ] = False
     pull_request: Annotated[
         Path | None,
         option(
             "--pull-request",
-            "Also write the changes as Markdown, for the text of a pull request.",
+            "Also write the changes to this file as Markdown, for use in a pull request.",
             metavar="FILE",
             panel=OUTPUT,
         ),

@@ -44,8 +44,8 @@ class MoveOptions(Group, frozen=True, kw_only=True):
         str | None,
         option(
             "--to",
-            "In a project: the published target to move to. Default: the current one, at its"
-            " newest lock.",
+            "In a project, the published target to move to. Default: the latest lock of the"
+            " current target.",
             metavar="TARGET",
             panel=SELECT,
             often=True,
@@ -53,12 +53,12 @@ class MoveOptions(Group, frozen=True, kw_only=True):
     ] = None
     lock: Annotated[
         str | None,
-        LOCK("With --to: a folder or URL with lock.json and digests.json. Default: the origin of"
+        LOCK("With --to, a folder or URL with lock.json and digests.json. Default: the source of"
              " the current target."),
     ] = None  # fmt: skip
     packages: Annotated[
         bool,
-        PACKAGES("In a project: list every package that changes, not only direct requirements."),
+        PACKAGES("By default, only changes of direct requirements are listed."),
     ] = False
 
     @property

@@ -103,10 +103,15 @@ class Output(Group, frozen=True, kw_only=True):
         bool, option("--json", "Write the result to stdout as JSON.", panel=OUTPUT, often=True)
     ] = False
     quiet: Annotated[
-        bool, option("--quiet -q", "Print warnings and errors only.", panel=OUTPUT)
+        bool, option("--quiet -q", "Print only warnings and errors.", panel=OUTPUT)
     ] = False
     verbose: Annotated[
-        bool, option("--verbose -v", "Print each command and each use of the cache.", panel=OUTPUT)
+        bool,
+        option(
+            "--verbose -v",
+            "Print each command that is run and each use of the cache.",
+            panel=OUTPUT,
+        ),
     ] = False
 
 
@@ -114,7 +119,10 @@ class RunOutput(Output, frozen=True, kw_only=True):
     """The options of every verb, for a verb whose -v is --volume."""
 
     verbose: Annotated[
-        bool, option("--verbose", "Print each command and each use of the cache.", panel=OUTPUT)
+        bool,
+        option(
+            "--verbose", "Print each command that is run and each use of the cache.", panel=OUTPUT
+        ),
     ] = False
 
 

@@ -23,13 +23,15 @@ RequirementsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="REQUIREMENT...",
-        help="Packages: wandb, 'peft>=0.15', 'ray[default]', 'x @ https://example.org/x.whl',"
-        " git+https://example.org/x.git.",
+        help="Packages to add, such as wandb, 'peft>=0.15', 'ray[default]', 'x @"
+        " https://example.org/x.whl' or git+https://example.org/x.git.",
         show_default=False,
     ),
 ]
 SystemOption = Annotated[list[str] | None, SYSTEM()]
-TargetOption = Annotated[list[str] | None, TARGET("The row to change; default: the only one.")]
+TargetOption = Annotated[
+    list[str] | None, TARGET("Selects the row to change. Default: the only row.")
+]
 
 
 @verb
@@ -42,9 +44,9 @@ def add(
 ) -> None:
     """Add packages to the image of a project.
 
-    For requirements that no file of the project declares: they are written under `add:` of the row
-    in matrix.yaml, Debian packages under `packages:`; comments are kept. Names and versions are
-    looked up first. A requirement for a package that was added before replaces the earlier one.
+    Use this command for requirements that no file of the project declares. They are written to
+    `add:` of the row in matrix.yaml, and Debian packages to `packages:`; comments are kept. Names
+    and versions are checked first. A new requirement for a package replaces the earlier one.
 
     Examples:
 

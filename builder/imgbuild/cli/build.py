@@ -44,8 +44,8 @@ BuildFormat = Literal["oci", "oci-archive", "docker-archive", "sif", "squashfs"]
 Form = Annotated[
     BuildFormat,
     FORMAT(
-        "oci: a folder. oci-archive, docker-archive: one file for docker, podman or skopeo. sif:"
-        " one file for Apptainer. squashfs: one file for enroot and pyxis."
+        "One of oci (a folder), oci-archive or docker-archive (a file for docker, podman or"
+        " skopeo), sif (a file for Apptainer), or squashfs (a file for enroot and pyxis)."
     ),
 ]
 
@@ -53,33 +53,34 @@ Form = Annotated[
 OriginOption = Annotated[
     str | None,
     FROM(
-        "A published image with its lock, or a folder with one; no matrix is read. With"
-        " --format sif or squashfs: any image in a registry, or an OCI layout."
+        "A published image with an attached lock, or a folder with a lock. The matrix is not read."
+        " With --format sif or squashfs, any image in a registry or any OCI layout is accepted."
     ),
 ]
 OutputOption = Annotated[Path | None, OUTPUT_PATH("Default: build/TARGET.")]
 PartOption = Annotated[
     ImagePart | None,
     PART(
-        "The inputs of a Dockerfile. base: the base's layers as an image, in"
-        " build/base/TARGET. wheels: a folder of wheels, build/wheels/TARGET."
+        "base writes the layers of the base as an image to build/base/TARGET, and wheels writes"
+        " the wheels to build/wheels/TARGET, as inputs of a Dockerfile."
     ),
 ]
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "embedded needs no engine and produces the locked digest. docker builds"
-        " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET: the same"
-        " files with another digest."
+        "embedded requires no engine and produces the locked digest. docker builds"
+        " images/TARGET/Dockerfile with `docker buildx bake` into build/docker/TARGET, an image"
+        " with the same files and another digest."
     ),
 ]
-VerifyOption = Annotated[bool, option("--verify", "Build every layer again, and check every file.")]
+VerifyOption = Annotated[bool, option("--verify", "Build every layer again and check every file.")]
 ProjectOption = Annotated[
     bool,
     option(
         "--with-project",
         "Add the committed files of the project (git HEAD) to the working folder of the image, and"
-        " write it to build/TARGET-with-project: for clusters that do not mount folders.",
+        " write the image to build/TARGET-with-project. Use this for clusters on which folders"
+        " cannot be mounted.",
         often=True,
     ),
 ]
@@ -104,13 +105,14 @@ def build(
 ) -> None:
     """Build images from their locks.
 
-    Needs no Docker, no root and no GPU, and builds for any architecture (--arch all, to publish).
-    Files that are missing from the cache are downloaded. Nothing is written unless the digest is
-    that of the lock. A second build without changes takes a moment.
+    Requires no Docker, root or GPU, and builds for any architecture; --arch all builds all of them
+    for publishing. Files that are missing from the cache are downloaded. The image is written only
+    if its digest matches the lock. A repeated build without changes takes a moment.
 
-    --format sif and squashfs convert the image of one architecture, without unpacking it; they
-    need mksquashfs 4.5 or newer. The same image and the same mksquashfs give the same bytes. A SIF
-    has the image's environment, labels and entry point, its digest and its lock.
+    --format sif and squashfs convert the image of one architecture without unpacking it, and
+    require mksquashfs 4.5 or newer. The same image and the same version of mksquashfs produce the
+    same bytes. A SIF file contains the environment, labels and entry point of the image, its digest
+    and its lock.
 
     Examples:
 

@@ -23,10 +23,10 @@ app = typer.Typer(
     cls=VerbGroup,
     context_settings=HELP,
     no_args_is_help=True,
-    help="Show, prune and verify the cache of downloads and layers.\n\n"
-    "The cache is in $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. All of"
-    " it can be downloaded, built or compiled again, so it is safe to remove entries, even while"
-    " builds run: entries in use are kept. $IMGBUILD_CACHE_SIZE (for example 200G) limits its"
+    help="Show, prune and verify the cache of downloads and layers.\n\nThe cache is in"
+    " $IMGBUILD_CACHE, else $XDG_CACHE_HOME/imgbuild, else ~/.cache/imgbuild. Its entries can"
+    " be removed at any time, even during builds: entries in use are kept, and removed ones"
+    " are downloaded, built or compiled again. $IMGBUILD_CACHE_SIZE, such as 200G, limits its"
     " size.",
 )
 
@@ -102,7 +102,7 @@ def info() -> None:
 def list_entries() -> None:
     """List entries, least recently used first.
 
-    Files, layers and interrupted downloads; facts only with --verbose.
+    Lists files, layers and interrupted downloads, and with --verbose also facts.
 
     Columns: kind, size in bytes, last use (UTC), whether a running process uses it, sha256, name.
 
@@ -130,18 +130,18 @@ def prune_cache(
         str | None,
         option(
             "--max-size",
-            "The size to keep: 500M, 20G, 20GiB. Default: $IMGBUILD_CACHE_SIZE.",
+            "The maximum size of the cache afterwards, such as 500M, 20G or 20GiB. Default:"
+            " $IMGBUILD_CACHE_SIZE.",
             metavar="SIZE",
             often=True,
             setting=True,
         ),
     ] = None,
 ) -> None:
-    """Remove old entries down to a size.
+    """Remove old entries until the cache has a given size.
 
-    The least recently used entries are removed first.
-
-    Entries that a running process uses are kept, even if the cache then exceeds this size.
+    The least recently used entries are removed first. Entries that a running process uses are kept,
+    even if the cache then exceeds the size.
 
     Example:
 
@@ -156,7 +156,7 @@ def prune_cache(
 
 @verb
 def clear() -> None:
-    """Remove everything that is not in use.
+    """Remove all entries that are not in use.
 
     Example:
 
@@ -169,9 +169,8 @@ def clear() -> None:
 def verify() -> None:
     """Hash all entries, and remove damaged ones.
 
-    Exit status 9 if an entry was damaged.
-
-    Removed entries are downloaded or built again when they are needed.
+    Exits with status 9 if an entry was damaged. Removed entries are downloaded or built again when
+    they are needed.
 
     Example:
 

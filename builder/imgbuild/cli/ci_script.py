@@ -42,7 +42,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
         bool,
         option(
             "--no-push",
-            "Stop before the push: for a change under review.",
+            "Do not push images, for example for a change under review.",
             panel=REGISTRY,
             often=True,
         ),
@@ -51,7 +51,7 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
         bool,
         option(
             "--all-published",
-            "Also include targets whose tag already has the locked digest.",
+            "Include targets whose tag already has the locked digest.",
             panel=SELECT,
         ),
     ] = False
@@ -61,12 +61,13 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     on: Annotated[
         ExecutionPlace,
         ON(
-            "slurm: tests that need GPUs run as Slurm arrays on nodes that have the folder of the"
-            " matrix, the cache and imgbuild at the same paths; the rest on this machine."
+            "With slurm, tests that need GPUs run as Slurm arrays, and other steps on this"
+            " machine. The nodes must have the folder of the matrix, the cache and imgbuild at the"
+            " same paths."
         ),
     ] = "local"
     through: Annotated[
-        Through | None, THROUGH("As in `imgbuild smoke`, except `here`: jobs test images.")
+        Through | None, THROUGH("Accepts the values of `imgbuild smoke`, except here.")
     ] = None
     timeout_factor: TimeoutFactor = 1.0
     sign_key: SignKey = None
@@ -74,7 +75,10 @@ class ScriptGroup(Group, frozen=True, kw_only=True):
     plain_http: PlainHttp = None
     keep: Annotated[
         bool | None,
-        KEEP("Applies to images in build/. Default: keep for one target, remove for several."),
+        KEEP(
+            "Applies to images in build/. By default, they are kept for one target and removed"
+            " for several."
+        ),
     ] = None
 
 
@@ -82,7 +86,7 @@ TargetsOrJobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET|JOB...",
-        help="Targets, shell patterns of targets, or jobs as `ci jobs` lists them.",
+        help="Targets, by name or shell pattern, or jobs, as listed by `imgbuild ci jobs`.",
         show_default=False,
     ),
 ]
@@ -95,15 +99,15 @@ def script(
     request: AllocationOptions,
     names: TargetsOrJobs = None,
 ) -> None:
-    """Write jobs as one shell script, which can be run again.
+    """Write jobs as one shell script.
 
-    The script runs imgbuild's verbs: it checks, audits, builds and tests each image, pushes it by
+    The script runs imgbuild commands: it checks, audits, builds and tests each image, pushes it by
     digest, tests it on GPUs, and tags it only if everything has passed for this digest. Images that
-    have been published in the meantime are skipped. If a target fails, the others continue, and the
-    exit status is that of the first step that failed. Run the script again to continue: audits and
-    tests that passed for the same digest are not repeated. For the jobs of another architecture,
-    run the same script on a machine of that architecture, with the same folder of results. The
-    script needs bash and flock.
+    have been published in the meantime are skipped. If a target fails, the script continues with
+    the others and exits with the status of the first step that failed. Run the script again to
+    continue: audits and tests that passed for the same digest are not repeated. To run the jobs of
+    another architecture, run the script on a machine of that architecture, with the same folder of
+    results. The script requires bash and flock.
 
     Examples:
 

@@ -43,10 +43,12 @@ HINT = "use fixed versions, or accept them under `accept_cves:` in matrix.yaml"
 VexFile = Annotated[
     Path | None,
     option(
-        "--vex", "Also write all vulnerabilities as an OpenVEX document.", metavar="FILE",
+        "--vex",
+        "Also write all vulnerabilities to this file, as an OpenVEX document.",
+        metavar="FILE",
         panel=OUTPUT,
     ),
-]  # fmt: skip
+]
 Author = Annotated[
     str, option("--author", "The author of the OpenVEX document.", metavar="NAME", panel=OUTPUT)
 ]
@@ -54,7 +56,7 @@ AttachTo = Annotated[
     str | None,
     option(
         "--attach-to",
-        "Also attach an OpenVEX document to the images in this repository, unless the newest"
+        "Also attach an OpenVEX document to the images in this repository, unless the latest"
         " attached one has the same statements.",
         metavar="HOST/REPOSITORY",
         panel=REGISTRY,
@@ -67,18 +69,21 @@ def cves(
     selection: Selection,
     severity: Annotated[
         Rating,
-        option("--severity", "The lowest severity that fails; lower ones are counted, not listed.",
+        option("--severity", "The lowest severity at which the command fails. Vulnerabilities"
+                             " below it are counted but not listed.",
                often=True, setting=True),
     ] = Rating.HIGH,
     ignore_unfixed: Annotated[
         bool,
-        option("--ignore-unfixed", "Fail only for vulnerabilities with a fixed version.",
+        option("--ignore-unfixed", "Fail only for vulnerabilities for which a fixed version"
+                                   " exists.",
                often=True),
     ] = False,
     report: Annotated[
         Path | None,
-        option("--report", "Read the JSON report of a scanner (osv-scanner, grype or trivy)"
-                           " instead of querying a server.", metavar="FILE", often=True),
+        option("--report", "Read vulnerabilities from the JSON report of a scanner (osv-scanner,"
+                           " grype or trivy) instead of querying a server.",
+               metavar="FILE", often=True),
     ] = None,
     osv: Osv = None,
     vex: VexFile = None,
@@ -91,12 +96,12 @@ def cves(
     """List known vulnerabilities of locked targets.
 
     Compares the Python and Debian packages of a lock with the advisories of OSV. Only advisories
-    are downloaded, and kept for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
+    are downloaded, and cached for a day; nothing is built. `accept_cves:` in matrix.yaml accepts
     vulnerabilities until a given date.
 
-    Exit status 4 if a vulnerability of at least --severity is not accepted. If the server cannot be
-    reached, accepted and cached vulnerabilities are listed, with the packages about which nothing
-    is known; no document is written, and the exit status is 7.
+    Exits with status 4 if a vulnerability of at least --severity is not accepted. If the server
+    cannot be reached, accepted and cached vulnerabilities are listed, with the packages that were
+    not checked, no document is written, and the exit status is 7.
 
     Examples:
 

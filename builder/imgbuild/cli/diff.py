@@ -134,9 +134,9 @@ NamesOption = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="A B | TARGET...",
-        help="Two images: a target, TARGET@REVISION of git, a lock.json or its folder, or an"
-        " image in a registry. With --files: OCI layouts and archives, also those of docker"
-        " save. With --builder docker: targets.",
+        help="Two images, each a target, TARGET@REVISION with a git revision, a lock.json or its"
+        " folder, or an image in a registry. With --files, two OCI layouts or archives,"
+        " including those of `docker save`. With --builder docker, targets.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -145,29 +145,29 @@ FilesOption = Annotated[
     bool,
     option(
         "--files",
-        "Compare files and configuration instead of packages; exit status 1 if they differ.",
+        "Compare files and configuration instead of packages. Exits with status 1 if they differ.",
         often=True,
     ),
 ]
 BuilderOption = Annotated[
     Builder,
     BUILDER(
-        "docker: compare the files of each target's image with those of the image that Docker"
-        " builds from the Dockerfile. Both are built."
+        "With docker, the files of each target's image are compared with those of the image that"
+        " Docker builds from the Dockerfile. Both are built."
     ),
 ]
 AcceptOption = Annotated[
     list[Path] | None,
     option(
         "--accept",
-        "With --files: a list of accepted differences, each with path, field and reason;"
-        " repeatable. With --builder docker, the list of imgbuild is used too.",
+        "With --files, a list of accepted differences, each with path, field and reason. Can be"
+        " repeated. With --builder docker, imgbuild's own list applies too.",
         metavar="FILE",
     ),
 ]
 FullOption = Annotated[
     bool,
-    FULL("Every package that differs."),
+    FULL("Includes every package that differs."),
 ]
 
 
@@ -185,13 +185,13 @@ def diff(
 ) -> None:
     """Compare two images, by packages or by files.
 
-    By default: for each architecture the bytes of layers that a pull of image B downloads, CUDA,
-    driver and GPUs if they differ, and the wheels and Debian packages that B adds, removes or
-    changes; if more than 20 differ, only the main ones and the number of the others, unless --full
-    is given. An image in a registry is read with the lock that is attached to it; no layer is
-    fetched.
+    By default, for each architecture: the size of the layers that a pull of image B downloads,
+    differences in CUDA, driver and GPUs, and the wheels and Debian packages that B adds, removes or
+    changes. If more than 20 packages differ, only the main ones and the number of the others are
+    shown; --full shows all. An image in a registry is read from its attached lock, without
+    downloading layers.
 
-    With --files: paths, types, modes, owners, link targets, attributes, content and configuration
+    With --files, paths, types, modes, owners, link targets, attributes, contents and configuration
     must be equal; times and the division into layers may differ. Nothing is unpacked to disk.
 
     Examples:

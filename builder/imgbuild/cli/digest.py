@@ -27,7 +27,7 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
 def digest(selection: Selection) -> None:
     """Print the digest of an image, from its lock.
 
-    For one architecture, it is the digest of its manifest; for several, that of the index. Only
+    For one architecture, this is the digest of its manifest; for several, that of the index. Only
     lock.json and digests.json are read.
 
     Example:

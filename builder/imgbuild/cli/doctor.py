@@ -52,13 +52,16 @@ from imgbuild.values import Arch
 class AnotherMachine(Group, frozen=True, kw_only=True):
     """A machine to check instead of this one."""
 
-    driver: Annotated[str | None, DRIVER("Check another machine, with this driver.")] = None
-    gpu: Annotated[list[str] | None, GPU("Check another machine, with this GPU; repeatable.")] = (
-        None
-    )
+    driver: Annotated[
+        str | None, DRIVER("Checks a machine with this driver instead of this one.")
+    ] = None
+    gpu: Annotated[
+        list[str] | None,
+        GPU("Checks a machine with this GPU instead of this one. Can be repeated."),
+    ] = None
     arch: Annotated[
         list[Arch] | None,
-        ARCH("For another machine; default: x86_64, or that of its GPU."),
+        ARCH("Applies to --driver and --gpu. Default: the architecture of the GPU, else x86_64."),
     ] = None
 
     def filters(self) -> str:
@@ -86,14 +89,17 @@ def doctor(
     through: Annotated[
         Engine | None,
         THROUGH(
-            "Check from inside the built image of one target: docker, podman, root, or apptainer"
-            " (with this user's home folder and environment)."
+            "Runs checks inside the image of one target with docker, podman, root, or apptainer,"
+            " which uses the user's home folder and environment."
         ),
     ] = None,
     sif: Annotated[
-        Path | None, SIF_FILE("Needs --through apptainer. Default: a SIF made for the check.")
+        Path | None,
+        SIF_FILE("Requires --through apptainer. By default, a SIF file is built for the check."),
     ] = None,
-    gpus: Annotated[str, GPUS("The number that must be visible. Needs --through.")] = "0",
+    gpus: Annotated[
+        str, GPUS("This many must be visible in the container. Requires --through.")
+    ] = "0",
     shared: SharedMemory = 0,
     apptainer: Apptainer = None,
     layout: LayoutFolder = None,
@@ -101,27 +107,28 @@ def doctor(
         bool,
         option(
             "--collect",
-            "Print the data for a failure report: machine, packages, variables without secrets.",
+            "Print information for a bug report: the machine, packages, and environment variables"
+            " without secrets.",
         ),
     ] = False,
 ) -> None:
     """Show which targets this machine can run, and why.
 
     Compares the driver, GPUs and architecture with the requirements of each locked target. Reads
-    the output of nvidia-smi, if it is installed, /proc, and the versions of docker, podman and
-    apptainer; needs no GPU and changes nothing. With names only those targets are checked, and the
-    exit status is 1 if one does not fit. An image has its own glibc; that of the machine is only a
-    remark.
+    /proc, the versions of docker, podman and apptainer, and the output of nvidia-smi if it is
+    installed. Needs no GPU and changes nothing. If targets are named, only these are checked, and
+    the exit status is 1 if one of them cannot run. Images contain their own glibc, so that of the
+    machine is shown for information only.
 
-    Targets for which the driver is at least that of their CUDA release come first, then those that
-    run on an older driver of the same major release; of each, recommended targets come first;
-    a general one (vLLM, TRL) is suggested before those with another framework.
-    Retired targets are marked, and suggested only if no other fits. --driver, --gpu and --arch
-    describe another machine.
+    Targets whose CUDA release the driver fully supports are listed first, then those that run on an
+    older driver of the same major release. In both groups, recommended targets are listed first. A
+    general target (vLLM, TRL) is suggested before one with another framework. Retired targets are
+    marked, and suggested only if no other target can run. --driver, --gpu and --arch describe
+    another machine.
 
-    With --through, checks from inside an image what could break it, in seconds: packages in the
-    home folder or in PYTHONPATH, folders, limits, shared memory, driver. Exit status 1 if a check
-    finds an error.
+    With --through, runs a check of a few seconds inside an image for problems of this machine:
+    packages in the home folder or in PYTHONPATH, folders, limits, shared memory and the driver.
+    Exits with status 1 if the check finds an error.
 
     Examples:
 

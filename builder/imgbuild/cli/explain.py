@@ -20,9 +20,10 @@ WIDTH = 80
 
 @verb
 def explain(code: CODE) -> None:
-    """Explain a finding code of diagnose or audit.
+    """Explain the code of a finding of diagnose or audit.
 
-    Prints its cause, its cure and an example. `imgbuild diagnose` and `imgbuild audit` print codes.
+    Prints the cause, the cure and an example. `imgbuild diagnose` and `imgbuild audit` print the
+    codes.
 
     Examples:
 

@@ -49,7 +49,7 @@ NameOption = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME",
-        help="The name of your image. Default, and for '.': the name of this folder.",
+        help="The name of the image. Default: the name of the current folder, also used for '.'.",
         show_default=False,
     ),
 ]
@@ -57,8 +57,8 @@ ExtendsOption = Annotated[
     str | None,
     option(
         "--extends",
-        "The published target to extend, with all its versions. Default: the nearest one, or"
-        " without a project the one that is recommended for vLLM.",
+        "The published target to extend, with all of its versions. Default: the best match, or"
+        " without a project, the target that is recommended for vLLM.",
         metavar="TARGET",
         panel=SELECT,
         often=True,
@@ -66,52 +66,65 @@ ExtendsOption = Annotated[
 ]
 TargetOption = Annotated[
     list[str] | None,
-    TARGET("Start from this target instead of the first row of the table; at most one."),
+    TARGET("Starts from this target instead of the best match. Only one is accepted."),
 ]
 LockOption = Annotated[
     str | None,
     LOCK(
-        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild, to choose"
-        " from its targets. Default: the catalogue that comes with imgbuild."
+        "A folder or URL with lock.json and digests.json, or a checkout of imgbuild whose targets"
+        " are considered. Default: the catalogue that is installed with imgbuild."
     ),
 ]
 ImageOption = Annotated[
     str,
     option(
         "--image",
-        "Where the layers are: HOST/REPOSITORY, or oci:FOLDER. Default: they are built from"
-        " the lock.",
+        "Where the layers are published: HOST/REPOSITORY, or oci:FOLDER. By default, they are"
+        " built from the lock.",
         metavar="PLACE",
         panel=SELECT,
     ),
 ]
-CudaOption = Annotated[str | None, CUDA("Only targets of this release.")]
-DriverOption = Annotated[str | None, DRIVER("Default: this machine's.")]
+CudaOption = Annotated[str | None, CUDA("Considers only targets of this release.")]
+DriverOption = Annotated[str | None, DRIVER("Default: the driver of this machine.")]
 GpuOption = Annotated[
     list[str] | None,
-    GPU("Only targets that run on it; repeatable. Default: this machine's."),
+    GPU(
+        "Considers only targets that support it. Can be repeated. Default: the GPUs of this"
+        " machine."
+    ),
 ]
 FromOption = Annotated[
     list[str] | None,
     FROM(
-        "A file or folder whose requirements are read instead of this folder's, or a git address"
-        " with @REVISION; repeatable."
+        "A file, a folder, or a git URL with @REVISION, whose requirements are used instead of"
+        " those in the current folder. Can be repeated."
     ),
 ]
 ExtraOption = Annotated[
     list[str] | None,
-    option("--extra", "An extra of the project; repeatable.", metavar="NAME", panel=READ),
+    option(
+        "--extra",
+        "An extra of the project to include. Can be repeated.",
+        metavar="NAME",
+        panel=READ,
+    ),
 ]
 GroupOption = Annotated[
     list[str] | None,
-    option("--group", "A dependency group of the project; repeatable.", metavar="NAME", panel=READ),
+    option(
+        "--group",
+        "A dependency group of the project to include. Can be repeated.",
+        metavar="NAME",
+        panel=READ,
+    ),
 ]
 RelaxOption = Annotated[
     list[str] | None,
     option(
         "--relax",
-        "Use the target's version of a package, regardless of the project's requirement;"
-        " repeatable.",
+        "Use the target's version of this package, even if the project requires another one. Can"
+        " be repeated.",
         metavar="PACKAGE",
         panel=READ,
     ),
@@ -120,8 +133,8 @@ ExcludeOption = Annotated[
     list[str] | None,
     option(
         "--exclude",
-        "Leave a package of the project out; repeatable. Packages of which only CUDA source exists"
-        " are omitted even without this option.",
+        "Exclude a package that the project requires. Can be repeated. Packages that are published"
+        " only as CUDA source code are always excluded.",
         metavar="PACKAGE",
         panel=READ,
         often=True,
@@ -131,7 +144,7 @@ AddOption = Annotated[
     list[str] | None,
     option(
         "--add",
-        "A Python package: wandb, 'peft>=0.15', einops==0.8.1; repeatable.",
+        "A Python package to add, such as wandb or 'peft>=0.15'. Can be repeated.",
         metavar="PACKAGE",
         panel=ADD,
         often=True,
@@ -145,7 +158,7 @@ FileOption = Annotated[
     list[str] | None,
     option(
         "--file",
-        "A file and its path in the image; repeatable.",
+        "A file to copy, and its path in the image. Can be repeated.",
         metavar="HERE:THERE",
         panel=ADD,
     ),
@@ -153,7 +166,7 @@ FileOption = Annotated[
 RefreshOption = Annotated[
     bool,
     option(
-        "--refresh", "Copy the locks of published targets again, from their source in the matrix."
+        "--refresh", "Copy the locks of published targets again, from the source in the matrix."
     ),
 ]
 
@@ -246,17 +259,18 @@ def init_project(
     image: ImageOption = "",
     refresh: RefreshOption = False,
 ) -> None:
-    """Start an image for a project, from the published target that fits it.
+    """Create an image for a project, based on the published target that matches best.
 
-    Reads the requirements of the project in the current folder: requirements files, pyproject.toml,
-    lock files, setup.cfg, environment.yml, a Dockerfile. Compares it with every target, prints the
-    nearest three, and writes matrix.yaml with a row that names these files; all other files are in
-    .imgbuild/. Existing files are not changed. Without such files, the image extends the
-    recommended target.
+    Reads the requirements of the project in the current folder from requirements files,
+    pyproject.toml, lock files, setup.cfg, environment.yml or a Dockerfile. Compares them with every
+    target, prints the three best matches, and writes matrix.yaml with a row that refers to these
+    files. All other files are written to .imgbuild/. Existing files are not changed. Without such
+    files, the image extends the recommended target.
 
-    `extends` keeps the target's versions; it is used if a tested target has everything that the
-    project requires. Otherwise `like` solves again, with the target's versions as preferences. If
-    requirements cannot be met, all of them are listed, and nothing is written.
+    If a tested target satisfies all requirements of the project, the row `extends` this target and
+    keeps its versions. Otherwise, the row is `like` the target: versions are solved again, and the
+    target's versions are preferred. If requirements cannot be satisfied, all of them are listed and
+    nothing is written.
 
     Examples:
 

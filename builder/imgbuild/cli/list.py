@@ -51,34 +51,37 @@ With = Annotated[
     list[str] | None,
     option(
         "--with",
-        "Only targets with this package: verl, or 'verl>=0.6'; repeatable.",
+        "Select targets that contain this package, such as verl or 'verl>=0.6'. Can be repeated.",
         metavar="PACKAGE",
         panel=SELECT,
         often=True,
     ),
 ]
-Cuda = Annotated[str | None, CUDA("Only targets of this release; '12' selects all of CUDA 12.")]
-Gpu = Annotated[str | None, GPU("Only targets with code for this GPU.")]
-Driver = Annotated[str | None, DRIVER("Only targets that run on this driver.")]
+Cuda = Annotated[
+    str | None, CUDA("Selects targets of this release; 12 selects all CUDA 12 releases.")
+]
+Gpu = Annotated[str | None, GPU("Selects targets with code for this GPU.")]
+Driver = Annotated[str | None, DRIVER("Selects targets that run with this driver.")]
 PythonVersion = Annotated[
     list[str] | None,
     PYTHON(
-        "Only targets with this Python: 3.12, '>=3.12', 3 for all of Python 3; repeatable, or with"
-        " commas."
+        "Selects targets with this version; a range such as '>=3.12' and a major version such as 3"
+        " are accepted. Can be repeated or comma-separated."
     ),
 ]
 Fits = Annotated[
     bool,
     option(
         "--fits",
-        "Only locked targets that this machine can run: its GPU, driver, architecture.",
+        "Select locked targets that this machine can run, according to its GPU, driver and"
+        " architecture.",
         panel=SELECT,
         often=True,
     ),
 ]
 State = Annotated[
     list[Condition] | None,
-    option("--state", "Only targets in this state; repeatable.", panel=SELECT),
+    option("--state", "Select targets in this state. Can be repeated.", panel=SELECT),
 ]
 
 
@@ -86,7 +89,8 @@ TestedOn = Annotated[
     str | None,
     option(
         "--tested",
-        "Only targets whose image passed tests on this GPU: H200, or '2 H200' for two of them.",
+        "Select targets whose image has passed tests on this GPU, such as H200, or '2 H200' for"
+        " two of them.",
         metavar="GPU",
         panel=SELECT,
     ),
@@ -367,15 +371,15 @@ WideOption = Annotated[
     bool,
     option(
         "--wide",
-        "All columns: Python, other packages, state, test records. On a terminal that is narrower"
-        " than the table, a paragraph for each target.",
+        "Show all columns, including Python, other packages, state and test records. If the"
+        " terminal is narrower than the table, each target is a paragraph.",
         panel=OUTPUT,
         often=True,
     ),
 ]
 FormOption = Annotated[
     ListFormat,
-    FORMAT("text, or markdown with all columns."),
+    FORMAT("One of text, or markdown, which has all columns."),
 ]
 
 
@@ -383,7 +387,7 @@ Order = Annotated[
     Literal["recommended", "size"],
     option(
         "--order",
-        "The recommended targets first, or by what a pull downloads: the smallest image first.",
+        "Sort recommended targets first, or by download size, smallest first.",
         panel=OUTPUT,
     ),
 ]
@@ -391,8 +395,9 @@ Runs = Annotated[
     list[Path] | None,
     option(
         "--runs",
-        "List the locked targets that run the code at this path, best first, and the errors for the"
-        " others, as far as their facts are in the cache; repeatable.",
+        "List the locked targets that can run the code at this path, best match first, and the"
+        " errors in the others. Targets whose facts are not in the cache are not checked. Can be"
+        " repeated.",
         metavar="PATH",
         panel=SELECT,
         often=True,
@@ -410,22 +415,22 @@ def list_targets(
     order: Order = "recommended",
     runs: Runs = None,
 ) -> None:
-    """List the targets: versions, states, tests.
+    """List the targets of the matrix with versions, states and test results.
 
-    Without a name all targets are listed, except those that are retired because a newer one takes
-    their place; --all lists these too. A target with * is recommended for its stack; these are
-    first. The column "tested" has the GPUs and the month of the highest tier of smoke tests that
-    passed: "2 H200 2026-11" on two of them; the tier, if it needs no GPU; "failed" if the latest
-    run of a tier failed; "-" for an image without a test record; "not locked", or "plan" on a
-    narrow terminal, for a target without an image.
-    Records of arm64 count with --arch arm64, or with --gpu and a GPU of arm64. Runs on images of
-    equal configuration count, and --wide names their digests. A narrow terminal shows no months; a
-    wide one shows more columns: the oldest driver, the download size, other packages. Filters are
-    combined: a target must match all of them.
+    Without names, all targets are listed except retired ones, which a newer target has replaced;
+    --all includes them. Targets with * are recommended for their stack, and are listed first. The
+    column "tested" shows the GPUs and the month of the highest tier of smoke tests that passed,
+    such as "2 H200 2026-11", or only the tier if it needs no GPU. It shows "failed" if the latest
+    run of a tier failed, "-" if the image has no test record, and "not locked" (or "plan" on a
+    narrow terminal) if the target has no image. Test records of arm64 are included with --arch
+    arm64, or with --gpu and a GPU of an arm64 machine. Test runs of images with the same
+    configuration are included; --wide shows their digests. A narrow terminal shows no months, and a
+    wide one shows more columns: the oldest driver, the download size and other packages. A target
+    must match all given filters.
 
-    A target is locked, stale, not locked, or needs something that the default index does not have:
-    another index, or a wheel that you supply. --json has all values of the matrix, the reasons for
-    missing architectures, and the test records.
+    A target is locked, stale, not locked, or needs something that the default index does not
+    provide: another index, or a wheel that you supply. --json includes all values of the matrix,
+    the reasons for missing architectures, and the test records.
 
     Examples:
 

@@ -34,14 +34,14 @@ def load(
     selection: Selection,
     through: Annotated[
         Literal["docker", "podman"] | None,
-        THROUGH("docker or podman. Default: the one that is running."),
+        THROUGH("Loads it into docker or podman. Default: the engine that is running."),
     ] = None,
     layout: LayoutFolder = None,
 ) -> None:
     """Load images into Docker or podman, and build missing ones.
 
-    Prints the name and the id that the image has in the engine; the id is the digest of the image,
-    or that of its configuration. The loaded image is compared with the built one. Exit status 6 if
+    Prints the name and the ID of each image in the engine; the ID is the digest of the image or of
+    its configuration. The loaded image is compared with the built one. Exits with status 6 if
     neither Docker nor podman responds.
 
     Example:

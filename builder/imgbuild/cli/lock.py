@@ -20,29 +20,32 @@ from imgbuild.system.console import console
 @verb
 def lock(
     selection: WholeTargets,
-    check: Annotated[bool, CHECK("They are locks and digests.")] = False,
+    check: Annotated[bool, CHECK("Checks locks and digests.")] = False,
     diff: Annotated[
         str | None,
         option(
             "--diff",
-            "Print what changed since a git revision: packages, and bytes to pull.",
+            "Print the changes since a git revision: packages, and bytes to pull.",
             metavar="REV",
             often=True,
         ),
     ] = None,
     keep: Annotated[
-        bool | None, KEEP("Applies to wheels. Default: keep for one target, remove for several.")
+        bool | None,
+        KEEP(
+            "Applies to wheels. By default, they are kept for one target and removed for several."
+        ),
     ] = None,
-    again: Annotated[bool, AGAIN("Needs --all.")] = False,
+    again: Annotated[bool, AGAIN("Requires --all.")] = False,
     jobs: Jobs = 0,
     offline: Offline = False,
 ) -> None:
     """Lock every input of targets by hash.
 
-    Solves the requirements of each target, computes the digests of its images, writes
-    images/TARGET/lock.json, digests.json and requirements-ARCH.txt, and adds to
-    images/layers.json. If one of several targets fails, the
-    others are still locked. An interrupted run continues where it stopped.
+    Solves the requirements of each target, computes the digests of its images, and writes
+    images/TARGET/lock.json, digests.json and requirements-ARCH.txt. Also updates
+    images/layers.json. If one target fails, the others are still locked. Run the command again to
+    continue an interrupted run.
 
     Examples:
 

@@ -49,15 +49,13 @@ from imgbuild.values import Arch, Sha256
 from imgbuild.wheel.tags import Tags
 
 Files = Annotated[list[Path] | None, REQUIREMENTS()]
-Packages = Annotated[
-    bool, PACKAGES("Show newer versions of all packages, not only of direct requirements.")
-]
-Python = Annotated[str | None, PYTHON("With -r; default: one that the files accept.")]
+Packages = Annotated[bool, PACKAGES("By default, only direct requirements are listed.")]
+Python = Annotated[str | None, PYTHON("Applies to -r. Default: a version that the files accept.")]
 Solve = Annotated[
     bool,
     SOLVE(
-        "Each newer version of what is required is solved for, and audited where all packages were"
-        " read before; it takes a minute for each."
+        "Each newer version is solved with the other requirements, and audited if all packages are"
+        " in the cache. This takes about a minute per version."
     ),
 ]
 
@@ -72,13 +70,14 @@ def outdated(
 ) -> None:
     """List newer versions of packages of a target, a project or a file.
 
-    For each required package: the newest version on its index, the newest one that METADATA allows
-    while all pinned packages stay the same, and what prevents the newest. Only final versions that
-    were not yanked count. Only pages of the index and METADATA are read: whether the code of an
-    allowed version works with the other packages is known only after --solve. For targets also
-    updates of the base's Debian packages and known vulnerabilities, if their servers respond.
+    For each required package, lists the newest version on its index, the newest version that
+    METADATA allows while all pinned packages stay the same, and what prevents the newest version.
+    Pre-releases and yanked releases are ignored. Only pages of the index and METADATA are read;
+    --solve also checks whether the code of an allowed version works with the other packages. For
+    targets, updates of the base's Debian packages and known vulnerabilities are listed too, if
+    their servers respond.
 
-    Without names: the targets of the project in this folder.
+    Default: the targets of the project in the current folder.
 
     Examples:
 

@@ -34,17 +34,18 @@ NUMBERS = frozenset({2, 3, 4, 5})
 app = typer.Typer(
     cls=VerbGroup,
     no_args_is_help=True,
-    help="Keep the inputs of locks in your own registry.\n\n"
-    "Builds then work after upstream files disappear, or without any other network. Files (wheels,"
-    " sdists, debs, base layers) are blobs named by the sha256 in the lock, stored once for"
-    " all targets. `imgbuild lock` still reads the indexes.",
+    help="Keep the inputs of locks in your own registry.\n\nBuilds then work even if upstream"
+    " files disappear or no other server can be reached. Files (wheels, sdists, Debian"
+    " packages, base layers) are stored as blobs with the sha256 in the lock, once for all"
+    " targets. `imgbuild lock` still reads the indexes.",
 )
 
 Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET... HOST/REPOSITORY",
-        help="Targets, and the repository; by default the one set with `registry mirror use`.",
+        help="The targets, and the repository. Default repository: the one set with `imgbuild"
+        " registry mirror use`.",
         show_default=False,
     ),
 ]
@@ -54,19 +55,19 @@ Places = Annotated[
 def push_inputs(
     selection: Filter,
     places: Places = None,
-    dry_run: Annotated[bool, DRY_RUN("Nothing is sent.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Lists the files that would be sent.")] = False,
     keep: Annotated[
-        bool, KEEP("Applies to downloads in the cache, which are removed 4 GB at a time.")
+        bool, KEEP("Applies to downloads in the cache, which are removed after every 4 GB.")
     ] = True,
     plain_http: PlainHttp = None,
     offline: Offline = False,
 ) -> None:
     """Push the inputs of locks to a registry.
 
-    Only files that the registry lacks are sent, from the cache or their source. An interrupted run
-    continues where it stopped. For each target and architecture the repository gets the tags
-    TARGET-ARCH-inputs and TARGET-ARCH-inputs-HEX, which stays when the lock changes; `imgbuild
-    registry gc` finds tags that no lock names.
+    Only files that the registry lacks are sent, from the cache or from their source. Run the
+    command again to continue an interrupted push. For each target and architecture, the repository
+    gets the tags TARGET-ARCH-inputs, and TARGET-ARCH-inputs-HEX, which is kept when the lock
+    changes. `imgbuild registry gc` finds tags that no lock refers to.
 
     Examples:
 
@@ -105,19 +106,19 @@ def use(
         str | None,
         typer.Argument(
             metavar="HOST/REPOSITORY",
-            help="The repository that `registry mirror push` has filled.",
+            help="A repository to which `imgbuild registry mirror push` has pushed.",
             show_default=False,
         ),
     ] = None,
-    off: Annotated[bool, option("--off", "Remove the setting.", often=True)] = False,
+    off: Annotated[bool, option("--off", "Stop using a mirror.", often=True)] = False,
     mirror_only: MirrorOnly = False,
     plain_http: PlainHttp = None,
     matrix: MatrixFile = None,
 ) -> None:
     """Use a mirror for the inputs of builds.
 
-    Locks and digests do not change: each file must have the hash in the lock. The option `--mirror`
-    of a verb and $IMGBUILD_MIRROR (either can be `off`) override this setting.
+    Locks and digests do not change, because each file must have the hash in the lock. The option
+    --mirror and $IMGBUILD_MIRROR override this setting; `off` disables the mirror.
 
     Examples:
 
@@ -158,10 +159,10 @@ def _project_file(matrix: Path | None) -> Path:
 
 @verb
 def show_status(selection: Filter, places: Places = None, plain_http: PlainHttp = None) -> None:
-    """Show which inputs of targets a mirror has.
+    """Show which inputs of targets a mirror contains.
 
-    Exit status 1 if a file is missing. Columns: target, architecture, files, GB, files missing, MB
-    missing, the tag that keeps them (- if there is none).
+    Exits with status 1 if a file is missing. Columns: target, architecture, files, GB, missing
+    files, missing MB, and the tag that protects the files from deletion ("-" if there is none).
 
     Examples:
 

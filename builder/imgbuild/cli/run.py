@@ -61,7 +61,7 @@ class RunOptions(Group, frozen=True, kw_only=True):
         list[str] | None,
         Definition(
             "--volume -v",
-            "Mount a file or folder at the path DST, read-only with :ro; repeatable.",
+            "Mount a file or folder at the path DST, read-only with :ro. Can be repeated.",
             metavar="SRC:DST[:ro]",
             panel=CONTAINER,
             often=True,
@@ -70,39 +70,54 @@ class RunOptions(Group, frozen=True, kw_only=True):
     env: Annotated[list[str] | None, ENV()] = None
     env_file: Annotated[
         list[Path] | None,
-        option("--env-file", "Set variables from a file of NAME=VALUE lines; repeatable.",
+        option("--env-file", "Set environment variables from a file of NAME=VALUE lines. Can be"
+                             " repeated.",
                metavar="FILE", panel=CONTAINER),
     ] = None  # fmt: skip
     publish: Annotated[
         list[str] | None,
-        option("--publish -p", "Publish a port, with docker and podman; repeatable.",
+        option("--publish -p", "Publish a port to the host. Requires docker or podman. Can be"
+                               " repeated.",
                metavar="[HOST:]PORT", panel=CONTAINER, often=True),
     ] = None  # fmt: skip
-    gpus: Annotated[str | None, GPUS("Default: all, if this machine has any.")] = None
+    gpus: Annotated[str | None, GPUS("Default: all GPUs of this machine.")] = None
     shm_size: Annotated[
         str | None,
-        option("--shm-size", "Private shared memory for the container, such as 16g. Default: that"
-                             " of"
-               " the host (--ipc=host).", metavar="SIZE", panel=CONTAINER, setting=True),
-    ] = None  # fmt: skip
+        option(
+            "--shm-size",
+            "The size of the container's own shared memory, such as 16g. By"
+            " default, it uses that of the host (--ipc=host).",
+            metavar="SIZE",
+            panel=CONTAINER,
+            setting=True,
+        ),
+    ] = None
     user: Annotated[
         str | None,
         Definition(
             "--user",
-            "The user to run the command as. Default: you, so that you own the files it writes.",
+            "The user to run the command as. By default, it runs as the current user, who then"
+            " owns the files that it writes.",
             metavar="UID[:GID]",
             panel=CONTAINER,
         )(),
     ] = None
     network: Annotated[
         bool,
-        option("--network/--no-network", "Allow the command to use the network.", panel=CONTAINER),
+        option(
+            "--network/--no-network", "Give the command access to the network.", panel=CONTAINER
+        ),
     ] = True
     hf_cache: Annotated[
         bool,
-        option("--hf-cache/--no-hf-cache", "Mount your Hugging Face cache ($HF_HOME, else"
-               " ~/.cache/huggingface; $HF_HUB_CACHE and others) if it exists.", panel=CONTAINER),
-    ] = True  # fmt: skip
+        option(
+            "--hf-cache/--no-hf-cache",
+            "Mount the Hugging Face cache if it exists: $HF_HOME,"
+            " else ~/.cache/huggingface, and the folders of"
+            " $HF_HUB_CACHE and similar variables.",
+            panel=CONTAINER,
+        ),
+    ] = True
     kernel_cache: KernelCache = True
 
     def typed(self) -> dict[str, str]:
@@ -328,8 +343,8 @@ class CommandToRun(msgspec.Struct, frozen=True, kw_only=True):
 ThroughOption = Annotated[
     Engine | None,
     THROUGH(
-        "docker, podman, apptainer, or root (a root folder in a user namespace, without an"
-        " engine). Default: docker or podman, whichever is running, else root."
+        "One of docker, podman, apptainer, or root, which needs no engine and runs the command in"
+        " an unpacked root folder. Default: docker or podman if it is running, else root."
     ),
 ]
 
@@ -344,28 +359,30 @@ def run(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="-- COMMAND...", help="The command. Default: a shell.", show_default=False
+            metavar="-- COMMAND...",
+            help="The command to run. Default: a shell.",
+            show_default=False,
         ),
     ] = None,
     arch: OneArch = None,
     layout: LayoutFolder = None,
     through: ThroughOption = None,
-    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the engine.")] = False,
+    dry_run: Annotated[bool, DRY_RUN("Prints the command line of the container engine.")] = False,
 ) -> None:
     """Run a command in the image of a target.
 
-    The image is built and loaded first if it is missing or not that of the lock. The command starts
-    in the current folder, which is mounted at the image's working folder (/workspace), as your
-    user, with all GPUs, the host's shared memory and your Hugging Face cache. HF_TOKEN and WANDB_*
-    are passed if they are set. The folders and files that HF_HUB_CACHE, TORCH_HOME, SSL_CERT_FILE
-    and similar variables name are mounted.
+    The image is built and loaded first if it is missing or does not match the lock. The command
+    runs as the current user in the current folder, which is mounted at the image's working folder
+    (/workspace), with all GPUs, the shared memory of the host and the Hugging Face cache. HF_TOKEN
+    and WANDB_* are passed if they are set. The folders and files in HF_HUB_CACHE, TORCH_HOME,
+    SSL_CERT_FILE and similar variables are mounted.
 
-    Options of imgbuild come before the command; a -- marks where the command begins. The exit
-    status is that of the command. If it fails and its stderr is not a terminal, the likely cause is
-    printed at the end (`imgbuild diagnose`). With --json the command has no terminal, and its
-    output is part of the result.
+    Options of imgbuild precede the command; -- marks the start of the command. The exit status is
+    that of the command. If it fails and stderr is not a terminal, the likely cause is printed at
+    the end, as by `imgbuild diagnose`. With --json, the command has no terminal, and its output is
+    part of the result.
 
-    In a project with one target, its name can be omitted.
+    In a project with one target, the name can be omitted.
 
     Examples:
 

@@ -120,17 +120,19 @@ class WrittenScript(msgspec.Struct, frozen=True, kw_only=True):
 
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND...", help="What the job runs.", show_default=False),
+    typer.Argument(
+        metavar="-- COMMAND...", help="The command that the job runs.", show_default=False
+    ),
 ]
 Job = Annotated[
     ScriptKind,
     option(
         "--job",
-        "single: the command on one node. torchrun: torchrun on each node, with a process for each"
-        " GPU (-- train.py). ray: on a Ray cluster of all nodes. trl-server:"
-        " accelerate on all nodes but the last, which serves vLLM. verl: on Ray, with verl"
-        " configured for the nodes and GPUs. check: no command; tests for two minutes what a job"
-        " needs: GPUs, all-reduce between nodes, shared memory, folders, limits.",
+        "The kind of job: single (the command on one node), torchrun (torchrun on each node, with"
+        " one process per GPU), ray (the command on a Ray cluster of all nodes), trl-server"
+        " (accelerate on all nodes except the last, which serves vLLM), verl (the command on Ray,"
+        " with verl configured for the nodes and GPUs), or check (no command; tests GPUs,"
+        " all-reduce between nodes, shared memory, folders and limits for two minutes).",
         often=True,
     ),
 ]
@@ -138,8 +140,8 @@ Pyxis = Annotated[
     str | None,
     option(
         "--pyxis",
-        "Use srun with pyxis instead of Apptainer: a squashfs (imgbuild build --format squashfs),"
-        " or HOST#NAME:TAG as enroot names images in a registry.",
+        "Run this image with srun and pyxis instead of Apptainer: a squashfs file from `imgbuild"
+        " build --format squashfs`, or HOST#NAME:TAG, enroot's name for an image in a registry.",
         metavar="IMAGE",
     ),
 ]
@@ -147,8 +149,8 @@ Binds = Annotated[
     list[str] | None,
     option(
         "--bind",
-        "A folder to mount in the image; repeatable. The current folder, the model cache and the"
-        " folders that HF_HUB_CACHE and similar variables name are always mounted.",
+        "Mount a folder in the container. Can be repeated. The current folder, the model cache and"
+        " the folders of HF_HUB_CACHE and similar variables are always mounted.",
         metavar="SOURCE[:PLACE]",
     ),
 ]
@@ -156,8 +158,8 @@ Stage = Annotated[
     list[str] | None,
     option(
         "--stage",
-        "Copy this folder to each node's own disk first, and mount the copy instead: for"
-        " models on a slow network disk; repeatable.",
+        "Copy this folder to the local disk of each node first, and mount the copy instead, for"
+        " example for models on a slow network file system. Can be repeated.",
         metavar="FOLDER",
     ),
 ]
@@ -165,21 +167,21 @@ Scratch = Annotated[
     str,
     option(
         "--scratch",
-        "A folder on each node's own disk. Default: SLURM_TMPDIR, TMPDIR, or /tmp.",
+        "A folder on the local disk of each node. Default: $SLURM_TMPDIR, $TMPDIR or /tmp.",
         metavar="FOLDER",
     ),
 ]
 Env = Annotated[list[str] | None, ENV()]
 Model = Annotated[
     str,
-    option("--served-model", "With --job trl-server: the model that vLLM serves.", metavar="NAME"),
+    option("--served-model", "With --job trl-server, the model that vLLM serves.", metavar="NAME"),
 ]
 Submit = Annotated[
     bool,
     option(
         "--submit",
-        "Submit the script with sbatch and print the job's number. With --job check, wait for the"
-        " result and print it; exit status 1 if a check failed.",
+        "Submit the script with sbatch and print the job ID. With --job check, wait for the result"
+        " and print it; exits with status 1 if a check failed.",
         often=True,
     ),
 ]
@@ -193,11 +195,12 @@ def slurm(
     command: Command = None,
     job: Job = ScriptKind.SINGLE,
     gpus: Annotated[
-        str | None, GPUS("For each node; 'all' is not accepted. Default: none, with a warning.")
+        str | None,
+        GPUS("Counts the GPUs of one node; 'all' is not accepted. Default: none, with a warning."),
     ] = None,
     sif: Annotated[
         Path | None,
-        SIF_FILE("An unpacked SIF (a folder) is also accepted. Default: build/TARGET.sif."),
+        SIF_FILE("An unpacked SIF (a folder) is accepted too. Default: build/TARGET.sif."),
     ] = None,
     pyxis: Pyxis = None,
     served_model: Model = "",
@@ -208,13 +211,13 @@ def slurm(
     kernel_cache: KernelCache = True,
     apptainer: Apptainer = None,
     shared: SharedMemory = 0,
-    output: Annotated[Path | None, OUTPUT_PATH("A file. Default: stdout.")] = None,
+    output: Annotated[Path | None, OUTPUT_PATH("Default: stdout.")] = None,
     submit: Submit = False,
 ) -> None:
     """Write a Slurm job script for the image of a target.
 
-    The command follows --. The script does not need imgbuild: only a SIF and Apptainer on the
-    nodes, or pyxis. In imgbuild's repository docs/slurm.md explains its lines.
+    The command follows --. The script does not need imgbuild, only a SIF file and Apptainer on the
+    nodes, or pyxis. docs/slurm.md in imgbuild's repository explains the script.
 
     Examples:
 

@@ -217,9 +217,9 @@ Tiers = Annotated[
     list[Tier] | None,
     option(
         "--tier",
-        "static: versions, files, imports, compilers. cpu: a GRPO step. gpu: vLLM, a GRPO step with"
-        " it, servers, kernels. multi-gpu: two GPUs at once. Repeatable. Default: all that this"
-        " machine's GPUs allow.",
+        "Run this tier: static (versions, files, imports and compilers), cpu (a GRPO step), gpu"
+        " (vLLM, a GRPO step with vLLM, servers and kernels), or multi-gpu (two GPUs at the same"
+        " time). Can be repeated. Default: all tiers that the GPUs of this machine allow.",
         often=True,
     ),
 ]
@@ -227,16 +227,16 @@ ArbitraryUser = Annotated[
     bool,
     option(
         "--arbitrary-user",
-        "Run with read-only files and a user unknown to the image, as on clusters;"
-        " apptainer always does.",
+        "Run as on clusters: with a read-only file system, as a user that the image does not"
+        " define. This is always the case with apptainer.",
     ),
 ]
 Model = Annotated[
     Path | None,
     option(
         "--model",
-        "A real model for the cases of vLLM, SGLang and their servers and for the GRPO step of TRL"
-        " in the gpu tiers. Default: a tiny one with random weights.",
+        "The model to use in the gpu tiers, in the cases of vLLM, SGLang and their servers and in"
+        " the GRPO step of TRL. Default: a tiny model with random weights.",
         metavar="FOLDER",
     ),
 ]
@@ -244,7 +244,7 @@ Share = Annotated[
     int,
     option(
         "--share",
-        "Number of concurrent cases that may use the GPUs.",
+        "The maximum number of cases that use the GPUs at the same time.",
         metavar="N",
         min=1,
         setting=True,
@@ -254,7 +254,7 @@ Case = Annotated[
     str,
     option(
         "--case",
-        "Only cases of --tier whose names match these shell patterns, such as nccl|vllm*.",
+        "Run only the cases of --tier whose names match these shell patterns, such as nccl|vllm*.",
         metavar="PATTERNS",
     ),
 ]
@@ -262,9 +262,9 @@ Imports = Annotated[
     list[Path] | None,
     option(
         "--import",
-        "Do not run tests; add results from elsewhere to images/TARGET/smoke.json, passed or"
-        " failed. A file that `imgbuild smoke --json` wrote, or the folder of a job of `imgbuild ci"
-        " script`; repeatable.",
+        "Instead of running tests, add results from another machine to images/TARGET/smoke.json,"
+        " whether they passed or failed: a file written by `imgbuild smoke --json`, or a job's"
+        " folder of `imgbuild ci script`. Can be repeated.",
         metavar="PATH",
         often=True,
     ),
@@ -273,16 +273,15 @@ Imports = Annotated[
 
 LockOption = Annotated[
     Path | None,
-    LOCK("For a LAYOUT or SIF tested without a checkout. Default: LAYOUT/lock.json."),
+    LOCK("Needed to test a layout or SIF file outside of a checkout. Default: LAYOUT/lock.json."),
 ]
-SifOption = Annotated[Path | None, SIF_FILE("It is tested through apptainer; no layout is needed.")]
+SifOption = Annotated[Path | None, SIF_FILE("It is tested with apptainer, without a layout.")]
 ThroughOption = Annotated[
     Through | None,
     THROUGH(
-        "docker, podman, root (a root folder, without an engine), apptainer (a"
-        " SIF, read-only, as a user unknown to the image), or here (the"
-        " active Python environment, no image). Default: the"
-        " engine that is running, else root."
+        "One of docker, podman, root (an unpacked root folder, without an engine), apptainer (a"
+        " SIF file, read-only, as a user that the image does not define), or here (the active"
+        " Python environment, without an image). Default: the engine that is running, else root."
     ),
 ]
 
@@ -305,15 +304,16 @@ def smoke(
     case: Case = "*",
     imports: Imports = None,
 ) -> None:
-    """Test built images from the inside, without a network.
+    """Test built images from the inside, without network access.
 
-    Exit status 1 if a test fails or none passed. A test is skipped if the image lacks the packages
-    that it tests; the gpu tiers fail on a machine without a GPU.
+    Exits with status 1 if a test failed or none passed. A test is skipped if the image lacks the
+    packages that it tests. The gpu tiers fail on a machine without a GPU.
 
-    Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine,
-    --import those of other machines. `imgbuild list` and `show` print them. A run is refused if it
-    is not of the locked image (by its configuration and the diff IDs of its layers), is not of a
-    whole tier, did not end, or is damaged; then no run is added.
+    Test records are kept in images/TARGET/smoke.json: --record adds the runs of this machine, and
+    --import those of other machines. `imgbuild list` and `imgbuild show` print them. A run is
+    rejected if it tested an image other than the locked one (by its configuration and the diff IDs
+    of its layers), does not cover a whole tier, did not end, or is damaged. If a run is rejected,
+    no run is added.
 
     Examples:
 

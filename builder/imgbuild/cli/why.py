@@ -34,12 +34,15 @@ from imgbuild.values import Arch, normalize
 WIDTH = 80
 NEWER = 4  # shown targets with a newer version, and versions of a package that a target lacks
 LACKS = 12  # shown packages that it would need, too
-PACKAGE = Annotated[str, typer.Argument(metavar="PACKAGE", help="A package, such as transformers.")]
+PACKAGE = Annotated[
+    str, typer.Argument(metavar="PACKAGE", help="The package, such as transformers.")
+]
 TARGET = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="A locked target. Default: all that have the package, one line each.",
+        help="The locked target. By default, all targets with the package are listed, one line"
+        " each.",
         autocompletion=complete_target,
         show_default=False,
     ),
@@ -48,17 +51,17 @@ TARGET = Annotated[
 
 @verb
 def why(selection: Filter, package: PACKAGE, name: TARGET = None, offline: Offline = False) -> None:
-    """Show why a package is in a target, and what bounds its version.
+    """Show why a package is in a target, and what limits its version.
 
-    Lists the requirements of the target and of the packages that need it, learned constraints with
-    their evidence, and the cut-off day. For a package that the target pins, also the bounds without
-    the pin, the single versions that it requires of others, newer versions in other targets,
-    sentences about it in the target's notes, and versions that `imgbuild update` refused. For a
-    package that the target does not have: what its versions in other targets require that the
-    target lacks or has in another version.
-    Requirements are those of the locked wheels' METADATA, which `imgbuild lock` records;
-    requirements that it could not record are read from the index. The last line lists the layers
-    that change if only the version of this package changes, with their sizes.
+    Lists the requirements of the target and of the packages that depend on it, learned constraints
+    with their evidence, and the cut-off date. For a pinned package, also lists the bounds without
+    the pin, the exact versions that it requires of other packages, newer versions in other targets,
+    notes of the target about it, and versions that `imgbuild update` rejected. For a package that
+    the target does not contain, lists what its versions in other targets require that the target
+    lacks or has in another version. Requirements are those that `imgbuild lock` recorded from the
+    METADATA of the locked wheels; if it could not record them, they are read from the index. The
+    last line lists the layers, with their sizes, that change if only the version of this package
+    changes.
 
     Examples:
 
